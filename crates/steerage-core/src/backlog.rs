@@ -16,25 +16,30 @@ use crate::queue::hash::QueueHasher;
 use steerage_ledger::{OrderCheck, RingLedger};
 
 pub(crate) struct Backlog {
-    pub(crate) input: InputId,
-    pub(crate) queue: usize,
+    pub(crate) source: Source,
     pub(crate) consumer: Consumer,
-    pub(crate) kept_pages: Arc<KeptPages>,
-    pub(crate) hasher: QueueHasher,
-    /// Whether the queue's device provides blocks for its frames.
-    pub(crate) lent: bool,
     pub(crate) can_wait: bool,
     /// Whether the CPU's `Admission` counts the frames of this backlog.
     pub(crate) is_admitted: bool,
     /// How often in a row the backlog was empty when the CPU checked it.
     pub(crate) idle_looks: u32,
+}
+
+/// What a CPU needs to handle the frames of one queue, from a ring or from the lane.
+pub(crate) struct Source {
+    pub(crate) input: InputId,
+    pub(crate) queue: usize,
+    pub(crate) kept_pages: Arc<KeptPages>,
+    pub(crate) hasher: QueueHasher,
+    /// Whether the queue's device provides blocks for its frames.
+    pub(crate) lent: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,
 }
 
 impl Backlog {
     #[inline]
-    fn is_due(&self, held_back: bool) -> bool {
+    pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.consumer.waiting() > 0 && !(held_back && self.can_wait)
     }
 
@@ -42,17 +47,17 @@ impl Backlog {
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
-        inbox.clear(self.queue);
+        inbox.clear(self.source.queue);
         if self.consumer.waiting() > 0 {
-            inbox.note(self.queue);
+            inbox.note(self.source.queue);
         }
     }
 }
 
 pub(crate) struct Backlogs {
     rings: Vec<Backlog>,
-    /// This CPU's own queues. The CPU handles its own share before the share that other CPUs hand
-    /// to it.
+    /// This CPU's own queues, in the order of `Softnet`. The CPU handles its own share before the
+    /// share that other CPUs hand to it.
     own: Vec<usize>,
     rotation: usize,
     turns: Turns,
@@ -89,13 +94,19 @@ impl Backlogs {
     }
 
     /// The number, in the order of service, of the first backlog from `from` on that has frames and
-    /// was not served in this round. `from` is 0 at the start of a round. With `held_back`,
-    /// backlogs of sources that can wait do not count.
+    /// was not served in this round. `from` is 0 at the start of a round. The frames of an own queue
+    /// are in its lane, as `has_stayed` says, except frames from before this CPU owned the queue.
+    /// With `held_back`, backlogs of sources that can wait do not count.
     #[inline]
-    pub(crate) fn next_to_serve(&mut self, from: usize, held_back: bool) -> Option<usize> {
+    pub(crate) fn next_to_serve(
+        &mut self,
+        from: usize,
+        held_back: bool,
+        has_stayed: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         let own = self.own.len();
         for place in from..own {
-            if self.rings[self.own[place]].is_due(held_back) {
+            if has_stayed(place) || self.rings[self.own[place]].is_due(held_back) {
                 return Some(place);
             }
         }

@@ -17,7 +17,7 @@ use steerage_mem::{
 };
 use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
-use crate::backlog::Backlog;
+use crate::backlog::{Backlog, Source};
 use crate::control::{Handle, mask_indices};
 use crate::device::{Capabilities, DeviceCounts, Opened};
 use crate::device::{DeviceError, DeviceName};
@@ -457,17 +457,19 @@ impl Wiring<'_> {
         for (cpu, (producer, consumer)) in ends.into_iter().enumerate() {
             producers.push(producer);
             backlogs[cpu].push(Backlog {
-                input: queue.input,
-                queue: id,
+                source: Source {
+                    input: queue.input,
+                    queue: id,
+                    kept_pages: Arc::clone(&kept_pages),
+                    hasher: spec.hasher.clone(),
+                    lent: lends,
+                    order: order.clone(),
+                    ledger: Arc::clone(&rings[cpu]),
+                },
                 consumer,
-                kept_pages: Arc::clone(&kept_pages),
-                hasher: spec.hasher.clone(),
-                lent: lends,
                 can_wait,
                 is_admitted,
                 idle_looks: 0,
-                order: order.clone(),
-                ledger: Arc::clone(&rings[cpu]),
             });
         }
         let lot_slots = self.supply.budget().lot_slots;
@@ -498,7 +500,11 @@ impl Wiring<'_> {
             group: AtomicU16::new(0),
         });
         let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
-        self.controls.push(QueueControl { setup, gauges: QueueGauges { can_wait, gauges }, limits });
+        self.controls.push(QueueControl {
+            setup,
+            gauges: QueueGauges { can_wait, gauges, ledger: Arc::clone(&ledger) },
+            limits,
+        });
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
         let blocks = queue.blocks.as_mut().filter(|_| !can_wait);
         let outbox = Outbox::new(producers, lot, admissions, blocks);

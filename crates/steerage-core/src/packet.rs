@@ -14,7 +14,7 @@ use crate::rps_map::bucket_of;
 use steerage_flow::dissect::{Dissection, Dissections, dissect};
 use steerage_flow::offload::{Offload, Segment};
 use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
-use steerage_mem::ring::{Consumer, Frame, Frames};
+use steerage_mem::ring::{Frame, Frames, Hand};
 use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Spare};
 
 pub use crate::kept::Kept;
@@ -106,7 +106,7 @@ const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX
 
 /// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
 pub struct Batch<'a> {
-    frames: &'a mut Consumer,
+    frames: Hand<'a>,
     actions: &'a mut Actions,
     context: BatchContext<'a>,
 }
@@ -118,13 +118,14 @@ impl fmt::Debug for Batch<'_> {
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(frames: &'a mut Consumer, actions: &'a mut Actions, context: BatchContext<'a>) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(frames: Hand<'a>, actions: &'a mut Actions, context: BatchContext<'a>) -> Self {
         Self { frames, actions, context }
     }
 
     /// The number of packets in the batch.
     pub fn len(&self) -> usize {
-        self.frames.in_hand()
+        self.frames.len()
     }
 
     /// Whether the batch is empty. A handler is never called with an empty batch.
@@ -165,6 +166,7 @@ impl<'a> Batch<'a> {
 
     /// Iterates over the packets. Each call starts at the first packet again. Earlier verdicts
     /// remain, and a packet that was kept is empty.
+    #[inline]
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
         Packets {

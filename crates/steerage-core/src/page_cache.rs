@@ -58,6 +58,8 @@ pub struct PagePool {
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
+    /// How many pages of `spill` belong to another node.
+    foreign: u64,
     served: u64,
     /// How many pages from the shared pool were counted but have not been served yet.
     from_shared: u64,
@@ -79,6 +81,7 @@ impl PagePool {
             cache: Vec::with_capacity(cache_max.max(POOL_BULK) + POOL_BULK),
             cache_max,
             spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
+            foreign: 0,
             served: 0,
             from_shared: 0,
             came_home: 0,
@@ -225,16 +228,34 @@ impl PagePool {
                 self.recycled();
             }
             self.came_home += 1;
+            self.foreign += u64::from(!self.own.contains(&page.number()));
             self.spill.push(page);
         }
     }
 
-    /// Takes back the pages of finished frames, all at once if the frames are common frames and the
-    /// cache has room for their pages.
+    /// Takes back the pages of finished frames. The pages that the cache has room for go to the
+    /// cache, and all other pages to the shared pool, both many at a time.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
-        match frames.pages_to(&mut self.cache, room, (&*self.region, &self.own)) {
+        let (cached, spilt) = frames.split_at(room);
+        let own = (&*self.region, &self.own);
+        match cached.pages_to(&mut self.cache, room, own) {
+            Ok(pages) => self.came_home += pages as u64,
+            Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
+        }
+        if spilt.len() > 0 {
+            self.spill_many(spilt);
+        }
+    }
+
+    #[inline(never)]
+    fn spill_many(&mut self, frames: Finished<'_>) {
+        if self.spill.capacity() - self.spill.len() < frames.len() {
+            self.recycled();
+        }
+        let room = self.spill.capacity() - self.spill.len();
+        match frames.pages_to(&mut self.spill, room, (&*self.region, &self.own)) {
             Ok(pages) => self.came_home += pages as u64,
             Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
         }
@@ -273,7 +294,7 @@ impl PagePool {
         let spilt = self.spill.len() as u64;
         self.counters.recycle_cached.add(std::mem::take(&mut self.came_home) - spilt);
         if spilt > 0 {
-            let foreign = self.spill.iter().filter(|page| !self.own.contains(&page.number())).count() as u64;
+            let foreign = std::mem::take(&mut self.foreign);
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();

@@ -195,13 +195,14 @@ impl<M: Send> Participant<M> {
         let me = runner.index;
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me).filter(|_| !queues[at].state.ended) else { continue };
-            if queues[at].is_parked() || state.moves.concerns(queues[at].id) {
+            let is_busy = queues[at].is_parked() || !queues[at].lane.is_empty();
+            if is_busy || state.moves.concerns(queues[at].id) {
                 self.pending = true;
                 continue;
             }
             let mut queue = queues.swap_remove(at);
             queue.frames_polled = 0; // Nothing more comes now, so all is published.
-            queue.publish(usize::from(me), &mut self.published);
+            queue.publish(&mut self.published);
             sleep.forget(&queue);
             state.offer(Offer { queue, from: me, to, since: runner.cpu.now });
             self.has_other_queues = true;
@@ -302,12 +303,12 @@ impl<M: Send> Participant<M> {
                 continue;
             }
             queue.park(epoch, &slice.moves, &mut self.published);
-            let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
+            let passed = queue.fences_passed(runner.index, |cpu| state.moves.is_dead(cpu));
             if passed {
                 state.on(Event::FencesPassed { queue: queue.id, epoch });
                 continue;
             }
-            queue.fences_open().for_each(|cpu| add(&mut self.open, cpu));
+            queue.fences_open(runner.index).for_each(|cpu| add(&mut self.open, cpu));
             if slice.revoked {
                 queue.revoke();
             }
@@ -324,7 +325,7 @@ impl<M: Send> Participant<M> {
                 continue;
             }
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
-            if queue.release(&slice.moves, &mut self.published) {
+            if queue.release(runner.index, &slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
             } else {
                 self.pending = true;

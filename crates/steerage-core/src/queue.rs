@@ -2,7 +2,8 @@
 //!
 //! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device.
 //! [`steer`](OwnedQueue::steer) determines each frame's hash, bucket and CPU, and writes a slot of
-//! 16 bytes to the ring of that CPU. [`publish`](OwnedQueue::publish) makes whole lists of slots
+//! 16 bytes to the ring of that CPU. The frames for the polling CPU itself stay in the
+//! [lane](steerage_mem::ring::Lane), and are this CPU's next batch. [`publish`](OwnedQueue::publish) makes whole lists of slots
 //! visible to the other CPUs, with one store for each list. When these CPUs have finished the
 //! slots, [`reclaim`](OwnedQueue::reclaim) reads the same slots back, and the pages are in the
 //! queue's cache again.
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use steerage_flow::{FlowHash, FlowLimits, LinkType, Timestamp};
 use steerage_ledger::{QueueLedger, RingLedger};
+use steerage_mem::ring::Lane;
 use steerage_mem::{Completion, Outbox, RingTable, RingsInUse, round};
 
 use crate::completions::Completions;
@@ -45,7 +47,12 @@ pub(crate) struct OwnedQueue {
     pub(crate) id: usize,
     rx: Box<dyn RxQueue>,
     pages: QueuePages,
-    frames: Vec<Completion>,
+    /// The frames of a poll, and after steering the frames that stay on this CPU.
+    pub(crate) lane: Lane,
+    /// An empty list, which replaces the list of the lane while frames are steered one by one.
+    spare: Vec<Completion>,
+    /// Whether the frames in the lane were neither written nor read by this CPU.
+    is_cold: bool,
     pub(crate) frames_polled: usize,
     link: LinkType,
     prefetch: usize,
@@ -110,11 +117,17 @@ impl OwnedQueue {
         (ledger, ring_ledgers): (Arc<QueueLedger>, Vec<Arc<RingLedger>>),
     ) -> Self {
         let Capabilities { can_wait, segments_max, .. } = rx.capabilities();
+        // While frames stay in the lane, the queue is not polled. So the lane never has more frames
+        // than a poll and a full parking lot.
+        let stay_max = POLL_BUDGET + outbox.lot().limit();
+        let lane = Lane::new(stay_max, outbox.lot().is_numbered(), pages.memory.clone());
         Self {
             id,
             rx,
             pages,
-            frames: Vec::with_capacity(POLL_BUDGET),
+            lane,
+            spare: Vec::with_capacity(stay_max),
+            is_cold: false,
             frames_polled: 0,
             link: LinkType::ETHERNET,
             prefetch: 0,
@@ -145,6 +158,10 @@ impl OwnedQueue {
         if self.state.ended || self.state.polled.due().is_some_and(|due| now < due) {
             return Ok(());
         }
+        if !self.lane.is_empty() {
+            self.state.blocked = true;
+            return Ok(());
+        }
         self.polls = self.polls.wrapping_add(1);
         let short = match self.pages.blocks {
             None if polled_before == 0 && self.outbox.keeps_pages_from_others() => true,
@@ -159,11 +176,12 @@ impl OwnedQueue {
             self.state.blocked = true;
             return Ok(());
         }
-        let mut out = Completions::new(&mut self.frames, &mut self.pages, now, self.limits.copybreak);
+        let Some(frames) = self.lane.list() else { return Ok(()) };
+        let mut out = Completions::new(frames, &mut self.pages, now, self.limits.copybreak);
         let polled = self.rx.poll(&mut out, budget);
         let counts = out.counts;
         (self.prefetch, self.link) = (out.prefetch, out.link());
-        self.frames_polled = self.frames.len();
+        self.frames_polled = self.lane.waiting();
         self.ledger.polled(self.frames_polled as u64, &counts);
         match polled {
             Ok(polled) => {
@@ -200,7 +218,7 @@ impl OwnedQueue {
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
-        let mut fits = self.outbox.lot().room() >= budget as u64;
+        let mut fits = self.lane.is_empty() && self.outbox.lot().room() >= budget as u64;
         let mut from = 0;
         while let Some(at) = self.outbox.next_without_room(from, weight) {
             self.reclaim(at);
@@ -210,18 +228,28 @@ impl OwnedQueue {
         if fits { budget } else { 0 }
     }
 
-    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see
-    /// the slot until it is published.
-    pub(crate) fn steer(&mut self, now: Timestamp) {
+    /// Chooses each frame's CPU. The frames for `own`, the CPU itself, stay in the lane. The slots of
+    /// all other frames are written to the rings of their CPUs, which do not see the slots until
+    /// they are published.
+    pub(crate) fn steer(&mut self, own: usize, now: Timestamp) {
+        let Some(frames) = self.lane.list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
-        self.hashing.hash(&mut self.frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
-        sample_load(&self.frames, self.polls, &self.ledger);
+        let is_read = self.hashing.hash(frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
+        self.is_cold = !is_read && self.prefetch == 0 && self.pages.blocks.is_none();
+        sample_load(frames, self.polls, &self.ledger);
         if !self.flow_limits.is_empty() {
-            self.limit_flows();
+            self.limit_flows(own);
         }
-        let (polled, first, prefetch) = (self.frames.len(), self.arrivals + 1, self.prefetch);
+        self.choose(own);
+        self.ledger.in_lane.set(self.lane.waiting() as u64);
+    }
+
+    #[inline(always)]
+    fn choose(&mut self, own: usize) {
+        let Some(frames) = self.lane.list() else { return };
+        let (polled, first, prefetch) = (frames.len(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
-        let (table, pool, frames) = (&self.table.ring_of, &self.pages.pool, &mut self.frames);
+        let (table, pool) = (&self.table.ring_of, &self.pages.pool);
         // Prefetch one page with each frame. Prefetching all pages at once would fill the CPU's
         // line fill buffers, and the CPU would have to wait.
         let prefetch_page = |nth| {
@@ -230,33 +258,69 @@ impl OwnedQueue {
             }
         };
         match self.rings_in_use {
-            RingsInUse::One => {
-                self.outbox.stage_all(usize::from(table[0]), frames, first, prefetch_page);
-            }
+            RingsInUse::One if usize::from(table[0]) == own => return self.lane.note_arrivals(first),
+            RingsInUse::One => self.outbox.stage_all(usize::from(table[0]), frames, first, prefetch_page),
             RingsInUse::Few => {
-                self.outbox.stage_lists(frames, first, |frame| ring_of(table, frame), prefetch_page);
+                let target = |frame: &Completion| ring_of(table, frame);
+                if let Some(stay) = self.outbox.stage_lists(own, frames, first, target, prefetch_page) {
+                    return self.lane.note_arrivals_of(stay, first);
+                }
             }
             RingsInUse::Many => {}
         }
-        if !self.frames.is_empty() {
-            self.stage_singly(polled - self.frames.len(), first);
+        let rest = frames.len();
+        if rest > 0 {
+            self.stage_singly(own, polled - rest, first);
         }
     }
 
-    /// Stages the frames of a poll after the first `staged` frames one by one, because there are
-    /// too many rings for lists, or some rings are full.
+    /// Steers the frames of a poll after the first `staged` frames one by one, because there are too
+    /// many rings for lists, or some rings are full.
     #[inline]
-    fn stage_singly(&mut self, staged: usize, first: u64) {
+    fn stage_singly(&mut self, own: usize, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
-        let mut frames = mem::take(&mut self.frames);
+        let mut frames = mem::take(&mut self.spare);
+        self.lane.list().into_iter().for_each(|list| mem::swap(list, &mut frames));
         for (nth, frame) in (staged..).zip(frames.drain(..)) {
+            let (target, arrival) = (ring_of(&self.table.ring_of, &frame), first + nth as u64);
+            if target == own {
+                self.lane.push(frame, arrival);
+                continue;
+            }
             if nth < self.prefetch {
                 self.pages.pool.prefetch(nth);
             }
-            let target = ring_of(&self.table.ring_of, &frame);
-            self.stage(target, frame, first + nth as u64);
+            self.stage(target, frame, arrival);
         }
-        self.frames = frames;
+        self.spare = frames;
+    }
+
+    /// Takes up to `most` of the frames that stay in hand. Returns their number.
+    #[inline]
+    pub(crate) fn take(&mut self, most: usize) -> usize {
+        self.lane.take(most, self.is_cold)
+    }
+
+    /// Finishes the frames in hand: their memory returns to the queue at once.
+    #[inline]
+    pub(crate) fn finish(&mut self) {
+        let QueuePages { pool, blocks, .. } = &mut self.pages;
+        self.lane.finish(|frames| match blocks {
+            None => pool.recycle_many(frames),
+            Some(blocks) => {
+                let mut lent = blocks.homecoming();
+                frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(|frame| pool.recycle_frame(frame)));
+            }
+        });
+        pool.recycled();
+        self.ledger.in_lane.set(self.lane.waiting() as u64);
+    }
+
+    /// Whether this CPU has frames of the queue to handle. With `held_back`, the frames of a source
+    /// that can wait do not count.
+    #[inline]
+    pub(crate) fn is_due(&self, held_back: bool) -> bool {
+        self.lane.waiting() > 0 && !(held_back && self.limits.can_wait)
     }
 
     #[inline(always)]
@@ -276,35 +340,36 @@ impl OwnedQueue {
         }
     }
 
-    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass.
+    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass. The
+    /// frames that stay on this CPU do not wait in a backlog.
     #[cold]
-    fn limit_flows(&mut self) {
+    fn limit_flows(&mut self, own: usize) {
         // Finished frames no longer count as waiting.
         self.reclaim_all();
-        for at in (0..self.frames.len()).rev() {
-            let target = ring_of(&self.table.ring_of, &self.frames[at]);
-            let is_half_full = self.flow_limits.has(target) && self.outbox.is_half_full(target);
-            if is_half_full && self.flow_limits.is_over(target, FlowHash(self.frames[at].hash_or_zero())) {
+        let Some(frames) = self.lane.list() else { return };
+        for at in (0..frames.len()).rev() {
+            let target = ring_of(&self.table.ring_of, &frames[at]);
+            let is_limited = target != own && self.flow_limits.has(target) && self.outbox.is_half_full(target);
+            if is_limited && self.flow_limits.is_over(target, FlowHash(frames[at].hash_or_zero())) {
                 self.ledger.dropped.add(DropReason::FlowLimit, 1);
                 self.ring_ledgers[target].by_producer.flow_limit.add(1);
-                self.pages.take_home(self.frames.remove(at));
+                self.pages.take_home(frames.remove(at));
             }
         }
     }
 
     /// Publishes the rings that have enough staged frames. Publishes all rings if the poll was not
-    /// full or the last time was many polls ago. `own` is this CPU itself, whose share is always
-    /// published. Adds each CPU that got frames to `published`.
-    pub(crate) fn publish(&mut self, own: usize, published: &mut Vec<Published>) {
+    /// full or the last time was many polls ago. Adds each CPU that got frames to `published`.
+    pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
         if all {
             self.polls_unpublished = 0;
         }
-        self.publish_from(if all { 1 } else { PUBLISH_AT.min(self.limits.weight as u64) }, own, published);
+        self.publish_from(if all { 1 } else { PUBLISH_AT.min(self.limits.weight as u64) }, published);
     }
 
-    fn publish_from(&mut self, least: u64, own: usize, published: &mut Vec<Published>) {
+    fn publish_from(&mut self, least: u64, published: &mut Vec<Published>) {
         let Self { id, outbox, pages, ledger, ring_ledgers, .. } = self;
         let QueuePages { pool, blocks, .. } = pages;
         let refused = |at: usize, frame: Option<Completion>| {
@@ -312,7 +377,7 @@ impl OwnedQueue {
             frame.into_iter().for_each(|frame| pool.recycle_frame(frame));
             pool.recycled();
         };
-        outbox.publish(least, own, blocks.as_mut(), refused, |at| published.push((at as CpuIndex, *id)));
+        outbox.publish(least, blocks.as_mut(), refused, |at| published.push((at as CpuIndex, *id)));
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
@@ -396,7 +461,7 @@ impl OwnedQueue {
             return false;
         }
         self.reclaim_all();
-        self.frames.is_empty() && self.outbox.is_empty()
+        self.lane.is_empty() && self.outbox.is_empty()
     }
 
     pub(crate) fn close(&mut self) {

@@ -13,9 +13,8 @@
 use std::time::Duration;
 
 use steerage_flow::{FlowHash, LinkType, Timestamp, dissect, dissect::Layers};
-use steerage_mem::ring::Consumer;
+use steerage_mem::ring::Hand;
 
-use crate::backlog::Backlog;
 use crate::ids::BucketId;
 use crate::limits::{FLOWS_SEEN_MAX, RECEIVE_TIMED_ONCE_IN, TIMED_MAX, TIMED_ONCE_IN};
 use crate::rps_map::bucket_of;
@@ -53,10 +52,11 @@ impl Sampler {
         self.is_on && self.nth_batch % TIMED_ONCE_IN == 0
     }
 
-    pub(crate) fn begin(&mut self, backlog: &mut Backlog, shared: &Shared, now: Timestamp) {
-        let hash = backlog.consumer.frames().next().and_then(|frame| frame.hash());
+    /// Begins to time the packet in hand, which came from `queue`.
+    pub(crate) fn begin(&mut self, queue: usize, hand: &mut Hand<'_>, shared: &Shared, now: Timestamp) {
+        let hash = hand.frames().next().and_then(|frame| frame.hash());
         if !self.to_name.is_empty() {
-            name_flow(shared, backlog.queue, &mut backlog.consumer, &self.to_name);
+            name_flow(shared, queue, hand, &self.to_name);
         }
         self.timed = Some((now, hash.map(|hash| bucket_of(FlowHash(hash)))));
     }
@@ -66,16 +66,13 @@ impl Sampler {
         self.timed.is_some()
     }
 
-    pub(crate) fn end(&mut self, backlog: &Backlog, shared: &Shared, now: Timestamp) -> bool {
-        let more = backlog.consumer.waiting() > 0;
-        // Without a hash, the bucket is unknown, but the rest of the batch must still be handled.
-        // If the rest stayed in the backlog, each such batch would hold the pages of one more poll.
-        let Some((since, Some(bucket))) = self.timed.take() else { return more };
+    pub(crate) fn end(&mut self, queue: usize, shared: &Shared, now: Timestamp) {
+        // Without a hash, the bucket is unknown.
+        let Some((since, Some(bucket))) = self.timed.take() else { return };
         let took = now.since(since).as_nanos() as u64;
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
         self.mean = if self.mean > 0 { (self.mean * 15 + took) / 16 } else { took };
-        shared.ledgers.queues[backlog.queue].ledger.timed.add(bucket, took);
-        more
+        shared.ledgers.queues[queue].ledger.timed.add(bucket, took);
     }
 
     #[inline]
@@ -94,9 +91,9 @@ impl Sampler {
 
 #[cold]
 #[inline(never)]
-fn name_flow(shared: &Shared, queue: usize, consumer: &mut Consumer, to_name: &[BucketId]) {
+fn name_flow(shared: &Shared, queue: usize, hand: &mut Hand<'_>, to_name: &[BucketId]) {
     let group = shared.ledgers.queues[queue].group();
-    let Some(frame) = consumer.frames().next() else { return };
+    let Some(frame) = hand.frames().next() else { return };
     let Some(hash) = frame.hash() else { return };
     let bucket = BucketId { group, bucket: bucket_of(FlowHash(hash)) };
     if !to_name.contains(&bucket) {

@@ -252,11 +252,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 Phase::Steer(queue)
             }
             Phase::Steer(queue) => {
-                self.queues[queue].steer(self.runner.cpu.now);
+                self.queues[queue].steer(usize::from(self.runner.index), self.runner.cpu.now);
                 Phase::Publish(queue)
             }
             Phase::Publish(queue) => {
-                self.queues[queue].publish(usize::from(self.runner.index), &mut self.round.published);
+                self.queues[queue].publish(&mut self.round.published);
                 self.to_poll(queue + 1)
             }
             Phase::Wake => {
@@ -277,13 +277,20 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 self.finish_batch(place);
                 self.runner.cpu.now = self.platform.now();
                 let now = self.runner.cpu.now;
-                if self.sampler.is_timing() && self.sampler.end(self.backlogs.at(place), &self.shared, now) {
-                    self.phase = Phase::Handle(place);
-                    return None;
+                let backlog = self.backlogs.at(place);
+                let was_alone = self.sampler.is_timing();
+                if was_alone {
+                    self.sampler.end(backlog.source.queue, &self.shared, now);
                 }
-                // Every round handles the own share and one more backlog, so that no backlog waits
-                // forever.
-                if !self.backlogs.is_own(place) && self.is_round_over() {
+                if was_alone && backlog.consumer.waiting() > 0 {
+                    // If the rest stayed in the ring, each such batch would hold the pages of one
+                    // more poll.
+                    Phase::Handle(place)
+                } else if self.backlogs.is_own(place) {
+                    // Every round handles the whole own share and one more backlog, so that no
+                    // backlog waits forever.
+                    self.next_to_handle(if self.control.is_void() { place + 1 } else { place })
+                } else if self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
                 } else {
@@ -315,7 +322,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     fn next_to_handle(&mut self, place: usize) -> Phase {
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
-        self.backlogs.next_to_serve(place, held_back).map_or(Phase::Control, Phase::Handle)
+        let has_stayed = |place: usize| self.queues[place].is_due(held_back);
+        self.backlogs.next_to_serve(place, held_back, has_stayed).map_or(Phase::Control, Phase::Handle)
     }
 
     /// Whether packets of a source that can wait must wait, because an output is full. So a file is
@@ -400,6 +408,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
             let Some(mut state) = self.shared.steering.try_lock() else { return };
             let mut queue = self.queues.swap_remove(at);
+            self.backlogs.set_own(self.queues.iter().map(|queue| queue.id));
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
             self.sleep.forget(&queue);
@@ -428,12 +437,16 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
+    /// Calls the handler with the next batch of a backlog. In the ring of an own queue, there are
+    /// only frames from before this CPU owned the queue, which come before the frames in the lane.
     fn handle(&mut self, place: usize) {
-        let is_own = self.backlogs.is_own(place);
         let backlog = self.backlogs.at(place);
-        let waiting =
+        let in_ring = backlog.consumer.waiting();
+        let own = self.queues.get_mut(place).filter(|_| in_ring == 0);
+        let admitted =
             if backlog.is_admitted { self.shared.admissions[usize::from(self.runner.index)].waiting() } else { 0 };
-        self.runner.ledger().backlog_max.raise_to(backlog.consumer.waiting().max(waiting));
+        let waiting = own.as_ref().map_or(in_ring, |queue| queue.lane.waiting() as u64);
+        self.runner.ledger().backlog_max.raise_to(waiting.max(admitted));
         self.round.worked = true;
         if self.control.is_void() {
             self.runner.skip();
@@ -451,28 +464,50 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
         let alone = self.sampler.wants_one_alone();
         let most = if alone { 1 } else { self.control.limits.dev_weight };
-        // A device that provides blocks on this CPU has just written the headers of the frames.
-        let cached = backlog.lent && is_own;
-        let taken = if cached { backlog.consumer.take_cached(most) } else { backlog.consumer.take(most) };
+        let mut hand = match own {
+            Some(queue) => {
+                queue.take(most);
+                queue.lane.hand()
+            }
+            None => {
+                backlog.consumer.take(most);
+                backlog.consumer.hand()
+            }
+        };
+        let taken = hand.len();
         if alone {
-            self.sampler.begin(backlog, &self.shared, self.platform.now());
+            self.sampler.begin(backlog.source.queue, &mut hand, &self.shared, self.platform.now());
         }
         self.round.full |= taken >= self.control.limits.dev_weight;
         self.handled += taken;
         self.round.handled += taken;
-        self.runner.handle(backlog);
+        self.runner.handle(&backlog.source, hand);
     }
 
     fn finish_batch(&mut self, place: usize) {
         let is_own = self.backlogs.is_own(place);
         let backlog = self.backlogs.at(place);
-        let (count, died) = self.runner.finish_batch(backlog);
+        let mut own = self.queues.get_mut(place).filter(|queue| queue.lane.in_hand() > 0);
+        let hand = match &mut own {
+            Some(queue) => queue.lane.hand(),
+            None => backlog.consumer.hand(),
+        };
+        let count = hand.len();
+        let died = self.runner.finish_batch(&backlog.source, hand);
+        if let Some(queue) = own {
+            queue.finish();
+        } else {
+            backlog.consumer.finish();
+            if backlog.is_admitted {
+                self.shared.admissions[usize::from(self.runner.index)].finish(count as u64);
+            }
+        }
         let ledger = self.runner.ledger();
         ledger.processed.add(count as u64);
         let by_source = if is_own { &ledger.inline } else { &ledger.handed_in };
         by_source.add(count as u64);
         if backlog.can_wait && !is_own && backlog.consumer.producer_waits() {
-            let owner = self.shared.ledgers.queues[backlog.queue].owner();
+            let owner = self.shared.ledgers.queues[backlog.source.queue].owner();
             self.shared.wake([owner], Some(self.runner.index));
         }
         if died {

@@ -167,7 +167,10 @@ impl State {
     /// Whether `cpu` has frames of a queue that can wait, none of which may be lost.
     fn is_waited_for(&self, cpu: CpuIndex) -> bool {
         let is_open = |at: usize| self.moves.is_open(at);
-        let waits = |(at, queue): (usize, &QueueGauges)| queue.can_wait && is_open(at) && !queue.is_finished(cpu);
+        let has_frames = |at: usize, queue: &QueueGauges| {
+            !queue.is_finished(cpu) || (self.moves.owner_of(at) == cpu && queue.is_owner_busy())
+        };
+        let waits = |(at, queue): (usize, &QueueGauges)| queue.can_wait && is_open(at) && has_frames(at, queue);
         self.queues.iter().enumerate().any(waits)
     }
 

@@ -25,6 +25,13 @@ impl Counter {
         }
     }
 
+    /// Sets the count to `n`, for a count of what is there now. Only one thread may call this
+    /// function.
+    #[inline(always)]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Release);
+    }
+
     /// Returns the count.
     #[inline(always)]
     pub fn get(&self) -> u64 {

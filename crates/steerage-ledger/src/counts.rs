@@ -28,6 +28,8 @@ pub struct QueueLedger {
     /// Frames in the parking lot.
     pub parked: Counter,
     pub unparked: Counter,
+    /// Frames in the lane, which stay on the CPU of the owner and are not finished.
+    pub in_lane: Counter,
     pub buckets: BucketLoads,
     /// The number of frames that were sampled for `buckets`.
     pub samples: Counter,
@@ -102,6 +104,7 @@ impl QueueLedger {
             dropped: DropCounters::default(),
             parked: Counter::default(),
             unparked: Counter::default(),
+            in_lane: Counter::default(),
             samples: Counter::default(),
         }
     }

@@ -73,12 +73,12 @@ impl QueueInfo {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
     }
 
-    /// Returns the number of frames in the rings and the parking lot. At rest, exactly these frames
+    /// Returns the number of frames in the rings, the lane and the parking lot. At rest, exactly these frames
     /// are in flight.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
-        in_rings + (self.ledger.parked.get() - unparked)
+        in_rings + self.ledger.in_lane.get() + (self.ledger.parked.get() - unparked)
     }
 }
 

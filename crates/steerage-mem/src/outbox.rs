@@ -64,6 +64,7 @@ impl Outbox {
     }
 
     /// The parking lot.
+    #[inline]
     pub fn lot(&mut self) -> &mut Producer {
         let lot = self.cpus();
         &mut self.rings[lot]
@@ -99,28 +100,29 @@ impl Outbox {
         self.rings[target].stage_all(frames, arrival, staged);
     }
 
-    /// Stages frames on a few rings: see [`Producer::stage_lists`].
+    /// Stages frames on a few rings: see [`Producer::stage_lists`]. Returns the frames that stayed,
+    /// if all others were staged.
     #[inline(always)]
     pub fn stage_lists(
         &mut self,
+        own: usize,
         frames: &mut Vec<Completion>,
         arrival: u64,
         target: impl Fn(&Completion) -> usize,
         staged: impl FnMut(usize),
-    ) {
-        let lists = Producer::stage_lists(&mut self.rings, frames, arrival, target, staged);
+    ) -> Option<u64> {
+        let (lists, stay) = Producer::stage_lists(&mut self.rings, own, frames, arrival, target, staged)?;
         self.staged.insert_all(lists);
+        Some(stay)
     }
 
-    /// Publishes the rings that have at least `least` staged frames, and the ring `own` if it has
-    /// any. Refused frames return to `lent`, the queue's blocks. Calls `shown` for each CPU that
+    /// Publishes the rings that have at least `least` staged frames. Refused frames return to `lent`, the queue's blocks. Calls `shown` for each CPU that
     /// got frames. Calls `refused` for each frame for which the CPU's backlog has no room, with the
     /// frame if it lies in a page.
     #[inline]
     pub fn publish(
         &mut self,
         least: u64,
-        own: usize,
         mut lent: Option<&mut Blocks>,
         mut refused: impl FnMut(usize, Option<Completion>),
         mut shown: impl FnMut(usize),
@@ -132,7 +134,7 @@ impl Outbox {
                 let at = nth * 64 + staged.trailing_zeros() as usize;
                 staged &= staged - 1;
                 let unpublished = self.rings[at].unpublished();
-                if unpublished > 0 && unpublished < least && at != own && at != lot {
+                if unpublished > 0 && unpublished < least && at != lot {
                     continue;
                 }
                 self.staged.remove(at);

@@ -58,6 +58,7 @@ impl Page {
 /// [`Page`], a completion is a token: its holder holds the frame. The example of
 /// [`Region`](crate::Region) creates a completion from a page.
 #[derive(Debug)]
+#[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 

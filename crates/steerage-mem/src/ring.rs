@@ -37,6 +37,8 @@
 mod finished;
 mod frames;
 mod growth;
+#[cfg(not(loom))]
+mod lane;
 mod lists;
 mod slots;
 #[cfg(all(test, not(loom)))]
@@ -53,11 +55,14 @@ use crate::memory::Memory;
 use crate::page::{Completion, Slot};
 use crate::region::{prefetch_read, prefetch_write};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell, fence};
+use frames::InHand;
 use growth::Grown;
 use slots::SlotMemory;
 
 pub use finished::Finished;
-pub use frames::{Frame, Frames};
+pub use frames::{Frame, Frames, Hand};
+#[cfg(not(loom))]
+pub use lane::Lane;
 pub use lists::LISTS_MAX;
 
 /// The largest number of slots of a ring. A million slots take 16 MiB per queue and CPU. Frames of
@@ -93,6 +98,10 @@ struct ToConsumer {
 impl RingBuffer {
     fn slots(&self, capacity: usize) -> *const UnsafeCell<Slot> {
         self.slots.slots(self.nth, capacity)
+    }
+
+    fn arrivals(&self, capacity: usize) -> *const AtomicU64 {
+        self.slots.arrivals(self.nth, capacity)
     }
 
     fn arrival(&self, mask: u32, position: u64) -> Option<&AtomicU64> {
@@ -158,9 +167,9 @@ impl Rings {
     pub fn ring(&mut self, memory: Memory) -> (Producer, Consumer) {
         let producer = self.producer(false);
         let shared = Arc::clone(&producer.shared);
-        let (slots, mask) = (producer.slots, producer.mask);
-        let grown = shared.grown();
-        (producer, Consumer { shared, slots, mask, grown, finished: 0, taken: 0, memory })
+        let (slots, mask, grown) = (producer.slots, producer.mask, shared.grown());
+        let arrivals = shared.arrivals(mask as usize + 1);
+        (producer, Consumer { shared, grown, hand: InHand { slots, arrivals, mask, begin: 0, end: 0, memory } })
     }
 
     fn producer(&mut self, lot: bool) -> Producer {
@@ -246,6 +255,11 @@ impl Producer {
     /// The number of slots.
     pub fn capacity(&self) -> usize {
         self.mask as usize + 1
+    }
+
+    /// Whether the ring keeps arrival numbers.
+    pub fn is_numbered(&self) -> bool {
+        self.numbered
     }
 
     /// The number of slots that may be occupied.
@@ -470,23 +484,17 @@ impl Gauge {
 #[derive(Debug)]
 pub struct Consumer {
     shared: Arc<RingBuffer>,
-    slots: *const UnsafeCell<Slot>,
-    mask: u32,
     grown: Grown,
-    finished: u64,
-    taken: u64,
-    memory: Memory,
+    /// The slots `finished .. taken`, in the buffer of `shared`.
+    hand: InHand,
 }
-
-// SAFETY: the pointer is into `shared`, which is Sync and lives as long as the consumer.
-unsafe impl Send for Consumer {}
 
 impl Consumer {
     /// How many slots the consumer has not taken yet.
     #[inline(always)]
     pub fn waiting(&self) -> u64 {
         // C1, acquire: pairs with P1.
-        self.shared.to_consumer.published.load(Ordering::Acquire) - self.taken
+        self.shared.to_consumer.published.load(Ordering::Acquire) - self.hand.end
     }
 
     /// Prefetches the fields that the consumer reads first when it takes slots. Call this for the
@@ -495,7 +503,7 @@ impl Consumer {
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_read(std::ptr::from_ref(&self.shared.to_consumer).cast());
-        prefetch_read(self.slots.wrapping_add((self.taken as u32 & self.mask) as usize).cast());
+        prefetch_read(self.hand.cell(self.hand.end).cast());
     }
 
     /// Takes up to `most` of the waiting slots, and prefetches the first cache lines of their
@@ -514,15 +522,15 @@ impl Consumer {
 
     #[inline(always)]
     fn take_and(&mut self, most: usize, fetch: impl Fn(&Memory, Slot)) -> usize {
-        if self.taken == self.finished {
+        if self.hand.begin == self.hand.end {
             let mut count = self.waiting().min(most as u64);
             if self.shared.grown() != self.grown {
                 count = self.follow(count);
             }
-            for at in self.taken..self.taken + count {
-                fetch(&self.memory, self.slot(at));
+            for at in self.hand.end..self.hand.end + count {
+                fetch(&self.hand.memory, self.hand.slot(at));
             }
-            self.taken += count;
+            self.hand.end += count;
         }
         self.in_hand()
     }
@@ -530,14 +538,14 @@ impl Consumer {
     /// The number of slots that the consumer holds.
     #[inline(always)]
     pub fn in_hand(&self) -> usize {
-        (self.taken - self.finished) as usize
+        (self.hand.end - self.hand.begin) as usize
     }
 
     /// The number of slots that the producer has revoked and the consumer has not taken. The
     /// consumer should finish these slots without handling their frames.
     pub fn revoked(&self) -> u64 {
         let until = self.shared.to_consumer.revoke_until.load(Ordering::Relaxed);
-        until.saturating_sub(self.taken).min(self.waiting())
+        until.saturating_sub(self.hand.end).min(self.waiting())
     }
 
     /// Whether the producer sleeps and now has the room for which it waits. Call this after
@@ -551,29 +559,28 @@ impl Consumer {
         waiting != NO_WISH && self.waiting() <= waiting && wish.swap(NO_WISH, Ordering::Relaxed) != NO_WISH
     }
 
+    /// The frames that the consumer holds.
+    #[inline(always)]
+    pub fn hand(&mut self) -> Hand<'_> {
+        Hand(&mut self.hand)
+    }
+
     /// The frames that the consumer holds, in order.
     #[inline]
     pub fn frames(&mut self) -> Frames<'_> {
-        Frames { at: self.finished, end: self.taken, ring: self }
+        Frames::of(&mut self.hand)
     }
 
     /// The memory of the frames.
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        &self.hand.memory
     }
 
     /// Finishes the held slots. The caller no longer uses their frames.
     #[inline]
     pub fn finish(&mut self) {
-        self.finished = self.taken;
+        self.hand.begin = self.hand.end;
         // C2, release: pairs with P2.
-        self.shared.finished.store(self.finished, Ordering::Release);
-    }
-
-    #[inline(always)]
-    fn slot(&self, at: u64) -> Slot {
-        // SAFETY: the masked position is under the capacity, and all callers stay within
-        // finished..published, which is ours, and in one buffer.
-        unsafe { (*self.slots.add((at as u32 & self.mask) as usize)).with(|slot| *slot) }
+        self.shared.finished.store(self.hand.begin, Ordering::Release);
     }
 }

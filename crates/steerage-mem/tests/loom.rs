@@ -179,7 +179,7 @@ fn lists_are_staged_beside_reclaim() {
                 continue;
             }
             let mut list = frames(&memory, pages.split_off(pages.len() - 2), next);
-            Producer::stage_lists(&mut rings, &mut list, next, target, |_| ());
+            Producer::stage_lists(&mut rings, usize::MAX, &mut list, next, target, |_| ());
             if list.is_empty() {
                 next += 2;
             }

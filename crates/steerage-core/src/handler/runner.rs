@@ -6,11 +6,12 @@ use std::sync::{Arc, Once};
 
 use steerage_flow::{FlowHash, LinkType, Timestamp, dissect::Dissections};
 use steerage_mem::gate::{Dead, Gate};
+use steerage_mem::ring::Hand;
 use steerage_mem::{Spare, round};
 use steerage_topology::CpuId;
 
 use super::{Cpu, Handler};
-use crate::backlog::Backlog;
+use crate::backlog::Source;
 use crate::ids::{CpuIndex, DropReason, TxId, TxSource};
 use crate::limits::HANDLE_BUDGET;
 use crate::packet::{Actions, Batch, BatchContext};
@@ -94,27 +95,30 @@ impl<H: Handler> Runner<H> {
         self.ended = Ended::Void;
     }
 
-    pub(crate) fn handle(&mut self, backlog: &mut Backlog) {
-        if backlog.order.is_some() {
+    /// Calls the handler with the frames in `hand`, which belong to `source`. Out of line, so that the
+    /// handler's loop has all registers.
+    #[inline(never)]
+    pub(crate) fn handle(&mut self, source: &Source, mut hand: Hand<'_>) {
+        if source.order.is_some() {
             self.arrivals.clear();
-            self.arrivals.extend(backlog.consumer.frames().map(|frame| {
+            self.arrivals.extend(hand.frames().map(|frame| {
                 let link = LinkType::of_code(frame.link());
                 let hash = frame.hash().map(FlowHash);
-                let hash = hash.unwrap_or_else(|| backlog.hasher.hash_one(frame.bytes(), link));
+                let hash = hash.unwrap_or_else(|| source.hasher.hash_one(frame.bytes(), link));
                 (usize::from(bucket_of(hash)), frame.arrival().unwrap_or(0))
             }));
         }
         let context = BatchContext {
-            lent: backlog.lent,
-            group: self.shared.ledgers.queues[backlog.queue].group(),
-            input: backlog.input,
-            queue: backlog.queue,
-            kept: &backlog.kept_pages,
+            lent: source.lent,
+            group: self.shared.ledgers.queues[source.queue].group(),
+            input: source.input,
+            queue: source.queue,
+            kept: &source.kept_pages,
             spare: &self.spare,
-            hasher: &backlog.hasher,
+            hasher: &source.hasher,
             dissections: &self.dissections,
         };
-        let mut batch = Batch::new(&mut backlog.consumer, &mut self.actions, context);
+        let mut batch = Batch::new(hand, &mut self.actions, context);
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
         let outside = round::leave();
         self.ended = match catch_unwind(AssertUnwindSafe(|| handler.handle(&mut batch, cpu))) {
@@ -124,47 +128,42 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the gate, counts the verdicts, sends packets, and finishes the frames. Returns the
-    /// number of frames, and whether this CPU was declared dead during the batch.
-    pub(crate) fn finish_batch(&mut self, backlog: &mut Backlog) -> (usize, bool) {
+    /// Leaves the gate, counts the verdicts, and sends packets. The caller then finishes the frames.
+    /// Returns whether this CPU was declared dead during the batch.
+    pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
         // If this CPU was declared dead, other CPUs may have its buckets, so this batch does not
         // count.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
             self.ended = Ended::Void;
         }
-        let count = backlog.consumer.in_hand();
-        let counts = &backlog.ledger.by_consumer;
+        let count = hand.len();
+        let counts = &source.ledger.by_consumer;
         if self.ended == Ended::Void {
             counts.dropped.add(DropReason::Revoked, count as u64);
         } else {
             let mut open = count as u64;
             if self.actions.any() {
-                let when = (self.cpu.now, TxSource::queue(backlog.queue));
-                open -= act(&self.actions, backlog, &mut self.outputs, when);
+                let when = (self.cpu.now, TxSource::queue(source.queue));
+                open -= act(&self.actions, &source.ledger.by_consumer, &mut hand, &mut self.outputs, when);
             }
-            let counts = &backlog.ledger.by_consumer;
             match self.ended {
                 Ended::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
                 _ => counts.consumed.add(open),
             }
-            if let Some(order) = &backlog.order {
+            if let Some(order) = &source.order {
                 let late = self.arrivals.iter().filter(|(bucket, arrival)| order.completed(*bucket, *arrival)).count();
                 counts.reordered.add(late as u64);
             }
         }
         // Send before the batch counts as finished: the next CPU of a flow sends its packets later.
         self.send_originated(self.ended == Ended::Void);
-        backlog.consumer.finish();
-        if backlog.is_admitted {
-            self.shared.admissions[usize::from(self.index)].finish(count as u64);
-        }
         self.actions.clear();
         self.dissections.clear();
         if self.ended == Ended::Panicked {
             self.rebuild("handle");
         }
-        (count, died)
+        died
     }
 
     pub(crate) fn tick(&mut self) -> Result<(), Dead> {
@@ -247,9 +246,14 @@ impl<H: Handler> Runner<H> {
 /// Counts the verdicts of the batch, and sends the packets that are transmitted. Returns how many
 /// packets have a verdict.
 #[inline(never)]
-fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: (Timestamp, TxSource)) -> u64 {
-    let tally = actions.tally(backlog.consumer.in_hand());
-    let counts: &ConsumerLedger = &backlog.ledger.by_consumer;
+fn act(
+    actions: &Actions,
+    counts: &ConsumerLedger,
+    hand: &mut Hand<'_>,
+    outputs: &mut [OwnedTx],
+    when: (Timestamp, TxSource),
+) -> u64 {
+    let tally = actions.tally(hand.len());
     counts.discarded.add(tally.discarded);
     counts.kept.add(tally.kept);
     let mut acted = tally.discarded + tally.kept;
@@ -262,7 +266,7 @@ fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: 
             counts.dropped.add(DropReason::TxRefused, packets);
             continue;
         };
-        let fate = output.send(packets, &mut Outgoing::of_batch(backlog.consumer.frames(), actions, to, when));
+        let fate = output.send(packets, &mut Outgoing::of_batch(hand.frames(), actions, to, when));
         fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(reason, packets));
         counts.transmitted.add(fate.sent);
     }

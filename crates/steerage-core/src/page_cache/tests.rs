@@ -5,7 +5,8 @@ mod faults;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use steerage_mem::{Kept, KeptPages, Memory, Page, Part, Region};
+use steerage_mem::ring::{RingOptions, ring};
+use steerage_mem::{Completion, Kept, KeptPages, Memory, Page, Part, Region};
 
 use super::PagePool;
 use crate::limits::{HEADROOM, POOL_BULK};
@@ -243,6 +244,38 @@ proptest! {
         drop(hand.kept);
         hand.pages.into_iter().for_each(|(of, page)| two.pools[of].recycle(page));
         two.shared[0].give_back(&mut hand.spare);
+        two.end();
+    }
+}
+
+/// Finished frames of a poll go to the cache as far as it has room, and the other frames go to the
+/// shared pool: with a cache that is off, full, or has room for a part. Frames of another node,
+/// kept frames and frames of a whole poll are mixed.
+#[test]
+fn finished_frames_that_find_no_room_go_to_the_shared_pool() {
+    for cache_max in [0, 10, POOL_BULK, 1000] {
+        let mut two = Two::new(&parts(&[80, 80]), cache_max);
+        let memory = Memory::new(Arc::clone(&two.region), None);
+        let slots = two.pages.next_power_of_two();
+        let options = RingOptions { slots, slots_max: slots, limit: slots, arrivals: false };
+        let (mut producer, mut consumer) = ring(options, memory);
+        let pool = &mut two.pools[0];
+        let mut frames: Vec<_> = std::iter::from_fn(|| pool.take()).map(|page| Completion::new(page, 0, 60)).collect();
+        assert_eq!(frames.len(), two.pages, "of both nodes");
+        producer.stage_all(&mut frames, 0, |_| ());
+        producer.publish();
+        assert_eq!(consumer.take(slots), two.pages);
+        let kept = consumer.frames().nth(70).unwrap().take().unwrap().into_page().unwrap();
+        consumer.finish();
+        producer.reclaim_many(|frames| pool.recycle_many(frames));
+        pool.recycled();
+        let counts = &pool.counters;
+        let own = pool.own.len() - usize::from(pool.own.contains(&kept.number()));
+        assert_eq!(pool.cached(), cache_max.min(own), "cache of {cache_max}");
+        assert_eq!(counts.recycle_cached.get(), pool.cached() as u64);
+        assert_eq!(counts.recycle_cache_full.get(), (own - pool.cached()) as u64);
+        assert_eq!(counts.lpc_wrong_numa.get(), (two.pages - 1 - own) as u64);
+        pool.recycle(kept);
         two.end();
     }
 }

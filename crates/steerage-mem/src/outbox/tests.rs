@@ -135,7 +135,7 @@ impl World {
             refused[at] += 1;
             pages.extend(frame.into_iter().map(|frame| frame.into_page().unwrap()));
         };
-        outbox.publish(least, 0, Some(&mut self.blocks), note, |at| assert!(shown.insert(at)));
+        outbox.publish(least, Some(&mut self.blocks), note, |at| assert!(shown.insert(at)));
         for (ring, refused) in refused.into_iter().enumerate() {
             let due = self.expected[ring].staged.len() as u64 >= least || ring == 0 || ring == CPUS;
             let mut passed = VecDeque::new();
@@ -251,7 +251,7 @@ fn lender() -> (World, [usize; BLOCKS]) {
 fn publish_each(world: &mut World, ring: usize, blocks: &[usize], long: bool) -> usize {
     blocks.iter().for_each(|block| world.stage(ring, Some(*block), long));
     let mut refused = 0;
-    world.outbox.publish(1, 0, Some(&mut world.blocks), |_, _| refused += 1, |_| ());
+    world.outbox.publish(1, Some(&mut world.blocks), |_, _| refused += 1, |_| ());
     blocks.len() - refused
 }
 

@@ -22,6 +22,20 @@ impl<'a> Finished<'a> {
         Self(slots)
     }
 
+    /// The number of slots.
+    #[inline(always)]
+    #[expect(clippy::len_without_is_empty, reason = "the caller asks whether the slots fit somewhere")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The first `count` slots, or all slots if there are fewer, and the other slots.
+    #[inline(always)]
+    pub fn split_at(self, count: usize) -> (Self, Self) {
+        let (first, rest) = self.0.split_at(count.min(self.0.len()));
+        (Self(first), Self(rest))
+    }
+
     /// Appends the pages of the slots to `home`, which has room for `room` pages, and returns the
     /// number of pages. `Err` returns the slots if there is too little room, or if a slot is not a
     /// frame in a single page whose number is in `own`. The pages in `own` belong to `region`.

@@ -1,17 +1,76 @@
-//! The frames that a consumer holds.
+//! The frames that a handling CPU has in hand: it has taken them from a ring or a lane, and has not
+//! finished them.
 
-use super::Consumer;
 use crate::chain::{Segments, SegmentsMut};
 use crate::header::FrameHeader;
+use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Page, Slot};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
-/// Iterates over the frames that the consumer holds.
+/// The slots between two positions of a buffer, which one CPU may read and rewrite.
+#[derive(Debug)]
+pub(super) struct InHand {
+    pub(super) slots: *const UnsafeCell<Slot>,
+    /// The arrival numbers of the slots, or null.
+    pub(super) arrivals: *const AtomicU64,
+    pub(super) mask: u32,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) memory: Memory,
+}
+
+// SAFETY: the slots between `begin` and `end` belong to the holder alone. The owner of an `InHand`
+// keeps the buffers alive, and moves to another thread together with it.
+unsafe impl Send for InHand {}
+
+impl InHand {
+    #[inline(always)]
+    pub(super) fn slot(&self, at: u64) -> Slot {
+        // SAFETY: as for `cell`.
+        unsafe { (*self.cell(at)).with(|slot| *slot) }
+    }
+
+    /// The slot at a position of this buffer that the holder may access. The masked position is
+    /// under the capacity of the buffer.
+    #[inline(always)]
+    pub(super) fn cell(&self, at: u64) -> *const UnsafeCell<Slot> {
+        self.slots.wrapping_add((at as u32 & self.mask) as usize)
+    }
+}
+
+/// The frames that one CPU has in hand, borrowed from their [`Consumer`](super::Consumer) or
+/// [`Lane`](super::Lane).
+#[derive(Debug)]
+pub struct Hand<'a>(pub(super) &'a mut InHand);
+
+impl Hand<'_> {
+    /// The number of frames.
+    #[inline(always)]
+    #[expect(clippy::len_without_is_empty, reason = "a handler is never called without frames")]
+    pub fn len(&self) -> usize {
+        (self.0.end - self.0.begin) as usize
+    }
+
+    /// The frames, in order.
+    #[inline(always)]
+    pub fn frames(&mut self) -> Frames<'_> {
+        Frames::of(self.0)
+    }
+}
+
+/// Iterates over the frames in hand.
 #[derive(Debug)]
 pub struct Frames<'a> {
-    pub(super) ring: &'a Consumer,
-    pub(super) at: u64,
-    pub(super) end: u64,
+    hand: &'a InHand,
+    at: u64,
+    end: u64,
+}
+
+impl<'a> Frames<'a> {
+    #[inline(always)]
+    pub(super) fn of(hand: &'a mut InHand) -> Self {
+        Self { at: hand.begin, end: hand.end, hand }
+    }
 }
 
 impl<'a> Iterator for Frames<'a> {
@@ -22,7 +81,7 @@ impl<'a> Iterator for Frames<'a> {
         if self.at == self.end {
             return None;
         }
-        let frame = Frame { ring: self.ring, slot: self.ring.slot(self.at), at: self.at };
+        let frame = Frame { hand: self.hand, slot: self.hand.slot(self.at), at: self.at };
         self.at += 1;
         Some(frame)
     }
@@ -35,7 +94,7 @@ impl<'a> Iterator for Frames<'a> {
 
 impl ExactSizeIterator for Frames<'_> {}
 
-impl Consumer {
+impl Hand<'_> {
     /// Passes the common frames to `read`: the frames in one page, with a [device
     /// header](Frame::header), and with `link` as their [kind of header](Frame::link). `read` gets
     /// each frame with its number in the batch, and returns whether it has handled the frame. The
@@ -47,23 +106,23 @@ impl Consumer {
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
-        let count = self.in_hand().min(u64::BITS as usize);
+        let (count, hand) = (self.len().min(u64::BITS as usize), &*self.0);
         if count == 0 {
             return 0;
         }
         let mut others = 0;
-        let view = self.memory.view(&self.slot(self.finished));
+        let view = hand.memory.view(&hand.slot(hand.begin));
         for nth in 0..count {
-            let slot = self.slot(self.finished + nth as u64);
+            let slot = hand.slot(hand.begin + nth as u64);
             let len = slot.len();
             let before = slot.offset.checked_sub(BYTES as u32).filter(|_| slot.is_common(link));
             if !slot.is_lent() {
-                self.memory.pool().check_in_use(slot.page);
+                hand.memory.pool().check_in_use(slot.page);
             }
             let start = before.and_then(|offset| view.start_of(slot.page, offset, BYTES + len));
             let done = start.is_some_and(|start| {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
-                // `Frame`, for which the consumer would have to be borrowed.
+                // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, BYTES + len) };
                 let parts = all.split_first_chunk();
                 parts.is_some_and(|(header, frame)| read(nth, frame, FrameHeader::from_bytes(*header)))
@@ -76,11 +135,11 @@ impl Consumer {
     }
 }
 
-/// One frame that a handler holds. A frame is not `Clone`, and only [`Consumer::frames`] creates
-/// frames, which borrows the consumer mutably. So no slot ever has two frames.
+/// One frame that a handler holds. A frame is not `Clone`, and only [`Hand::frames`] creates frames,
+/// which borrows the hand mutably. So no slot ever has two frames.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    ring: &'a Consumer,
+    hand: &'a InHand,
     slot: Slot,
     at: u64,
 }
@@ -89,14 +148,14 @@ impl<'a> Frame<'a> {
     /// The frame's position in the batch.
     #[inline(always)]
     pub fn nth(&self) -> usize {
-        (self.at - self.ring.finished) as usize
+        (self.at - self.hand.begin) as usize
     }
 
     /// The frame's bytes, or the bytes of the frame's first part if it has several pages.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
-        unsafe { self.ring.memory.slice(&self.slot) }
+        unsafe { self.hand.memory.slice(&self.slot) }
     }
 
     /// The frame's bytes for writing. `None` for a lent frame: other code may read its block.
@@ -107,14 +166,14 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of
         // it away.
-        Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
+        Some(unsafe { self.hand.memory.slice_mut(&self.slot) })
     }
 
     /// The frame's bytes, page by page.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: as `bytes`; the slot stands for all of its pages.
-        unsafe { self.ring.memory.segments_of(&self.slot) }
+        unsafe { self.hand.memory.segments_of(&self.slot) }
     }
 
     /// The frame's bytes for writing, part by part. `None` for a lent frame, because other code may
@@ -125,19 +184,19 @@ impl<'a> Frame<'a> {
             return None;
         }
         // SAFETY: as `bytes_mut`; the slot stands for all of its pages.
-        Some(unsafe { self.ring.memory.segments_mut_of(&self.slot) })
+        Some(unsafe { self.hand.memory.segments_mut_of(&self.slot) })
     }
 
     /// The memory that the frame occupies, in bytes: all of its pages, including their unused
     /// bytes. A lent frame occupies its own bytes and those of its header.
     pub fn truesize(&self) -> usize {
-        self.ring.memory.truesize(&self.slot)
+        self.hand.memory.truesize(&self.slot)
     }
 
     /// The length of the frame, over all its pages, in bytes.
     #[inline(always)]
     pub fn total_len(&self) -> usize {
-        self.ring.memory.total_of(&self.slot)
+        self.hand.memory.total_of(&self.slot)
     }
 
     /// Whether the frame has more than one page.
@@ -153,9 +212,9 @@ impl<'a> Frame<'a> {
         if self.slot.is_lent() {
             return None;
         }
-        let last = if self.slot.is_chained() { self.ring.memory.last_part(&self.slot) } else { self.slot };
+        let last = if self.slot.is_chained() { self.hand.memory.last_part(&self.slot) } else { self.slot };
         // SAFETY: as `bytes_mut`.
-        let bytes = unsafe { self.ring.memory.slice_mut(&last) };
+        let bytes = unsafe { self.hand.memory.slice_mut(&last) };
         let from = bytes.len().checked_sub(len)?;
         bytes.get_mut(from..)
     }
@@ -170,7 +229,7 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of
         // them away.
-        let Some(linear) = (unsafe { self.ring.memory.linearise(&self.slot) }) else { return false };
+        let Some(linear) = (unsafe { self.hand.memory.linearise(&self.slot) }) else { return false };
         self.rewrite(linear);
         true
     }
@@ -179,7 +238,7 @@ impl<'a> Frame<'a> {
     /// its last part. 0 for a lent frame.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
-        self.ring.memory.room(&self.slot)
+        self.hand.memory.room(&self.slot)
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in
@@ -194,7 +253,7 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of
         // them away.
-        let Some(resized) = (unsafe { self.ring.memory.resize(&self.slot, front, back) }) else { return false };
+        let Some(resized) = (unsafe { self.hand.memory.resize(&self.slot, front, back) }) else { return false };
         self.rewrite(resized);
         true
     }
@@ -213,14 +272,14 @@ impl<'a> Frame<'a> {
         self.slot = changed;
         // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to
         // write.
-        unsafe { (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
+        unsafe { (*self.hand.cell(self.at)).with_mut(|slot| *slot = changed) };
     }
 
     /// The header that the device wrote for the frame, if there is one, and the frame's bytes.
     #[inline(always)]
     pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
         // SAFETY: as `bytes` and `header`.
-        unsafe { self.ring.memory.framed(&self.slot) }
+        unsafe { self.hand.memory.framed(&self.slot) }
     }
 
     /// The header that the device wrote for the frame, if there is one.
@@ -228,7 +287,7 @@ impl<'a> Frame<'a> {
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is
         // not written before the end of a frame that is out.
-        unsafe { self.ring.memory.header(&self.slot) }
+        unsafe { self.hand.memory.header(&self.slot) }
     }
 
     /// Whether the device wrote a record before the header: see [`extra`](Self::extra).
@@ -241,7 +300,7 @@ impl<'a> Frame<'a> {
     #[inline]
     pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         // SAFETY: as `header`.
-        unsafe { self.ring.memory.extra(&self.slot) }
+        unsafe { self.hand.memory.extra(&self.slot) }
     }
 
     /// The frame's length in its page, in bytes. For a frame of several pages, this is the length
@@ -276,12 +335,16 @@ impl<'a> Frame<'a> {
         self.slot.is_lent()
     }
 
-    /// The frame's arrival number, if the ring keeps arrival numbers.
+    /// The frame's arrival number, if the ring or lane keeps arrival numbers.
     #[inline]
     pub fn arrival(&self) -> Option<u64> {
-        let at = self.ring.shared.arrival(self.ring.mask, self.at)?;
+        if self.hand.arrivals.is_null() {
+            return None;
+        }
+        // SAFETY: there are as many numbers as slots, and they are never written by a plain store.
+        let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
         // Relaxed: the number became visible with the slot, by C1.
-        Some(at.load(Ordering::Relaxed))
+        Some(number.load(Ordering::Relaxed))
     }
 
     /// Takes the frame off the ring and blanks its slot, so that the page no longer returns through
@@ -293,9 +356,7 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to
         // write.
-        unsafe {
-            (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
-        }
+        unsafe { (*self.hand.cell(self.at)).with_mut(|slot| (*slot).page = BLANK) };
         Ok(Completion::from_slot(self.slot))
     }
 
@@ -308,7 +369,7 @@ impl<'a> Frame<'a> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return None;
         }
-        let empty = self.ring.memory.pool().in_exchange(&self.slot, pages)?.slot();
+        let empty = self.hand.memory.pool().in_exchange(&self.slot, pages)?.slot();
         let taken = self.slot;
         self.rewrite(empty);
         Some(Completion::from_slot(taken))

@@ -89,12 +89,13 @@ impl Consumer {
     #[inline(never)]
     pub(super) fn follow(&mut self, count: u64) -> u64 {
         let grown = self.shared.grown();
-        if self.taken < grown.at() {
-            return count.min(grown.at() - self.taken);
+        if self.hand.end < grown.at() {
+            return count.min(grown.at() - self.hand.end);
         }
         self.grown = grown;
-        self.slots = self.shared.slots(grown.capacity());
-        self.mask = grown.capacity() as u32 - 1;
+        self.hand.slots = self.shared.slots(grown.capacity());
+        self.hand.arrivals = self.shared.arrivals(grown.capacity());
+        self.hand.mask = grown.capacity() as u32 - 1;
         count
     }
 }

@@ -43,24 +43,27 @@ impl Producer {
     }
 
     /// Stages each of `frames` on the ring whose number `target` returns, list by list. Within each
-    /// ring, the order of the frames stays the same. The first frame has the arrival number
-    /// `arrival`, and each further frame has the next number. `staged` is called once for each
-    /// frame, with 0, 1, 2 and so on.
+    /// ring, the order of the frames stays the same. The frames of the ring `own` are not staged:
+    /// they stay in `frames`, in order. The first frame has the arrival number `arrival`, and each
+    /// further frame has the next number. `staged` is called once for each staged frame, with 0, 1,
+    /// 2 and so on.
     ///
     /// Either all frames are staged or none. No frame is staged if the frames need more than
-    /// [`LISTS_MAX`] lists, or if a ring might have too little room. The caller then stages frame
-    /// by frame. Returns the rings that got frames, with a bit for each ring.
+    /// [`LISTS_MAX`] lists, or if a ring might have too little room. The result is then `None`, and
+    /// the caller stages frame by frame. Otherwise the result has two sets of bits: the rings that
+    /// got frames, and the frames that stayed.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
+        own: usize,
         frames: &mut Vec<Completion>,
         arrival: u64,
         target: impl Fn(&Completion) -> usize,
         mut staged: impl FnMut(usize),
-    ) -> u64 {
+    ) -> Option<(u64, u64)> {
         let count = frames.len();
         if count == 0 || count > LIST_MAX || rings.len() > NO_RING {
-            return 0;
+            return None;
         }
         let all = u64::MAX >> (LIST_MAX - count);
         let (mut targets, mut lists) = ([0_u8; LIST_MAX], 0_u64);
@@ -69,11 +72,13 @@ impl Producer {
             *to = ring as u8;
             lists |= 1 << ring;
         }
+        lists &= !1_u64.checked_shl(own as u32).unwrap_or(0);
         let fit = |ring: usize| rings.get(ring).is_some_and(|ring| ring.room() >= count as u64);
         if lists.count_ones() as usize > LISTS_MAX || !bits(lists).all(fit) {
-            return 0;
+            return None;
         }
-        let frames = frames.drain(..);
+        // If `staged` panics, all tokens end here, so that no frame is in a ring and in the list.
+        let mut tokens = std::mem::take(frames);
         let mut done = 0;
         for number in bits(lists) {
             let list = equal(&targets, number as u8) & all;
@@ -81,7 +86,7 @@ impl Producer {
             let (slots, mask, first) = (ring.slots, ring.mask, ring.staged);
             for (nth, place) in bits(list).enumerate() {
                 let at = (first + nth as u64) as u32 & mask;
-                let frame = &frames.as_slice()[place];
+                let frame = &tokens[place];
                 // SAFETY: as in `stage_all`: there is room for `count` slots in each of these
                 // rings, and each frame is on one list.
                 unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
@@ -95,7 +100,11 @@ impl Producer {
             }
             ring.staged = first + u64::from(list.count_ones());
         }
-        lists
+        let stay = if own < NO_RING { equal(&targets, own as u8) & all } else { 0 };
+        bits(stay).enumerate().for_each(|(nth, place)| tokens.swap(nth, place));
+        tokens.truncate(stay.count_ones() as usize);
+        *frames = tokens;
+        Some((lists, stay))
     }
 }
 
@@ -121,7 +130,7 @@ fn equal(targets: &[u8; LIST_MAX], number: u8) -> u64 {
 }
 
 #[inline(always)]
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = set.trailing_zeros() as usize;
         set &= set.wrapping_sub(1);
@@ -172,6 +181,7 @@ mod tests {
             limits in prop::collection::vec(1..=SLOTS, 1..70),
             spread in 1..70_usize,
             targets in prop::collection::vec(any::<usize>(), 0..=70),
+            own in 0..=NO_RING,
             arrivals: bool,
         ) {
             let (region, pages) = Region::map(1 + targets.len(), 64).unwrap();
@@ -184,22 +194,27 @@ mod tests {
             let mut wanted = vec![Vec::new(); rings.len()];
             (0..targets.len()).for_each(|nth| wanted[to(nth)].push(nth));
             let mut told = 0;
-            let lists = Producer::stage_lists(&mut rings, &mut frames, FIRST, |frame| to(frame.len()), |nth| {
+            let lists = Producer::stage_lists(&mut rings, own, &mut frames, FIRST, |frame| to(frame.len()), |nth| {
                 assert_eq!(nth, told);
                 told += 1;
             });
+            let stay = wanted.get_mut(own).map(std::mem::take).unwrap_or_default();
             let used = wanted.iter().filter(|list| !list.is_empty()).count();
             let room = (0..limits.len()).all(|at| wanted[at].is_empty() || limits[at] >= targets.len());
-            if used <= LISTS_MAX && room && targets.len() <= LIST_MAX && limits.len() <= NO_RING {
-                prop_assert!(frames.is_empty());
+            let lengths: Vec<usize> = frames.iter().map(Completion::len).collect();
+            let fit = !targets.is_empty() && targets.len() <= LIST_MAX && limits.len() <= NO_RING;
+            if used <= LISTS_MAX && room && fit {
+                let (lists, stayed) = lists.unwrap();
+                prop_assert_eq!(&bits(stayed).collect::<Vec<_>>(), &stay);
+                prop_assert_eq!(&lengths, &stay);
                 let filled = wanted.iter().enumerate().filter(|(_, list)| !list.is_empty());
                 prop_assert_eq!(lists, filled.fold(0, |bits, (ring, _)| bits | 1 << ring));
-                prop_assert_eq!(told, targets.len());
+                prop_assert_eq!(told, targets.len() - stay.len());
                 prop_assert_eq!(held(&mut rings), wanted);
             } else {
-                prop_assert_eq!(frames.iter().map(Completion::len).collect::<Vec<_>>(), (0..targets.len()).collect::<Vec<_>>());
+                prop_assert_eq!(lists, None);
+                prop_assert_eq!(lengths, (0..targets.len()).collect::<Vec<_>>());
                 prop_assert!(held(&mut rings).iter().all(Vec::is_empty));
-                prop_assert_eq!(lists, 0);
             }
         }
 

@@ -68,6 +68,12 @@ impl SlotMemory {
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
+    /// Like [`slots`](Self::slots), for the arrival numbers. Null if the rings keep none.
+    pub(super) fn arrivals(&self, ring: usize, capacity: usize) -> *const AtomicU64 {
+        let all = |numbers: &Room<AtomicU64>| numbers.all()[self.first(ring, capacity)..][..capacity].as_ptr();
+        self.arrivals.as_ref().map_or(std::ptr::null(), all)
+    }
+
     pub(super) fn arrival(&self, ring: usize, capacity: usize, at: usize) -> Option<&AtomicU64> {
         self.arrivals.as_ref()?.all().get(self.first(ring, capacity) + at)
     }

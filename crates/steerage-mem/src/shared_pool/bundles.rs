@@ -46,17 +46,38 @@ pub(crate) struct Bundle {
     below: AtomicU32,
     /// The number of pages in all bundles below this one.
     pages_below: AtomicU32,
-    pages: [AtomicU32; BUNDLE_PAGES],
+    /// The pages in pairs, with the earlier page in the lower half: one access moves two pages.
+    pairs: [AtomicU64; BUNDLE_PAGES / 2],
+}
+
+impl Bundle {
+    #[inline(always)]
+    fn pages(&self) -> [u32; BUNDLE_PAGES] {
+        let mut pages = [0; BUNDLE_PAGES];
+        for (two, pair) in pages.chunks_exact_mut(2).zip(&self.pairs) {
+            let pair = pair.load(Ordering::Relaxed);
+            two.copy_from_slice(&[pair as u32, (pair >> 32) as u32]);
+        }
+        pages
+    }
+
+    #[inline(always)]
+    fn set_pages(&self, pages: &[u32; BUNDLE_PAGES]) {
+        for (two, pair) in pages.chunks_exact(2).zip(&self.pairs) {
+            pair.store(u64::from(two[0]) | u64::from(two[1]) << 32, Ordering::Relaxed);
+        }
+    }
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Bundle>() == 64);
+const _: () = assert!(BUNDLE_PAGES % 2 == 0);
 
 pub(crate) fn bundles(pages: usize) -> Box<[Bundle]> {
     let blank = || Bundle {
         below: AtomicU32::new(BLANK),
         pages_below: AtomicU32::new(0),
-        pages: std::array::from_fn(|_| AtomicU32::new(BLANK)),
+        pairs: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
     };
     (0..pages).map(|_| blank()).collect()
 }
@@ -119,9 +140,9 @@ impl BundleStack {
             while head.len > 0 && BULK_MAX - begin < most {
                 let bundle = &table[head.top as usize];
                 let left = head.len.saturating_sub(most - (BULK_MAX - begin));
-                let from = &bundle.pages[left..head.len];
-                let to = &mut taken[begin - from.len()..begin];
-                to.iter_mut().zip(from).for_each(|(to, page)| *to = page.load(Ordering::Relaxed));
+                let pages = bundle.pages();
+                let from = &pages[left..head.len];
+                taken[begin - from.len()..begin].copy_from_slice(from);
                 begin -= from.len();
                 head = if left > 0 { Head { len: left, ..head } } else { head.below(bundle) };
             }
@@ -178,7 +199,8 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let top = table.get(head.top as usize);
     // A new bundle replaces a bundle that is not full, and gets its pages.
     let partial = top.filter(|_| head.len < BUNDLE_PAGES);
-    let mut inherited = partial.map_or(&[][..], |bundle| &bundle.pages[..head.len]);
+    let old = partial.map_or([0; BUNDLE_PAGES], Bundle::pages);
+    let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
     // Wrapping: if another thread writes the bundle, the number is arbitrary, but then the exchange
@@ -192,12 +214,13 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
         let bundle = &table[first as usize];
         bundle.below.store(below, Ordering::Relaxed);
         bundle.pages_below.store(pages_below, Ordering::Relaxed);
-        bundle.pages[0].store(first, Ordering::Relaxed);
-        let (old, new) = bundle.pages[1..].split_at(inherited.len());
-        old.iter().zip(inherited).for_each(|(to, page)| to.store(page.load(Ordering::Relaxed), Ordering::Relaxed));
-        new.iter().zip(&rest[1..]).for_each(|(to, page)| to.store(*page, Ordering::Relaxed));
-        let filled = rest.len().min(1 + new.len());
+        let filled = rest.len().min(BUNDLE_PAGES - inherited.len());
         let len = inherited.len() + filled;
+        let mut pages = [0; BUNDLE_PAGES];
+        pages[0] = first;
+        pages[1..=inherited.len()].copy_from_slice(inherited);
+        pages[1 + inherited.len()..len].copy_from_slice(&rest[1..filled]);
+        bundle.set_pages(&pages);
         rest = &rest[filled..];
         if rest.is_empty() {
             return Head { top: first, len, gives: head.gives + 1 };

@@ -1,0 +1,162 @@
+//! The frames that stay on the CPU that received them.
+//!
+//! A poll's frames arrive in the lane's list. Steering takes out the frames for other CPUs, and the
+//! rest of the list *is* the CPU's next batch: no slot is copied, published or reclaimed, and no
+//! atomic operation is needed. The lane has three positions in its list, `finished <= taken <= len`.
+
+use super::finished::Finished;
+use super::frames::{Hand, InHand};
+use super::lists::bits;
+use crate::memory::Memory;
+use crate::page::{Completion, Slot};
+use crate::sync::{AtomicU64, UnsafeCell};
+
+/// The list of the frames that a queue's owner keeps for itself.
+///
+/// The list owns the frames until they are finished. While a frame is in hand or finished, no code
+/// can reach the list.
+#[derive(Debug)]
+pub struct Lane {
+    /// The first `taken` frames are in hand or finished: they are no longer tokens.
+    frames: Vec<Completion>,
+    /// The arrival numbers of the frames, if the queue's rings keep arrival numbers.
+    arrivals: Vec<AtomicU64>,
+    numbered: bool,
+    /// The frames `finished .. taken`.
+    hand: InHand,
+}
+
+impl Lane {
+    /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If `numbered`,
+    /// the lane keeps arrival numbers.
+    pub fn new(frames: usize, numbered: bool, memory: Memory) -> Self {
+        let (slots, arrivals) = (std::ptr::null(), std::ptr::null());
+        Self {
+            frames: Vec::with_capacity(frames),
+            arrivals: Vec::with_capacity(if numbered { frames } else { 0 }),
+            numbered,
+            hand: InHand { slots, arrivals, mask: u32::MAX, begin: 0, end: 0, memory },
+        }
+    }
+
+    /// The list, for a poll and for steering. `None` if a frame was taken and not all frames are
+    /// finished.
+    #[inline(always)]
+    pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
+        (self.hand.end == 0).then_some(&mut self.frames)
+    }
+
+    /// Records the arrival number of the first frame in the list that has no number yet.
+    #[inline(always)]
+    fn note_arrival(&mut self, arrival: u64) {
+        if self.numbered {
+            self.arrivals.push(AtomicU64::new(arrival));
+        }
+    }
+
+    /// Records which frames of a poll stay: those whose bits are set in `stay`. The first frame of
+    /// the poll has the arrival number `arrival`.
+    #[inline(always)]
+    pub fn note_arrivals_of(&mut self, stay: u64, arrival: u64) {
+        if self.numbered {
+            bits(stay).for_each(|nth| self.note_arrival(arrival + nth as u64));
+        }
+    }
+
+    /// Records that all frames of a poll stay. The first frame has the arrival number `arrival`.
+    #[inline(always)]
+    pub fn note_arrivals(&mut self, arrival: u64) {
+        if self.numbered {
+            (arrival..).take(self.frames.len()).for_each(|arrival| self.note_arrival(arrival));
+        }
+    }
+
+    /// Adds a frame after all others.
+    pub fn push(&mut self, frame: Completion, arrival: u64) {
+        self.frames.push(frame);
+        self.note_arrival(arrival);
+        self.point();
+    }
+
+    /// The number of frames that were not taken.
+    #[inline(always)]
+    pub fn waiting(&self) -> usize {
+        self.frames.len() - self.hand.end as usize
+    }
+
+    /// Whether all frames are finished.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// The number of frames in hand.
+    #[inline(always)]
+    pub fn in_hand(&self) -> usize {
+        (self.hand.end - self.hand.begin) as usize
+    }
+
+    /// The frames in hand.
+    #[inline(always)]
+    pub fn hand(&mut self) -> Hand<'_> {
+        Hand(&mut self.hand)
+    }
+
+    /// Takes up to `most` of the waiting frames in hand, unless some are in hand. With `fetch`,
+    /// prefetches the first cache line of each frame, which this CPU has neither written nor read.
+    /// Returns how many frames are in hand.
+    #[inline(always)]
+    pub fn take(&mut self, most: usize, fetch: bool) -> usize {
+        if self.in_hand() == 0 {
+            self.point();
+            self.hand.end += most.min(self.waiting()) as u64;
+            if fetch {
+                (self.hand.begin..self.hand.end).for_each(|at| self.hand.memory.prefetch(&self.hand.slot(at)));
+            }
+        }
+        self.in_hand()
+    }
+
+    /// Points the hand at the list, which may have moved.
+    #[inline(always)]
+    fn point(&mut self) {
+        self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();
+        if self.numbered {
+            // A frame without a number must not lead past the end of the numbers.
+            self.arrivals.resize_with(self.frames.len(), AtomicU64::default);
+            self.hand.arrivals = self.arrivals.as_ptr();
+        }
+    }
+
+    /// Finishes the frames in hand, and passes their slots to `home`.
+    #[inline(always)]
+    pub fn finish(&mut self, home: impl FnOnce(Finished<'_>)) {
+        // Set the position first: if `home` panics, pages are lost, but no page returns twice.
+        let (first, count) = (self.hand.begin, self.in_hand());
+        self.hand.begin = self.hand.end;
+        let slots = self.hand.cell(first);
+        if self.waiting() == 0 {
+            self.clear();
+        }
+        // SAFETY: `take` pointed the hand at the list, in which these slots lie, and `push` points it
+        // at the list again if the list moves. A `Completion` is a slot. The list neither shrinks its
+        // memory nor reads these slots as tokens again. Each slot is passed once.
+        home(unsafe { Finished::new(std::slice::from_raw_parts(slots, count)) });
+    }
+
+    /// Takes the waiting frames out of the lane.
+    pub fn withdraw(&mut self, each: impl FnMut(Completion)) {
+        self.frames.drain(self.hand.end as usize..).for_each(each);
+        if self.in_hand() == 0 {
+            self.clear();
+        }
+    }
+
+    #[inline(always)]
+    fn clear(&mut self) {
+        (self.hand.begin, self.hand.end) = (0, 0);
+        // The tokens of finished frames end here. They have no `Drop`.
+        self.frames.clear();
+        self.arrivals.clear();
+    }
+}

@@ -2,7 +2,7 @@
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
-use steerage::flow::{HeaderKind, Tunnel};
+use steerage::flow::{HeaderKind, Tunnel, protocol};
 
 use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
@@ -125,7 +125,8 @@ pub(super) struct Flow {
     pub(super) hash: u32,
     /// The bucket whose moves also move this flow to another CPU.
     pub(super) bucket: BucketId,
-    icmp: u16,
+    /// ICMP: the type and the code of the first packet. TCP: the resets of both sides.
+    icmp_or_resets: [u8; 2],
     tunnel: Option<HeaderKind>,
     state: u8,
     tcp: TcpState,
@@ -148,7 +149,7 @@ impl Flow {
             tunnel_id: seen.tunnel_id.unwrap_or(0),
             hash: seen.hash,
             bucket,
-            icmp: seen.icmp,
+            icmp_or_resets: seen.icmp.to_be_bytes(),
             tunnel: seen.tunnel,
             state: if seen.flow.turned { TURNED } else { 0 } | if seen.tunnel_id.is_some() { HAS_TUNNEL_ID } else { 0 },
             tcp: TcpState::default(),
@@ -178,6 +179,9 @@ impl Flow {
         let side = usize::from(seen.flow.turned);
         self.traffic[side] += Traffic { packets: 1, bytes: seen.bytes.into(), ip_bytes: seen.ip_bytes.into() };
         self.tcp_flags[side] |= seen.tcp_flags;
+        if seen.segment.is_there {
+            self.tcp.note(side, &seen.segment, seen.tcp_flags, seen.time, self.last);
+        }
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
@@ -186,9 +190,6 @@ impl Flow {
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
-        if seen.segment.is_there {
-            self.tcp.note(side, &seen.segment, seen.tcp_flags, seen.time);
-        }
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
@@ -202,6 +203,10 @@ impl Flow {
     fn closes(&mut self, seen: &Seen) -> bool {
         let [one, other] = self.tcp_flags;
         let was_closed = self.is_closed();
+        if seen.tcp_flags & RST != 0 {
+            let resets = &mut self.icmp_or_resets[usize::from(seen.flow.turned)];
+            *resets = resets.saturating_add(1);
+        }
         if seen.tcp_flags & RST != 0 || one & other & FIN != 0 {
             self.state |= CLOSED;
         }
@@ -226,13 +231,22 @@ impl Flow {
 
     #[inline(never)]
     fn ends_slowly(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
-        if self.is_closed() && seen.opens() {
+        if seen.opens() && self.is_left_by(seen) {
             return Some(FlowEnd::Finished);
         }
         if self.is_over(seen.time, 0, timeouts) {
             return Some(self.reason_when_over());
         }
         (seen.time.saturating_sub(self.first) >= timeouts.active).then_some(FlowEnd::Active)
+    }
+
+    /// Whether this SYN opens another connection than the one of this flow.
+    fn is_left_by(&self, seen: &Seen) -> bool {
+        if seen.segment.is_there {
+            self.tcp.is_left_by(usize::from(seen.flow.turned), seen.segment.sequence)
+        } else {
+            self.is_closed()
+        }
     }
 
     /// Whether the flow has been idle for its timeout plus `more`.
@@ -278,12 +292,19 @@ impl Flow {
         if other.first < self.first {
             self.state = self.state & !TURNED | other.state & TURNED;
             (self.vlans, self.tunnel, self.tunnel_id) = (other.vlans, other.tunnel, other.tunnel_id);
-            self.icmp = other.icmp;
             self.state = self.state & !HAS_TUNNEL_ID | other.state & HAS_TUNNEL_ID;
         }
+        if self.key.protocol() == protocol::TCP {
+            (0..2).for_each(|side| {
+                let resets = &mut self.icmp_or_resets[side];
+                *resets = resets.saturating_add(other.icmp_or_resets[side]);
+            });
+        } else if other.first < self.first {
+            self.icmp_or_resets = other.icmp_or_resets;
+        }
+        self.tcp.merge(&other.tcp, self.last >= other.last);
         self.first = self.first.min(other.first);
         self.last = self.last.max(other.last);
-        self.tcp.merge(&other.tcp);
         self.state |= other.state & (CLOSED | USED);
         for side in 0..2 {
             self.traffic[side] += other.traffic[side];
@@ -307,12 +328,12 @@ impl Flow {
     }
 
     pub(super) fn health(&self) -> TcpHealth {
-        self.tcp.health(self.is_turned())
+        self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
-    /// The ICMP type in the upper byte, and the ICMP code in the lower byte.
-    pub(super) fn icmp(&self) -> u16 {
-        self.icmp
+    /// The ICMP type and the ICMP code.
+    pub(super) fn icmp(&self) -> [u8; 2] {
+        self.icmp_or_resets
     }
 
     pub(super) fn vlans(&self) -> [Option<u16>; 2] {
@@ -385,6 +406,24 @@ mod tests {
         // new connection.
         assert_eq!(end(&[(0, fin, false), (1, fin, false)], (40, ACK)), None);
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
+    }
+
+    /// Sequence numbers decide whether a SYN opens another connection, before a close and after it.
+    #[test]
+    fn a_syn_with_another_number_ends_the_record() {
+        let syn = |second: u64, sequence: u32| {
+            let segment = Segment { is_there: true, sequence, ..Segment::default() };
+            Seen { segment, ..tcp(second * S, SYN, false) }
+        };
+        let mut flow = Flow::begin(&syn(0, 7), BUCKET);
+        flow.add(&syn(0, 7));
+        for closes in [false, true] {
+            if closes {
+                flow.add(&tcp(0, RST | ACK, true));
+            }
+            assert_eq!(flow.ends_before(&syn(1, 7), &timeouts()), None, "{closes}");
+            assert_eq!(flow.ends_before(&syn(1, 8), &timeouts()), Some(FlowEnd::Finished), "{closes}");
+        }
     }
 
     #[test]

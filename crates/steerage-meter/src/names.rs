@@ -10,11 +10,13 @@
 //! |---|---|
 //! | `text` | names as text: bounded, printable, without spaces |
 //! | `dns`, `tls`, `http` | read a message |
+//! | `proxy` | skips what a load balancer sends before the first message |
 //! | `watch` | finds messages in one flow |
 
 mod dns;
 mod http;
 mod outcome;
+mod proxy;
 mod text;
 mod tls;
 mod watch;
@@ -23,6 +25,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
+use steerage::flow::wire::tcp::SYN;
 use steerage::flow::{Layers, protocol};
 use steerage::{LinkType, packet::Received};
 
@@ -200,7 +203,9 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
         // The frame may have padding after the packet.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
-        Some(Payload { data, sequence: Some(seen.segment.sequence), is_whole: data.len() == bytes })
+        // The SYN takes the number before its data (RFC 7413).
+        let sequence = seen.segment.sequence.wrapping_add(u32::from(seen.tcp_flags & SYN != 0));
+        Some(Payload { data, sequence: Some(sequence), is_whole: data.len() == bytes })
     } else {
         let length = usize::from(u16::from_be_bytes(*transport.get(4..)?.first_chunk()?));
         let data = transport.get(8..)?;

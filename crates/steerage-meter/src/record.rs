@@ -79,7 +79,7 @@ impl FlowRecord {
 
     /// The type and code of the first ICMP packet. `None` if the flow is not ICMP.
     pub fn icmp(&self) -> Option<(u8, u8)> {
-        let [kind, code] = self.flow.icmp().to_be_bytes();
+        let [kind, code] = self.flow.icmp();
         matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
     }
 

@@ -1,7 +1,7 @@
 //! TCP health: derives the quality of a connection from the headers of its segments.
 //!
-//! The rules are the same as in Wireshark's analysis of sequence numbers, so that tests can compare
-//! the counts with tshark. The state of the analysis has room for only 64 bytes per flow, so the
+//! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
+//! counts with tshark. The state of the analysis has room for only 64 bytes per flow, so the
 //! analysis ignores selective acknowledgements. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
@@ -11,6 +11,11 @@ use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 /// round-trip time is unknown. A segment that arrives within this time after the highest segment is
 /// out of order. A later segment is a retransmission. Wireshark uses the same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
+
+/// The number of bits of a time in a state, in nanoseconds: 18 minutes. Differences between such
+/// times are known up to half of that.
+const TIME_BITS: u32 = 40;
+const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
@@ -24,41 +29,48 @@ pub(super) struct Segment {
 }
 
 /// The state of a connection. Each array of two has the value of the first endpoint as a sender,
-/// then the value of the second endpoint.
+/// then the value of the second endpoint. Resets are counted outside of this state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The time of the segment with the highest sequence number.
-    highest_at: [u64; 2],
-    /// The sequence number after the highest received one.
+    /// The sequence number after the highest received one. 0 before the first segment.
     next: [u32; 2],
+    /// The initial sequence number: the SYN's, or the number before the first segment's, or before
+    /// the first acknowledgement number of the other side. 0 if unknown.
+    initial: [u32; 2],
+    /// The last acknowledgement number. 0 if the last segment had none.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
+    /// The lower 32 bits of the time of the segment with the highest sequence number.
+    highest_at_low: [u32; 2],
+    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. 0 if
+    /// unknown. `COMPLETE` means that this acknowledgement completes the handshake.
+    reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
-    /// The time in microseconds, plus one, from the SYN to the acknowledgement that completes the
-    /// handshake. 0 if unknown.
-    handshake: u32,
-    resets: [u8; 2],
+    /// The upper 8 bits of the time of the segment with the highest sequence number.
+    highest_at_high: [u8; 2],
     bits: [u8; 2],
 }
 
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
 mod bit {
-    /// A segment was seen, so `next` is known.
-    pub(super) const KNOWN: u8 = 1;
-    /// The last segment was a duplicate acknowledgement. `DUPLICATES` means that at least the last
-    /// two segments were duplicates.
-    pub(super) const DUPLICATE: u8 = 2;
-    pub(super) const DUPLICATES: u8 = 4;
+    /// The number of duplicate acknowledgements since the acknowledgement number changed: 0, 1, or
+    /// 2 for more than one.
+    pub(super) const DUPLICATES: u8 = 3;
     /// The side has sent only SYNs without ACK so far. `ANSWERED` means that the other side has
     /// replied to them.
-    pub(super) const OPENS: u8 = 8;
-    pub(super) const ANSWERED: u8 = 16;
+    pub(super) const OPENS: u8 = 4;
+    pub(super) const ANSWERED: u8 = 8;
     /// The side was the first to send FIN or RST.
-    pub(super) const CLOSES: u8 = 32;
+    pub(super) const CLOSES: u8 = 16;
+    /// The side's last segment was a keep-alive, or a probe of a window of 0.
+    pub(super) const KEEPS_ALIVE: u8 = 32;
+    pub(super) const PROBES: u8 = 64;
+    /// In the bits of the first endpoint: the handshake was complete.
+    pub(super) const COMPLETE: u8 = 128;
 }
 
 /// Whether `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
@@ -67,64 +79,99 @@ fn is_before(a: u32, b: u32) -> bool {
 }
 
 impl TcpState {
-    pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64) {
+    /// Adds a segment of a side. `last` is the time of the connection's last segment.
+    pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
         let controls = flags & (SYN | FIN | RST);
-        let known = self.bits[side] & bit::KNOWN != 0;
+        let next = self.next[side];
+        let known = next != 0;
         let takes_numbers = bytes > 0 || flags & (SYN | FIN) != 0;
-        if flags & (SYN | ACK | RST) == ACK {
-            self.note_acknowledgement(side, time);
+        if !known || self.initial[other] == 0 {
+            self.note_initial(side, segment, flags);
         }
-        if window == 0 && controls == 0 {
+        let is_probe = known && bytes == 1 && sequence == next && self.next[other] != 0 && self.window[other] == 0;
+        if window == 0 && controls == 0 && !is_probe {
             self.zero_windows[side] = self.zero_windows[side].saturating_add(1);
         }
-        let next = self.next[side];
-        let is_probe = known && bytes == 1 && sequence == next && self.knows(other) && self.window[other] == 0;
         let keeps_alive = known && bytes <= 1 && controls == 0 && sequence == next.wrapping_sub(1);
-        if known && takes_numbers && !is_probe && !keeps_alive && is_before(sequence, next) {
-            self.note_again(side, segment, time);
-        }
-        let is_duplicate = bytes == 0
+        let repeats_last = known
+            && bytes == 0
             && controls == 0
-            && window != 0
-            && known
             && sequence == next
             && window == self.window[side]
             && acknowledged == self.acknowledged[side];
-        self.note_duplicate(side, is_duplicate);
-        let end = sequence.wrapping_add(bytes).wrapping_add(u32::from(flags & (SYN | FIN) != 0));
+        let answers = if window == 0 { bit::KEEPS_ALIVE | bit::PROBES } else { bit::KEEPS_ALIVE };
+        let is_duplicate = repeats_last && window != 0 && self.bits[other] & answers == 0;
+        self.note_duplicate(side, is_duplicate, acknowledged);
+        if takes_numbers && !keeps_alive {
+            self.note_again(side, segment, flags, time, last);
+        }
+        if flags & (SYN | ACK) == ACK {
+            self.note_acknowledgement(side, flags, time, last);
+        }
+        let end = end_of(segment, flags);
         if !is_probe && (!known || is_before(next, end)) {
             self.next[side] = end;
-            self.highest_at[side] = time;
+            self.set_highest_at(side, time);
         }
-        if flags & ACK != 0 {
-            self.acknowledged[side] = acknowledged;
-        }
+        self.acknowledged[side] = acknowledged;
         self.window[side] = window;
-        self.bits[side] |= bit::KNOWN;
+        let probes = if is_probe { bit::PROBES } else { 0 } | if keeps_alive { bit::KEEPS_ALIVE } else { 0 };
+        self.bits[side] = self.bits[side] & !(bit::PROBES | bit::KEEPS_ALIVE) | probes;
         self.note_opening(side, flags, time);
-        if flags & RST != 0 {
-            self.resets[side] = self.resets[side].saturating_add(1);
-        }
         if flags & (FIN | RST) != 0 && (self.bits[0] | self.bits[1]) & bit::CLOSES == 0 {
             self.bits[side] |= bit::CLOSES;
         }
     }
 
-    fn knows(&self, side: usize) -> bool {
-        self.bits[side] & bit::KNOWN != 0
+    /// Whether a SYN with this sequence number opens another connection. A SYN that repeats the
+    /// side's initial number belongs to this connection, also after its close.
+    pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
+        self.initial[side] != 0 && self.initial[side] != sequence
+    }
+
+    fn note_initial(&mut self, side: usize, segment: &Segment, flags: u16) {
+        let own = segment.sequence.wrapping_sub(u32::from(flags & SYN == 0));
+        let of_other = if flags & ACK != 0 { segment.acknowledged.wrapping_sub(1) } else { 0 };
+        for (side, number) in [(side, own), (1 - side, of_other)] {
+            if self.initial[side] == 0 {
+                self.initial[side] = number;
+            }
+        }
+    }
+
+    fn set_highest_at(&mut self, side: usize, time: u64) {
+        self.highest_at_low[side] = time as u32;
+        self.highest_at_high[side] = (time >> u32::BITS) as u8;
+    }
+
+    /// The nanoseconds since the highest segment of a side. `None` if the time of the packets has
+    /// gone back, or if the difference is too large to be known.
+    fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
+        let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
+        let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
+        (since < TIME_HALF && time.abs_diff(last) < TIME_HALF).then_some(since)
     }
 
     /// Handles an acknowledgement. The first acknowledgement after an answered SYN completes the
-    /// handshake.
-    fn note_acknowledgement(&mut self, side: usize, time: u64) {
-        if self.bits[side] & bit::ANSWERED != 0 && self.handshake == 0 {
-            // The side has sent only its SYN so far, so `highest_at` is the time of the SYN.
-            let micros = time.saturating_sub(self.highest_at[side]) / 1000;
-            self.handshake = u32::try_from(micros).map_or(u32::MAX, |micros| micros.saturating_add(1));
+    /// handshake. Any acknowledgement after a SYN sets the limit for segments that are out of
+    /// order, as in Wireshark.
+    fn note_acknowledgement(&mut self, side: usize, flags: u16, time: u64, last: u64) {
+        let completes = self.bits[side] & bit::ANSWERED != 0 && flags & RST == 0;
+        let sets_limit = self.reply == 0;
+        if (completes && self.bits[0] & bit::COMPLETE == 0) || sets_limit {
+            let opener = if self.bits[side] & bit::OPENS != 0 { side } else { 1 - side };
+            // The opener has sent only its SYN so far, so its highest segment is the SYN.
+            let since = self.since_highest(opener, time, last).filter(|_| self.bits[opener] & bit::OPENS != 0);
+            if let Some(nanos) = since {
+                self.reply = u32::try_from(nanos / 1000).map_or(u32::MAX, |micros| micros.saturating_add(1));
+                self.bits[0] |= if completes { bit::COMPLETE } else { 0 };
+            }
         }
-        self.bits[side] &= !(bit::OPENS | bit::ANSWERED);
+        if flags & RST == 0 {
+            self.bits[side] &= !(bit::OPENS | bit::ANSWERED);
+        }
     }
 
     fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
@@ -133,87 +180,81 @@ impl TcpState {
             // If the SYN is repeated, the handshake time starts at the last SYN.
             SYN => {
                 self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
-                self.highest_at[side] = time;
+                self.set_highest_at(side, time);
             }
             bits if bits == SYN | ACK && self.bits[other] & bit::OPENS != 0 => self.bits[other] |= bit::ANSWERED,
             _ => {}
         }
     }
 
-    /// Counts a segment whose sequence number was already passed as out of order or as a
-    /// retransmission.
-    fn note_again(&mut self, side: usize, segment: &Segment, time: u64) {
+    /// Counts a segment whose data was acknowledged before, or whose sequence number was passed, as
+    /// out of order or as a retransmission.
+    fn note_again(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
+        let (next, acknowledged) = (self.next[side], self.acknowledged[other]);
+        let data_end = segment.sequence.wrapping_add(segment.bytes);
+        let was_acknowledged = segment.bytes > 0 && acknowledged != 0 && !is_before(acknowledged, data_end);
         // The segment after a window probe repeats the probe's byte and adds more.
-        if segment.bytes > 1 && segment.sequence == self.next[side].wrapping_sub(1) {
+        let follows_probe = segment.bytes > 1 && segment.sequence == next.wrapping_sub(1);
+        let is_passed = next != 0 && is_before(segment.sequence, next) && !follows_probe;
+        if !was_acknowledged && !is_passed {
             return;
         }
-        let since = time.saturating_sub(self.highest_at[side]);
-        let was_asked_for = self.bits[other] & bit::DUPLICATES != 0 && segment.sequence == self.acknowledged[other];
-        let overtaken_max = self.handshake_micros().map_or(OVERTAKEN_MAX, |micros| u64::from(micros) * 1000);
-        let ends_below = segment.sequence.wrapping_add(segment.bytes) != self.next[side];
-        if !was_asked_for && since < overtaken_max && ends_below {
+        let was_asked_for = self.bits[other] & bit::DUPLICATES >= 2 && segment.sequence == acknowledged;
+        let overtaken_max = self.reply.checked_sub(1).map_or(OVERTAKEN_MAX, |micros| u64::from(micros) * 1000);
+        let is_overtaken = self.since_highest(side, time, last).is_some_and(|since| since < overtaken_max);
+        if !was_acknowledged && !was_asked_for && is_overtaken && end_of(segment, flags) != next {
             self.out_of_order[side] = self.out_of_order[side].saturating_add(1);
         } else {
             self.retransmitted[side] = self.retransmitted[side].saturating_add(1);
         }
     }
 
-    fn note_duplicate(&mut self, side: usize, is_duplicate: bool) {
+    fn note_duplicate(&mut self, side: usize, is_duplicate: bool, acknowledged: u32) {
         let bits = &mut self.bits[side];
-        *bits = match (is_duplicate, *bits & bit::DUPLICATE != 0) {
-            (false, _) => *bits & !(bit::DUPLICATE | bit::DUPLICATES),
-            (true, false) => *bits | bit::DUPLICATE,
-            (true, true) => *bits | bit::DUPLICATES,
-        };
+        let known = if acknowledged == self.acknowledged[side] { *bits & bit::DUPLICATES } else { 0 };
+        *bits = *bits & !bit::DUPLICATES | (known + u8::from(is_duplicate)).min(2);
     }
 
     fn handshake_micros(&self) -> Option<u32> {
-        self.handshake.checked_sub(1)
+        self.reply.checked_sub(1).filter(|_| self.bits[0] & bit::COMPLETE != 0)
     }
 
     /// This state without its counts, for the next record of the same connection.
     pub(super) fn restarted(&self) -> Self {
-        let bits = self.bits.map(|bits| bits & !bit::CLOSES);
+        let bits = self.bits.map(|bits| bits & !(bit::CLOSES | bit::COMPLETE));
         let (none, no_windows) = ([0; 2], [0; 2]);
-        Self {
-            retransmitted: none,
-            out_of_order: none,
-            zero_windows: no_windows,
-            handshake: 0,
-            resets: [0; 2],
-            bits,
-            ..*self
-        }
+        Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
 
-    pub(super) fn merge(&mut self, other: &Self) {
-        let later = self.highest_at.iter().max() >= other.highest_at.iter().max();
-        let (known, counted) = if later { (*self, other) } else { (*other, &*self) };
+    /// Adds the counts of another part of the same connection. `is_later` means that this state has
+    /// the later segments.
+    pub(super) fn merge(&mut self, other: &Self, is_later: bool) {
+        let (known, counted) = if is_later { (*self, other) } else { (*other, &*self) };
         let mut both = known;
         for side in 0..2 {
             both.retransmitted[side] = both.retransmitted[side].saturating_add(counted.retransmitted[side]);
             both.out_of_order[side] = both.out_of_order[side].saturating_add(counted.out_of_order[side]);
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
-            both.resets[side] = both.resets[side].saturating_add(counted.resets[side]);
         }
         // The handshake and the close of a connection happen only once, so only one of the two
         // states has each of them.
-        both.handshake = both.handshake.max(counted.handshake);
+        if both.bits[0] & bit::COMPLETE == 0 && counted.bits[0] & bit::COMPLETE != 0 {
+            (both.reply, both.bits[0]) = (counted.reply, both.bits[0] | bit::COMPLETE);
+        }
         if (both.bits[0] | both.bits[1]) & bit::CLOSES == 0 {
             (0..2).for_each(|side| both.bits[side] |= counted.bits[side] & bit::CLOSES);
         }
         *self = both;
     }
 
-    /// The health for a record. If `turned` is set, the second endpoint is the source.
-    pub(super) fn health(&self, turned: bool) -> TcpHealth {
+    pub(super) fn health(&self, turned: bool, resets: [u8; 2]) -> TcpHealth {
         let (source, destination) = if turned { (1, 0) } else { (0, 1) };
         let direction = |side: usize| TcpDirection {
             retransmitted: self.retransmitted[side],
             out_of_order: self.out_of_order[side],
             zero_windows: self.zero_windows[side],
-            resets: self.resets[side],
+            resets: resets[side],
         };
         let closes = |side: usize| self.bits[side] & bit::CLOSES != 0;
         TcpHealth {
@@ -227,6 +268,12 @@ impl TcpState {
             },
         }
     }
+}
+
+/// The sequence number after a segment.
+fn end_of(segment: &Segment, flags: u16) -> u32 {
+    let data_end = segment.sequence.wrapping_add(segment.bytes);
+    data_end.wrapping_add(u32::from(flags & (SYN | FIN) != 0))
 }
 
 /// The health of a TCP connection.
@@ -276,5 +323,85 @@ impl ClosedBy {
             Self::Source => "source",
             Self::Destination => "destination",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Microseconds, the sender's side, flags, sequence and acknowledgement number, and bytes.
+    type Line = (u64, usize, u16, u32, u32, u32);
+
+    const HANDSHAKE: [Line; 3] =
+        [(0, 0, SYN, 100, 0, 0), (10_000, 1, SYN | ACK, 500, 101, 0), (20_000, 0, ACK, 101, 501, 0)];
+
+    fn state(lines: &[Line]) -> TcpState {
+        let (mut state, mut last) = (TcpState::default(), 0);
+        for (micros, side, flags, sequence, acknowledged, bytes) in lines.iter().copied() {
+            let segment = Segment { is_there: true, sequence, acknowledged, window: 1000, bytes };
+            let time = (1_000_000_000 + micros) * 1000;
+            state.note(side, &segment, flags, time, last);
+            last = time;
+        }
+        state
+    }
+
+    /// The segments of the first side that were retransmitted, and those that were out of order.
+    fn counts(lines: &[Line]) -> (u32, u32) {
+        let health = state(lines).health(false, [0; 2]);
+        (health.forth.retransmitted, health.forth.out_of_order)
+    }
+
+    /// SYN and FIN take a sequence number, so that a repeated one ends at the highest number.
+    #[test]
+    fn repeated_syn_and_fin_are_retransmitted() {
+        let twice = |line: Line| [line, (line.0 + 10, line.1, line.2, line.3, line.4, line.5)];
+        assert_eq!(counts(&twice(HANDSHAKE[0])), (1, 0));
+        let answered = [&HANDSHAKE[..1], &twice(HANDSHAKE[1])].concat();
+        assert_eq!(state(&answered).health(true, [0; 2]).forth.retransmitted, 1);
+        for bytes in [0, 10] {
+            let fin = (30_000, 0, FIN | ACK, 101, 501, bytes);
+            assert_eq!(counts(&[&HANDSHAKE[..], &twice(fin)].concat()), (1, 0), "{bytes}");
+        }
+    }
+
+    /// The expected counts are those of tshark 4.0.
+    #[test]
+    fn acknowledged_data_is_retransmitted() {
+        let early = [(30_000, 0, ACK, 101, 501, 10), (31_000, 0, ACK, 111, 501, 10)];
+        let late = (32_000, 0, ACK, 101, 501, 10);
+        assert_eq!(counts(&[&HANDSHAKE[..], &early, &[late]].concat()), (0, 1));
+        let acknowledgement = (31_500, 1, ACK, 501, 121, 0);
+        assert_eq!(counts(&[&HANDSHAKE[..], &early, &[acknowledgement, late]].concat()), (1, 0));
+        // The first copy of the data is not in the capture.
+        let lost = [&HANDSHAKE[..], &early[1..], &[acknowledgement, late]].concat();
+        assert_eq!(counts(&lost), (1, 0));
+    }
+
+    #[test]
+    fn a_syn_with_another_number_leaves_the_connection() {
+        let state = state(&HANDSHAKE);
+        assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
+        // Before its first segment, the other side's acknowledgement says a side's number.
+        let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
+        assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
+        assert!(!TcpState::default().is_left_by(0, 7));
+    }
+
+    #[test]
+    fn handshakes() {
+        let time = |lines: &[Line]| state(lines).health(false, [0; 2]).handshake_us;
+        assert_eq!(time(&HANDSHAKE), Some(20_000));
+        // The clock went back, the SYN was not answered, or a reset answered it.
+        let back = [HANDSHAKE[0], (10_000, 1, SYN | ACK, 500, 101, 0)];
+        let mut early = HANDSHAKE.map(|line| (line.0 + 8_000_000, line.1, line.2, line.3, line.4, line.5));
+        early[2].0 -= 8_000_000;
+        assert_eq!(time(&early), None);
+        assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
+        assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
+        // A time of more than 18 minutes is not taken for the rest of it.
+        let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
+        assert_eq!(time(&late), None);
     }
 }

@@ -216,6 +216,26 @@ fn icmp_queries_go_by_identifier_both_ways() {
 }
 
 /// An ICMP error about a packet has the key of the replies to that packet.
+/// A capture cuts headers at any byte. What is there is read.
+#[test]
+fn cut_headers_are_read_as_far_as_they_go() {
+    let header = [&[0x9c, 0x40, 0, 53, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x13, 1, 0][..], &[0; 4]].concat();
+    let cut = |protocol: u8, header: &[u8]| ethernet(&eth(0x0800, &v4(protocol, header)));
+    for length in 0..=20 {
+        let found = cut(protocol::TCP, &header[..length]);
+        assert_eq!(found.tcp_flags, (length >= 14).then_some(0x13), "{length}");
+        assert_eq!(found.payload_offset.is_some(), length == 20, "{length}");
+        assert_eq!(found.end == End::Complete, length == 20, "{length}");
+    }
+    let echo = [8, 3, 0, 0, 0x12, 0x34, 0, 1];
+    for length in 0..=8 {
+        let found = cut(protocol::ICMP, &echo[..length]);
+        assert_eq!(found.icmp, (length >= 2).then_some((8, 3)), "{length}");
+        let ports = if length >= 6 { ":4660" } else { "" };
+        assert_eq!(found.key.to_string(), format!("icmp 10.0.0.1{ports} > 10.0.0.2{ports}"), "{length}");
+    }
+}
+
 #[test]
 fn icmp_errors_go_by_what_they_quote() {
     let turned4 = "udp 10.0.0.2:53 > 10.0.0.1:40000";

@@ -14,13 +14,15 @@ impl Walk<'_> {
         if self.quoting {
             return Err(End::Complete);
         }
-        let header = self.peek::<{ tcp::BYTES - PORTS_LEN }>().ok_or(End::Truncated)?;
-        self.out.tcp_flags = Some(be16(header, tcp::FLAGS_AT - PORTS_LEN) & tcp::FLAGS);
-        let header_len = usize::from(header[8] >> 4) * 4;
+        // The capture may have cut the header after the flags.
+        let flags = be16(self.peek::<{ tcp::FLAGS_AT + 2 - PORTS_LEN }>().ok_or(End::Truncated)?, 8);
+        self.out.tcp_flags = Some(flags & tcp::FLAGS);
+        let header_len = usize::from(flags >> 12) * 4;
         if header_len < tcp::BYTES {
             return Err(End::Malformed);
         }
-        self.payload_at(header_len)
+        let is_whole = self.peek::<{ tcp::BYTES - PORTS_LEN }>().is_some();
+        if is_whole { self.payload_at(header_len) } else { Err(End::Truncated) }
     }
 
     pub(super) fn udp(&mut self) -> Result<Step, End> {
@@ -78,18 +80,21 @@ impl Walk<'_> {
     }
 
     fn any_icmp(&mut self, kind: HeaderKind, queries: &[u8], errors: &[u8]) -> Result<Step, End> {
-        let header = self.take::<{ icmp::BYTES }>(kind)?;
+        let [icmp_type, code] = *self.peek().ok_or(End::Truncated)?;
+        self.note(kind, self.offset())?;
         if !self.quoting {
-            self.out.icmp = Some((header[0], header[1]));
+            self.out.icmp = Some((icmp_type, code));
         }
-        if queries.contains(&header[0]) {
-            self.flow.ports = (be16(header, 4), be16(header, 4));
+        if queries.contains(&icmp_type) {
+            let header = self.peek::<{ icmp::IDENTIFIER_AT + 2 }>().ok_or(End::Truncated)?;
+            self.flow.ports = (be16(header, icmp::IDENTIFIER_AT), be16(header, icmp::IDENTIFIER_AT));
             return Err(End::Complete);
         }
         // No ICMP error is sent about an ICMP error (RFC 1122, 3.2.2).
-        if self.quoting || !errors.contains(&header[0]) {
+        if self.quoting || !errors.contains(&icmp_type) {
             return Err(End::Complete);
         }
+        self.skip(icmp::BYTES);
         self.quoting = true;
         if kind == HeaderKind::Icmp { Ok(Step::Ipv4) } else { Ok(Step::Ipv6) }
     }

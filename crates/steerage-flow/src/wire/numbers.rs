@@ -289,6 +289,9 @@ pub mod icmp {
     /// The offset of the checksum in an ICMP or ICMPv6 header.
     pub const CHECKSUM_AT: usize = 2;
 
+    /// The offset of the identifier of a query.
+    pub const IDENTIFIER_AT: usize = 4;
+
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.

@@ -194,9 +194,9 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
                 to.put(SOURCE_TRANSPORT_PORT, source_port.to_be_bytes());
                 to.put(DESTINATION_TRANSPORT_PORT, destination_port.to_be_bytes());
             } else if key.kind() == Kind::V4 {
-                to.put(ICMP_TYPE_CODE_IPV4, view.record.flow().icmp().to_be_bytes());
+                to.put(ICMP_TYPE_CODE_IPV4, view.record.flow().icmp());
             } else {
-                to.put(ICMP_TYPE_CODE_IPV6, view.record.flow().icmp().to_be_bytes());
+                to.put(ICMP_TYPE_CODE_IPV6, view.record.flow().icmp());
             }
         }
         Kind::Link => to.put(ETHERNET_TYPE, ports.0.to_be_bytes()),

@@ -8,10 +8,20 @@ const METHOD_MAX: usize = 17;
 /// The end of a request line without the minor version.
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// Whether a stream with this beginning may be a request: capital letters, then a space.
+/// The method that asks for a tunnel, whose first bytes may be a message of their own.
+const TUNNEL: &[u8] = b"CONNECT ";
+
+/// Whether a stream with this beginning may be a request: capital letters, `_` and `-`, then a
+/// space.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
-    let method = stream.iter().take(METHOD_MAX).take_while(|byte| byte.is_ascii_uppercase()).count();
-    method > 0 && stream.get(method).is_none_or(|byte| *byte == b' ')
+    let is_of_method = |byte: &&u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
+    let method = stream.iter().take(METHOD_MAX).take_while(is_of_method).count();
+    stream.first().is_some_and(u8::is_ascii_uppercase) && stream.get(method).is_none_or(|byte| *byte == b' ')
+}
+
+/// Whether this request asks for a tunnel.
+pub(super) fn asks_for_tunnel(stream: &[u8]) -> bool {
+    stream.starts_with(TUNNEL)
 }
 
 /// Reads the beginning of a stream. Returns the host that the request names.
@@ -65,6 +75,11 @@ mod tests {
         {
             assert_eq!(read(other), Read::Other, "{other:?}");
         }
+        for method in ["RPC_IN_DATA", "VERSION-CONTROL", "M-SEARCH", "GET"] {
+            let request = format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(read(request.as_bytes()), Read::Whole(Some("a".into())), "{method}");
+        }
+        assert_eq!(read(b"-A / HTTP/1.1\r\nHost: a\r\n\r\n"), Read::Other);
         assert_eq!(read(b"OPTIONS * HTTP/1.0\n\nHost: a\n"), Read::Whole(None));
         assert_eq!(read(b"GET / HTTP/1.1\r\nHost:\r\n"), Read::Whole(None));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::outcome::Read;
-use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, tls};
+use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, proxy, tls};
 
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Payload<'a> {
@@ -130,6 +130,11 @@ impl Watch {
             self.settle(side);
             return Read::Whole(());
         }
+        let stream = match proxy::skip(stream) {
+            Some([]) if !stream.is_empty() => return Read::Part,
+            Some(rest) => rest,
+            None => return Read::Part,
+        };
         match tls::read(stream) {
             Read::Whole(greeting) => {
                 self.settle_both();
@@ -144,9 +149,14 @@ impl Watch {
         }
         match http::read(stream) {
             Read::Whole(host) => {
-                self.settle_both();
-                if host.is_some() {
+                if host.is_some() && self.names.as_ref().is_none_or(|names| names.http_host.is_none()) {
                     self.names_mut().http_host = host;
+                }
+                // What the client sends through the tunnel is read as if it began the stream.
+                if http::asks_for_tunnel(stream) {
+                    self.begun[side] = None;
+                } else {
+                    self.settle_both();
                 }
                 Read::Whole(())
             }
@@ -239,6 +249,19 @@ mod tests {
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);
+    }
+
+    #[test]
+    fn a_message_follows_a_proxy() {
+        let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);
+        let name = Some("www.example.org".into());
+        let header = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n";
+        assert_eq!(sni(segments(&[header, &hello[..]].concat(), &[50, 2000])), name);
+        let request = b"CONNECT www.example.org:443 HTTP/1.1\r\nHost: proxy\r\n\r\n";
+        let tunnel = [request, &hello[..]].concat();
+        let packets = segments(&tunnel, &[request.len(), 500]);
+        let names = read_stream(packets, false).0.unwrap();
+        assert_eq!((names.http_host.as_deref(), names.tls_sni.clone()), (Some("proxy"), name));
     }
 
     #[test]

@@ -255,3 +255,75 @@ fn recorded_connections() {
         assert_eq!((found, found_handshakes), (counts, handshakes), "{name}");
     }
 }
+
+/// Records segments of one connection that follow no rules: repeated and late data, SYNs with old
+/// and new numbers, FINs with data, keep-alives, probes and resets.
+fn lawless(client: u16, random: &mut Rng) -> Connection {
+    let mut connection = Connection::begin(client, START * 1_000_000 + random.u64(..5_000_000), random);
+    if random.u64(..4) != 0 {
+        connection.open(random);
+    }
+    let mut acknowledged = [0; 2];
+    for _ in 0..random.u64(5..60) {
+        let side = random.usize(..2);
+        if random.u64(..8) == 0 {
+            // Wireshark forgets duplicate acknowledgements after 20 ms, and steerage does not. So
+            // no duplicates are left before a long pause.
+            for side in [0, 1, 0] {
+                connection.wait(1);
+                connection.segment(side, connection.next[side], ACK, 1, 1000);
+                connection.next[side] = connection.next[side].wrapping_add(1);
+                acknowledged[side] = connection.next[1 - side];
+            }
+            connection.wait(random.u64(50_000..600_000));
+        }
+        connection.wait(random.u64(1..1500));
+        let bytes = *random.choice(&[0, 0, 1, 10, 10, 20]).unwrap();
+        let window = *random.choice(&[0, 1000, 1000, 1000, 2000]).unwrap();
+        let back = *random.choice(&[0, 0, 0, 0, 1, 10, 20, 30]).unwrap();
+        let flags = match random.u64(..40) {
+            0 => SYN,
+            1 => SYN | ACK,
+            2 | 3 => FIN | ACK,
+            4 => RST | ACK,
+            _ => ACK,
+        };
+        let mut sequence = connection.next[side].wrapping_sub(back);
+        if flags == SYN && random.bool() {
+            sequence = random.u32(1..);
+            connection.next[side] = sequence;
+        }
+        let kept = connection.next[1 - side];
+        if random.u64(..3) == 0 && acknowledged[side] != 0 {
+            connection.next[1 - side] = acknowledged[side];
+        }
+        connection.segment(side, sequence, flags, bytes, window);
+        acknowledged[side] = if flags & ACK != 0 { connection.next[1 - side] } else { 0 };
+        connection.next[1 - side] = kept;
+        let end = sequence.wrapping_add(bytes as u32 + u32::from(flags & (SYN | FIN) != 0));
+        if (end.wrapping_sub(connection.next[side]) as i32) > 0 {
+            connection.next[side] = end;
+        }
+    }
+    connection
+}
+
+/// tshark and steerage agree on segments that no TCP sends, except on the time of the handshake,
+/// which tshark also takes from other acknowledgements than the one of the handshake.
+#[test]
+fn lawless_connections() {
+    let mut random = Rng::with_seed(54);
+    let mut frames: Vec<_> = (0..600).flat_map(|nth| lawless(20_000 + nth, &mut random).frames).collect();
+    frames.sort_by_key(|(time, _)| *time);
+    let file = pcap(frames.iter().map(|(time, frame)| ((time / 1_000_000) as u32, (time % 1_000_000) as u32, frame)));
+    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tcp-lawless.pcap");
+    fs::write(&capture, file).unwrap();
+    let Some((counts, _)) = of_tshark(&capture) else { return };
+    let (found, ..) = of_records(&capture);
+    let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
+    assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
+    let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
+    // Few directions differ by a segment, because Wireshark takes the time of the handshake from
+    // another acknowledgement if a SYN is repeated.
+    assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
+}

@@ -1,0 +1,54 @@
+//! Finds the end of a PROXY header, which a load balancer sends before the bytes of its client
+//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>).
+
+const TEXT: &[u8] = b"PROXY ";
+/// The maximum length of the header of version 1, with the end of its line.
+const TEXT_MAX: usize = 107;
+/// The beginning of the header of version 2, whose last two bytes are the length of its rest.
+const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+const BINARY_MIN: usize = 16;
+
+/// Returns the bytes after a PROXY header, or the whole stream if it has none. `None` if
+/// the rest of the header is missing.
+pub(super) fn skip(stream: &[u8]) -> Option<&[u8]> {
+    if begins(stream, TEXT) {
+        let line = &stream[..stream.len().min(TEXT_MAX)];
+        return match line.iter().position(|byte| *byte == b'\n') {
+            Some(end) => Some(&stream[end + 1..]),
+            None if line.len() < TEXT_MAX => None,
+            None => Some(stream),
+        };
+    }
+    if begins(stream, BINARY) {
+        let Some(header) = stream.first_chunk::<BINARY_MIN>() else { return None };
+        let length = usize::from(u16::from_be_bytes([header[14], header[15]]));
+        return stream.get(BINARY_MIN + length..);
+    }
+    Some(stream)
+}
+
+/// Whether the stream begins with these bytes, as far as it has arrived.
+fn begins(stream: &[u8], bytes: &[u8]) -> bool {
+    let length = stream.len().min(bytes.len());
+    length > 0 && stream[..length] == bytes[..length]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_both_versions() {
+        let text = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n";
+        let binary = [BINARY, &[0x21, 0x11, 0, 12], &[7; 12]].concat();
+        for header in [&text[..], &binary] {
+            assert_eq!(skip(&[header, b"GET /"].concat()), Some(&b"GET /"[..]));
+            for length in 1..header.len() {
+                assert_eq!(skip(&header[..length]), None, "{length}");
+            }
+        }
+        for other in [&b"PRI * HTTP/2.0"[..], b"\x16\x03\x01", b"", &[b"PROXY ", &[b'a'; 200][..]].concat()] {
+            assert_eq!(skip(other), Some(other));
+        }
+    }
+}

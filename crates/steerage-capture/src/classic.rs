@@ -7,7 +7,7 @@ use pcap_parser::parse_pcap_header;
 
 use steerage::{
     LinkType,
-    device::{FrameHeader, Spot},
+    device::{FrameHeader, RecordForm, Spot},
 };
 
 use super::sift::Sifting;
@@ -18,7 +18,7 @@ use crate::filter::FileFilters;
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
-/// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in place.
+/// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
 /// The magic numbers for micro- and nanoseconds, as in a big-endian file. In a little-endian file,
@@ -111,6 +111,13 @@ impl Classic {
         self.link
     }
 
+    /// Returns the form of the records if the file can be read in place. Otherwise frames need a
+    /// [`FrameHeader`]: the lengths may be in another order, or the link type does not fit a slot.
+    pub(super) fn form(&self) -> Option<RecordForm> {
+        let is_plain = self.lengths == Lengths::InOrder && LinkType::READ.contains(&self.link);
+        is_plain.then(|| RecordForm::new(self.big_endian, self.has_nanos()))
+    }
+
     pub(super) fn is_big_endian(&self) -> bool {
         self.big_endian
     }
@@ -131,7 +138,7 @@ impl Classic {
     #[inline(never)]
     fn records(&self, walk: &mut Walk<'_>, mut sieve: impl Sieve, number: impl Fn([u8; 4]) -> u32) -> Stop {
         let (until, mut met) = (walk.until, walk.met);
-        let stop = walk.push_each(|rest| {
+        let stop = walk.push_each(self.form(), |rest| {
             let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
                 return Err(Stop::Short { needs: RECORD_HEADER_BYTES });
             };

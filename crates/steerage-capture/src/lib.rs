@@ -2,14 +2,19 @@
 //! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
 //! docs/captures.md is the user's guide.
 //!
-//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks. The frames are handed over in
-//! these blocks, without a copy. (Mapping the file is no faster, see docs/performance.md. It would
-//! also kill the process if another process truncated the file.) A
-//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
-//! interface replaces the header of each record in place. A record that crosses the end of a piece
-//! is moved to the block of the next piece, or is read to its end in the same block. A block is
-//! filled again after handlers have released all of its frames. Until then a poll delivers nothing,
-//! but no packet is lost, because the device [can wait](steerage::device::Capabilities::can_wait).
+//! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
+//! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
+//! another process wants to change the file, a thread copies what handlers still use and returns the
+//! lease, and the queue goes on with read(2) at the same record. Files without a lease, pipes and
+//! pcapng files are read with read(2) from the beginning.
+//!
+//! read(2) fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are handed over in these
+//! blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the
+//! wire, link type and interface replaces the header of each record in place. A record that crosses
+//! the end of a piece is moved to the block of the next piece, or is read to its end in the same
+//! block. A block is filled again after handlers have released all of its frames. Until then a poll
+//! delivers nothing, but no packet is lost, because the device [can
+//! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
 //! a poll never unpacks data, whatever the file contains.
@@ -33,6 +38,7 @@ mod clock;
 mod encode;
 mod files;
 pub mod filter;
+mod in_place;
 mod info;
 mod inner;
 mod links;
@@ -79,6 +85,7 @@ pub use writer::StreamFailure;
 
 use classic::Classic;
 use files::{Files, Kinds, Open};
+use in_place::{WINDOW_BYTES, WINDOWS, Windows};
 use pace::Paced;
 use pcapng::Pcapng;
 use source::Source;
@@ -159,6 +166,8 @@ pub struct Capture {
     window: Window,
     /// The claim to the blocks, after the blocks were handed to the instance.
     claim: Option<Claim>,
+    /// The windows through which files are read in place.
+    windows: Option<Windows>,
     /// The format of the current file. `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
@@ -252,6 +261,7 @@ impl Capture {
             source: first.source,
             window: Window::new(),
             claim: None,
+            windows: None,
             format: None,
             link: LinkType::ETHERNET,
             noted: None,
@@ -322,6 +332,7 @@ impl Capture {
         let Some(lending) = lending else { return Err(self.no_blocks()) };
         let at = at.saturating_sub(lending.offset());
         let mut walk = Walk { lending, at, room, until, link, met: Met::NOTHING };
+        let was_known = self.format.is_some();
         let stop = match &mut self.format {
             Some(Format::Classic(classic)) => classic.walk(&mut walk, self.filters.as_mut()),
             Some(Format::Pcapng(pcapng)) => pcapng.walk(&mut walk, self.filters.as_mut()),
@@ -337,6 +348,9 @@ impl Capture {
         };
         let (met, link) = (walk.met, walk.link);
         self.window.walked_to(walk.lending.offset() + walk.at);
+        if !was_known {
+            self.go_on_in_place();
+        }
         if met.packets > 0 {
             self.take_note(&met, link, now);
         }
@@ -344,6 +358,15 @@ impl Capture {
             self.info.add_filtered(met.filtered);
         }
         Ok(stop)
+    }
+
+    /// Reads the rest of the file in place, if the format and the file allow that.
+    fn go_on_in_place(&mut self) {
+        let Some(Format::Classic(classic)) = &self.format else { return };
+        let (Some(windows), Some(file)) = (&self.windows, self.source.file()) else { return };
+        if let Some(file) = classic.form().and_then(|_| windows.lease(file)) {
+            self.window.go_on_in_place(file);
+        }
     }
 
     fn take_note(&mut self, met: &Met, link: Option<LinkType>, now: steerage::Timestamp) {
@@ -416,6 +439,9 @@ impl Capture {
                 Stop::Short { needs } => needs,
             };
             if self.window.ended() {
+                if let Some(Err(error)) = self.windows.as_ref().map(Windows::check) {
+                    return Err(files::unreadable(&self.file, false, self.source.offset(), error));
+                }
                 return self.end(needs);
             }
             if !std::mem::take(&mut may_read) {
@@ -447,12 +473,18 @@ impl RxQueue for Capture {
         if self.claim.is_some() {
             return Err(error(io::Error::other("its memory was given away before")).advise("open a queue once"));
         }
-        self.files.start_threads().map_err(|cause| {
-            let advice = "let it have two more threads";
-            DeviceError::new(&self.name, "start threads to open and unpack its files", cause).advise(advice)
-        })?;
-        let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
+        let thread_error = |cause| {
+            let advice = "let it have three more threads";
+            DeviceError::new(&self.name, "start threads to open, unpack and lease its files", cause).advise(advice)
+        };
+        let has_files = self.source.is_file() || self.files.are_left();
+        self.files.start_threads().map_err(thread_error)?;
+        let made = Blocks::map_with_windows((BLOCKS, BLOCK_BYTES), (WINDOWS, WINDOW_BYTES));
+        let (blocks, claim, windows) = made.map_err(|e| error(io::Error::other(e)))?;
         self.claim = Some(claim);
+        if has_files {
+            self.windows = Some(Windows::new(windows).map_err(thread_error)?);
+        }
         Ok(Opened::lending(blocks))
     }
 

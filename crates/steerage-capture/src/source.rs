@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,7 @@ pub(super) enum Got {
 /// The input in its stored form, which may be compressed.
 pub(super) enum Input {
     /// A file, from which a read never blocks.
-    File(File),
+    File(Arc<File>),
     /// A pipe, which may temporarily have no data.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
@@ -87,7 +87,7 @@ impl Drop for Pipe {
 impl Input {
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         match self {
-            Self::File(file) => read(file, to),
+            Self::File(file) => read(&mut &**file, to),
             Self::Pipe(pipe) => pipe.read(to),
             Self::Reader(reader) => read(reader, to),
         }
@@ -194,6 +194,32 @@ impl Source {
     /// Returns the number of bytes of the stored file that have been read.
     pub(super) fn offset(&self) -> u64 {
         self.info.bytes_read() - self.before
+    }
+
+    /// Returns true if the source is a file, compressed or not.
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self.input, Input::File(_))
+    }
+
+    /// Returns the file if the source is an uncompressed file.
+    pub(super) fn file(&self) -> Option<&Arc<File>> {
+        match (&self.input, &self.packing) {
+            (Input::File(file), Packing::Plain) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Records that the file was read up to this offset by other means.
+    pub(super) fn reached(&self, offset: u64) {
+        self.info.set_bytes_read(self.before + offset);
+    }
+
+    /// Makes the next read of a [file](Self::file) begin at this offset.
+    pub(super) fn seek(&mut self, offset: u64) -> io::Result<()> {
+        let Input::File(file) = &self.input else { return Ok(()) };
+        (&**file).seek(SeekFrom::Start(offset))?;
+        self.reached(offset);
+        Ok(())
     }
 
     /// Reads the available bytes. For the first read, `to` must have at least [`MAGIC_BYTES`].

@@ -8,7 +8,7 @@ use crate::page_cache::QueuePages;
 use steerage_flow::offload::Offload;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
-use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, Spot, Tail};
+use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, RecordForm, Spot, Tail};
 
 pub use steerage_mem::Gather;
 
@@ -367,6 +367,12 @@ impl Lending<'_> {
         self.tail.bytes()
     }
 
+    /// The bytes that have not been handed over yet, also of a window, which is read-only.
+    #[inline(always)]
+    pub fn read(&self) -> &[u8] {
+        self.tail.read()
+    }
+
     /// The offset in the block at which [`bytes`](Self::bytes) begins.
     #[inline(always)]
     pub fn offset(&self) -> usize {
@@ -386,23 +392,27 @@ impl Lending<'_> {
     /// yet, and returns the position of the next frame in these bytes. An error of `next` ends the
     /// loop and is returned. `outside` creates the error for a frame that does not lie in these
     /// bytes or has too little room before it for the header.
+    ///
+    /// In a window to a file, nothing is written. There the 16 bytes before each frame are the
+    /// header of a record of this `form`. Without a form, frames of a window are `outside`.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
         count: usize,
+        form: Option<RecordForm>,
         outside: impl Fn() -> E,
-        mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
+        mut next: impl FnMut(&[u8]) -> Result<Spot, E>,
     ) -> Option<E> {
         // A frame is counted when the next frame is requested. After a frame outside of the bytes,
         // no next frame is requested.
         let (mut wire_bytes, mut last) = (0, 0);
-        let counted = |bytes: &mut [u8]| {
+        let counted = |bytes: &[u8]| {
             wire_bytes += std::mem::take(&mut last);
             let spot = next(bytes)?;
             last = on_the_wire(spot.wire_len() as usize);
             Ok(spot)
         };
-        let end = self.tail.lend_each(self.frames, count, outside, counted);
+        let end = self.tail.lend_each(self.frames, count, form, outside, counted);
         *self.wire_bytes += if end.is_none() { wire_bytes + last } else { wire_bytes };
         end
     }

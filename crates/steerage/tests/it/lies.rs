@@ -212,6 +212,7 @@ impl RxQueue for Long {
         let mut left = 1;
         let end = lending.push_each(
             9,
+            None,
             || "outside",
             |_| {
                 left -= 1;
@@ -252,6 +253,7 @@ impl RxQueue for Growing {
         let mut wire_len = 0;
         let end = lending.push_each(
             3,
+            None,
             || "outside",
             |_| {
                 wire_len += 100;

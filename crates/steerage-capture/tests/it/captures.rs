@@ -2,6 +2,7 @@
 //! captures that are complete, cut or damaged.
 
 use std::fs;
+use std::io;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -179,8 +180,8 @@ fn huge_blocks_are_passed_over() {
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);
-    let path = temporary("held.pcap", &pcap(false, MAGICS[0], &packets));
-    let mut tester = QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap();
+    let file = io::Cursor::new(pcap(false, MAGICS[0], &packets));
+    let mut tester = QueueTester::new(Box::new(Capture::from_reader("held", file))).unwrap();
     let mut all: Vec<Vec<u8>> = Vec::new();
     tester.hold_frames();
     let mut idle = 0;
@@ -200,7 +201,6 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
         }
     }
     assert!(all == packets);
-    fs::remove_file(path).unwrap();
 }
 
 /// For every prefix of a capture, reading ends, and delivers the complete packets before the cut.

@@ -328,3 +328,162 @@ impl FileWindows {
 
 /// Since Linux 5.14. Older kernels refuse the advice, and files are then read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::ErrorKind;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{Completion, FrameHeader, Memory, RecordForm, Spot};
+
+    const PACKET_BYTES: usize = 1000;
+    const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
+    const STEP_BYTES: usize = 64 << 10;
+
+    /// A file of records, each with its number in all bytes of the packet. The file is deleted when
+    /// this value is dropped.
+    struct Records(PathBuf);
+
+    impl Records {
+        fn new(name: &str, count: u32) -> Self {
+            let path = std::env::temp_dir().join(format!("steerage-mem-{}-{name}", std::process::id()));
+            let record = |number: u32| {
+                let header = [number, 7, PACKET_BYTES as u32, 1500].map(u32::to_le_bytes).concat();
+                [header, vec![number as u8; PACKET_BYTES]].concat()
+            };
+            std::fs::write(&path, (0..count).flat_map(record).collect::<Vec<u8>>()).unwrap();
+            Self(path)
+        }
+
+        fn open(&self) -> Arc<File> {
+            Arc::new(File::open(&self.0).unwrap())
+        }
+
+        /// Opens the file for writing, without waiting for a lease.
+        fn open_to_write(&self) -> io::Result<File> {
+            OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0)
+        }
+    }
+
+    impl Drop for Records {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    /// Blocks with two windows, a file in the first window, and all readable records of it as frames.
+    struct Lent {
+        blocks: Blocks,
+        claim: Claim,
+        windows: FileWindows,
+        file: Arc<LeasedFile>,
+        frames: Vec<Completion>,
+    }
+
+    impl Lent {
+        /// `None` if the file system of the temporary folder has no leases.
+        fn of(records: &Records) -> Option<Self> {
+            let (mut blocks, claim, windows) = Blocks::map_with_windows((1, 4096), (2, HUGE_BYTES)).unwrap();
+            let Some(file) = windows.lease(records.open()) else {
+                eprintln!("skipped: the kernel grants no lease for a file in {}", std::env::temp_dir().display());
+                return None;
+            };
+            assert_eq!(windows.show((&mut blocks, &claim), 0, &file, 0), Shown::Bytes(0));
+            assert!(blocks.tail(&claim, 1).unwrap().read().is_empty());
+            assert_eq!(windows.extend((&mut blocks, &claim), 0, STEP_BYTES), Shown::Bytes(STEP_BYTES));
+            let mut frames = Vec::new();
+            let mut tail = blocks.tail(&claim, 1).unwrap();
+            assert!(tail.bytes().is_empty() && tail.read().len() == STEP_BYTES);
+            let spot = |_: &[u8]| Ok(Spot::new(FrameHeader::BYTES, PACKET_BYTES, FrameHeader::from_bytes([9; 16])));
+            assert_eq!(tail.lend_each(&mut frames, 1, None, || "outside", spot), Some("outside"));
+            let form = Some(RecordForm::new(false, false));
+            assert_eq!(tail.lend_each(&mut frames, 100, form, || "outside", spot), Some("outside"));
+            assert_eq!(frames.len(), STEP_BYTES / RECORD_BYTES);
+            Some(Self { blocks, claim, windows, file, frames })
+        }
+
+        fn check(&self) {
+            let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(self.blocks.region().clone()));
+            for (number, frame) in self.frames.iter().enumerate() {
+                assert!(memory.bytes(frame) == [number as u8; PACKET_BYTES], "frame {number}");
+                let header = memory.header_of(frame).unwrap();
+                assert_eq!((header.nanos, header.wire_len), (number as u64 * 1_000_000_000 + 7_000, 1500));
+            }
+        }
+
+        fn extend(&mut self) -> Shown {
+            self.windows.extend((&mut self.blocks, &self.claim), 0, STEP_BYTES)
+        }
+    }
+
+    #[test]
+    fn frames_of_a_file_stay_as_they_are_when_the_file_is_truncated() {
+        let records = Records::new("truncated", 200);
+        let Some(mut lent) = Lent::of(&records) else { return };
+        lent.check();
+        assert!(lent.windows.serve(), "nobody wants the file");
+        assert_eq!(lent.extend(), Shown::Bytes(STEP_BYTES));
+        assert_eq!(records.open_to_write().unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!lent.windows.serve(), "the lease is still there");
+        records.open_to_write().unwrap().set_len(0).unwrap();
+        lent.check();
+        assert_eq!(lent.blocks.readable(&lent.claim, 1).len(), 2 * STEP_BYTES);
+        let file = Arc::clone(&lent.file);
+        assert_eq!(lent.extend(), Shown::Gone);
+        assert_eq!(lent.windows.show((&mut lent.blocks, &lent.claim), 1, &file, 0), Shown::Gone);
+        assert!(!lent.windows.have_failed());
+    }
+
+    #[test]
+    fn a_window_is_not_closed_before_its_frames_return() {
+        let records = Records::new("closed", 200);
+        let Some(mut lent) = Lent::of(&records) else { return };
+        let file = Arc::clone(&lent.file);
+        assert_eq!(lent.windows.close((&mut lent.blocks, &lent.claim)), Shown::Bytes(0));
+        assert_eq!(lent.windows.show((&mut lent.blocks, &lent.claim), 0, &file, 0), Shown::Gone);
+        lent.check();
+        lent.frames.drain(..).for_each(|frame| lent.blocks.recycle(frame).unwrap());
+        assert_eq!(lent.windows.close((&mut lent.blocks, &lent.claim)), Shown::Bytes(0));
+        assert!(lent.blocks.readable(&lent.claim, 1).is_empty());
+        // Nobody uses the file any more, so its lease is returned.
+        drop((file, std::mem::replace(&mut lent.file, lent.windows.lease(Records::new("other", 1).open()).unwrap())));
+        assert!(lent.windows.serve());
+        assert!(records.open_to_write().is_ok());
+    }
+
+    /// The end of the file is in the middle of the last window.
+    #[test]
+    fn bytes_that_cannot_be_read_again_are_reported() {
+        let records = Records::new("lost", 200);
+        let Some(mut lent) = Lent::of(&records) else { return };
+        // Without a lease, a truncation removes pages from the mapping.
+        lent.file.release();
+        records.open_to_write().unwrap().set_len(0).unwrap();
+        assert_eq!(lent.extend(), Shown::Gone, "the kernel reads bytes that do not exist");
+        assert!(!lent.windows.have_failed());
+        assert!(lent.blocks.readable(&lent.claim, 1).iter().all(|byte| *byte == 0));
+        assert!(lent.windows.have_failed());
+    }
+
+    #[test]
+    fn a_file_that_is_open_for_writing_has_no_lease() {
+        let records = Records::new("written", 1);
+        let (_blocks, _claim, windows) = Blocks::map_with_windows((1, 4096), (1, HUGE_BYTES)).unwrap();
+        let writer = records.open_to_write().unwrap();
+        assert!(windows.lease(records.open()).is_none());
+        drop(writer);
+    }
+
+    #[test]
+    fn records_of_all_forms_have_the_same_header() {
+        let words = [1_700_000_000_u32, 999_999, 60, 0];
+        for (big_endian, nanos, expected) in [(false, false, 999_999_000), (true, true, 999_999)] {
+            let bytes = words.map(|word| if big_endian { word.to_be_bytes() } else { word.to_le_bytes() }).concat();
+            let header = RecordForm::new(big_endian, nanos).header_of(bytes.try_into().unwrap());
+            assert_eq!((header.nanos, header.wire_len), (1_700_000_000_000_000_000 + expected, 60));
+        }
+    }
+}

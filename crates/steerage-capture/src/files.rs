@@ -121,12 +121,12 @@ impl Files {
     /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
-        Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(input, info) }))
+        Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(name(&path), input, info) }))
     }
 
     /// Makes the source of an input's bytes.
-    pub(super) fn source(&self, input: Input, info: &Arc<CaptureInfo>) -> Source {
-        Source::new(input, Arc::clone(&self.shared), Arc::clone(info))
+    pub(super) fn source(&self, name: String, input: Input, info: &Arc<CaptureInfo>) -> Source {
+        Source::new(name, input, Arc::clone(&self.shared), Arc::clone(info))
     }
 
     fn open(&self, path: &Path) -> Result<Input, DeviceError> {

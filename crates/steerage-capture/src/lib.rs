@@ -129,6 +129,27 @@ const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
 const CUT: &str = "the file was cut short, the packets before are sound";
+/// Formats that are recognised and not read: their first bytes, what they are, and advice.
+const REFUSED: [(&[u8], &str, &str); 16] = [
+    (b"\xfd7zX", "compressed by xz", "unpack it: xz -dc FILE | steerage count -"),
+    (b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
+    (b"\x02\x21\x4c\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
+    (b"BZh", "compressed by bzip2", "unpack it: bzip2 -dc FILE | steerage count -"),
+    (b"\x1f\x9d", "compressed by compress", "unpack it: gzip -dc FILE | steerage count -"),
+    (b"PK\x03\x04", "a zip archive", "unpack it: unzip -p FILE | steerage count -"),
+    (b"7z\xbc\xaf", "a 7z archive", "unpack it: 7z x -so FILE | steerage count -"),
+    (b"snoo", "a snoop capture", CONVERT),
+    (b"btsn", "a btsnoop capture", CONVERT),
+    (b"GMBU", "a capture of Microsoft's Network Monitor", CONVERT),
+    (b"RTSS", "a capture of Microsoft's Network Monitor", CONVERT),
+    (b"TRSN", "a capture of Sniffer", CONVERT),
+    (b"\xa1\xb2\x34\xcd", "a variant of pcap", CONVERT),
+    (b"\xcd\x34\xb2\xa1", "a variant of pcap", CONVERT),
+    (b"\xa1\x2b\x3c\x4d", "a variant of pcap", CONVERT),
+    (b"\x4d\x3c\x2b\xa1", "a variant of pcap", CONVERT),
+];
+const CONVERT: &str = "convert it: editcap -F pcapng FILE NEW.pcapng";
+
 const GIVE: &str = "give a pcap or pcapng file, as it is or packed by gzip or zstd";
 
 /// Opens a capture file as a device with one queue. `-` is standard input.
@@ -238,7 +259,7 @@ impl Capture {
     /// poll reports the error.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
-        let source = files.source(source::Input::Reader(Box::new(reader)), &info);
+        let source = files.source(name.clone(), source::Input::Reader(Box::new(reader)), &info);
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
@@ -248,7 +269,7 @@ impl Capture {
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
-        self.source = self.files.source(source::Input::Reader(Box::new(reader)), &self.info);
+        self.source = self.files.source(self.name.clone(), source::Input::Reader(Box::new(reader)), &self.info);
         self.window.begin_anew();
         (self.format, self.link, self.noted, self.paced) = (None, LinkType::ETHERNET, None, None);
     }
@@ -510,7 +531,11 @@ fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong>
         return Ok(Some((Format::Pcapng(Pcapng::default()), 0)));
     }
     if !classic::is_magic(*magic) {
-        return Err(Wrong::new(begins_with(magic), GIVE));
+        let refused = REFUSED.iter().find(|refused| magic.starts_with(refused.0));
+        return Err(match refused {
+            Some((_, name, advice)) => Wrong::new(format!("it is {name}"), advice),
+            None => Wrong::new(begins_with(magic), GIVE),
+        });
     }
     if head.len() < classic::HEADER_BYTES && !whole {
         return Ok(None);

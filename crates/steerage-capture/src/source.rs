@@ -162,6 +162,8 @@ pub(super) struct Source {
     packing: Packing,
     shared: Arc<Shared>,
     info: Arc<CaptureInfo>,
+    /// The name of the file in messages.
+    name: String,
     /// The number of bytes that were read from earlier files.
     before: u64,
 }
@@ -181,9 +183,9 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    pub(super) fn new(input: Input, shared: Arc<Shared>, info: Arc<CaptureInfo>) -> Self {
+    pub(super) fn new(name: String, input: Input, shared: Arc<Shared>, info: Arc<CaptureInfo>) -> Self {
         let before = info.bytes_read();
-        Self { input, packing: Packing::Unknown(Vec::new()), shared, info, before }
+        Self { input, packing: Packing::Unknown(Vec::new()), shared, info, name, before }
     }
 
     /// Returns true if the input is compressed.
@@ -267,12 +269,17 @@ impl Source {
             // From here on, the queue does not read the original input.
             pipe.waker = None;
         }
-        let info = Arc::clone(&self.info);
+        let (info, name) = (Arc::clone(&self.info), self.name.clone());
         let (done, outcome) = mpsc::channel();
         helper.begin(move || {
             let from = Waiting { input, info, output: output.as_fd() };
+            let unpacked = compression.unpack(head.chain(from), &mut &output).map(|ignored| {
+                if ignored > 0 {
+                    tracing::warn!("{name}: the last {ignored} bytes are not compressed data and were ignored");
+                }
+            });
             // If the queue was dropped, it receives no outcome.
-            let _ = done.send(compression.unpack(head.chain(from), &mut &output));
+            let _ = done.send(unpacked);
         })?;
         Ok(outcome)
     }

@@ -14,6 +14,7 @@ mod explain;
 mod export;
 mod export_collectors;
 mod export_restarts;
+mod failing;
 mod fanout;
 mod filters;
 mod flow_counts;

@@ -7,7 +7,7 @@ use pcap_parser::parse_pcap_header;
 
 use steerage::{
     LinkType,
-    device::{FrameHeader, Spot},
+    device::{FrameHeader, RecordForm, Spot},
 };
 
 use super::sift::Sifting;
@@ -18,12 +18,18 @@ use crate::filter::FileFilters;
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
-/// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in place.
+/// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
 /// The magic numbers for micro- and nanoseconds, as in a big-endian file. In a little-endian file,
 /// the bytes are reversed.
-const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
+const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
+
+/// The magic number of modified pcap, which some devices write, such as FRITZ!Box routers. Its times
+/// are in microseconds, and each record's header has 8 more bytes: the interface, the protocol and
+/// the packet type.
+const MODIFIED_MAGIC: u32 = 0xa1b2_cd34;
+const MODIFIED_BYTES: usize = 8;
 
 /// The supported versions: 2.4, used since 1998, and older versions, whose records have the same
 /// size.
@@ -73,13 +79,27 @@ pub(super) struct Classic {
     big_endian: bool,
     link: LinkType,
     lengths: Lengths,
+    /// The size of a record's header.
+    record_bytes: usize,
     /// The number of nanoseconds per unit of the fraction: 1 or 1000.
     nanos_a_fraction: u64,
 }
 
 impl Classic {
     pub(super) fn new(head: &[u8]) -> Result<Self, Wrong> {
-        let Ok((_, header)) = parse_pcap_header(head) else {
+        let is_modified = |magic: &[u8; 4]| {
+            u32::from_be_bytes(*magic) == MODIFIED_MAGIC || u32::from_le_bytes(*magic) == MODIFIED_MAGIC
+        };
+        let is_modified = head.first_chunk().is_some_and(is_modified);
+        // The rest of the file's header is the same.
+        let mut usual = head.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
+        if is_modified {
+            let is_big_endian = usual[0] == MODIFIED_MAGIC.to_be_bytes()[0];
+            let magic = if is_big_endian { MAGICS[0].to_be_bytes() } else { MAGICS[0].to_le_bytes() };
+            usual[..magic.len()].copy_from_slice(&magic);
+        }
+        let usual = if head.len() < HEADER_BYTES { head } else { &usual };
+        let Ok((_, header)) = parse_pcap_header(usual) else {
             let text = format!("the file ends {} bytes into its header of {HEADER_BYTES}", head.len());
             return Err(Wrong::new(text, CUT));
         };
@@ -97,6 +117,7 @@ impl Classic {
             big_endian,
             link,
             lengths,
+            record_bytes: RECORD_HEADER_BYTES + if is_modified { MODIFIED_BYTES } else { 0 },
             nanos_a_fraction: if header.is_nanosecond_precision() { 1 } else { 1000 },
         })
     }
@@ -109,6 +130,14 @@ impl Classic {
     /// Returns the link type of all packets in the file.
     pub(super) fn link(&self) -> LinkType {
         self.link
+    }
+
+    /// Returns the form of the records if the file can be read in place. Otherwise frames need a
+    /// [`FrameHeader`]: the lengths may be in another order, or the link type does not fit a slot.
+    pub(super) fn form(&self) -> Option<RecordForm> {
+        let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
+        let is_plain = has_usual_header && LinkType::READ.contains(&self.link);
+        is_plain.then(|| RecordForm::new(self.big_endian, self.has_nanos()))
     }
 
     pub(super) fn is_big_endian(&self) -> bool {
@@ -130,8 +159,8 @@ impl Classic {
 
     #[inline(never)]
     fn records(&self, walk: &mut Walk<'_>, mut sieve: impl Sieve, number: impl Fn([u8; 4]) -> u32) -> Stop {
-        let (until, mut met) = (walk.until, walk.met);
-        let stop = walk.push_each(|rest| {
+        let (until, mut met, record_bytes) = (walk.until, walk.met, self.record_bytes);
+        let stop = walk.push_each(self.form(), |rest| {
             let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
                 return Err(Stop::Short { needs: RECORD_HEADER_BYTES });
             };
@@ -143,7 +172,7 @@ impl Classic {
             if captured as usize > PACKET_BYTES_MAX {
                 return Err(Stop::Wrong(too_long(captured)));
             }
-            let needs = RECORD_HEADER_BYTES + captured as usize;
+            let needs = record_bytes + captured as usize;
             if rest.len() < needs {
                 return Err(Stop::Short { needs });
             }
@@ -153,7 +182,7 @@ impl Classic {
             // Some writers set the original length to 0. No frame is shorter than its captured
             // part, so the captured length is the lower bound.
             let wire_len = original.max(captured);
-            let Some(len) = sieve.wanted(&rest[RECORD_HEADER_BYTES..needs], self.link, wire_len)? else {
+            let Some(len) = sieve.wanted(&rest[record_bytes..needs], self.link, wire_len)? else {
                 met.filtered += 1;
                 return Ok(Found::Other { bytes: needs });
             };
@@ -163,7 +192,7 @@ impl Classic {
             met.packet_at(nanos);
             let header = FrameHeader { nanos, wire_len, link: self.link.0, interface: 0 };
             let behind = captured as usize - len;
-            Ok(Found::Packet { spot: Spot::new(RECORD_HEADER_BYTES, len, header), behind })
+            Ok(Found::Packet { spot: Spot::new(record_bytes, len, header), behind })
         });
         walk.met = met;
         stop

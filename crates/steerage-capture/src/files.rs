@@ -104,6 +104,11 @@ impl Files {
         self.shared.waker.as_deref()
     }
 
+    /// Returns true if files follow.
+    pub(super) fn are_left(&self) -> bool {
+        !self.to_come.is_empty()
+    }
+
     /// Starts the threads that unpack files and, if there are several files, open them.
     pub(super) fn start_threads(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() {
@@ -116,12 +121,12 @@ impl Files {
     /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
-        Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(input, info) }))
+        Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(name(&path), input, info) }))
     }
 
     /// Makes the source of an input's bytes.
-    pub(super) fn source(&self, input: Input, info: &Arc<CaptureInfo>) -> Source {
-        Source::new(input, Arc::clone(&self.shared), Arc::clone(info))
+    pub(super) fn source(&self, name: String, input: Input, info: &Arc<CaptureInfo>) -> Source {
+        Source::new(name, input, Arc::clone(&self.shared), Arc::clone(info))
     }
 
     fn open(&self, path: &Path) -> Result<Input, DeviceError> {
@@ -137,7 +142,11 @@ impl Files {
         // make that call.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
-        Ok(if is_file { Input::File(file) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
+        if is_file && path.as_os_str() == STANDARD_INPUT {
+            // The file may have been read in part, and other processes share the position.
+            return Ok(Input::Reader(Box::new(file)));
+        }
+        Ok(if is_file { Input::File(Arc::new(file)) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
     }
 }
 

@@ -98,6 +98,10 @@ impl CaptureInfo {
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(super) fn set_bytes_read(&self, bytes: u64) {
+        self.bytes_read.store(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn add_filtered(&self, packets: u64) {
         self.filtered.store(self.filtered() + packets, Ordering::Relaxed);
     }

@@ -2,14 +2,19 @@
 //! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
 //! docs/captures.md is the user's guide.
 //!
-//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks. The frames are handed over in
-//! these blocks, without a copy. (Mapping the file is no faster, see docs/performance.md. It would
-//! also kill the process if another process truncated the file.) A
-//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
-//! interface replaces the header of each record in place. A record that crosses the end of a piece
-//! is moved to the block of the next piece, or is read to its end in the same block. A block is
-//! filled again after handlers have released all of its frames. Until then a poll delivers nothing,
-//! but no packet is lost, because the device [can wait](steerage::device::Capabilities::can_wait).
+//! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
+//! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
+//! another process wants to change the file, a thread copies what handlers still use and returns the
+//! lease, and the queue goes on with read(2) at the same record. Files without a lease, pipes and
+//! pcapng files are read with read(2) from the beginning.
+//!
+//! read(2) fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are handed over in these
+//! blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the
+//! wire, link type and interface replaces the header of each record in place. A record that crosses
+//! the end of a piece is moved to the block of the next piece, or is read to its end in the same
+//! block. A block is filled again after handlers have released all of its frames. Until then a poll
+//! delivers nothing, but no packet is lost, because the device [can
+//! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
 //! a poll never unpacks data, whatever the file contains.
@@ -33,6 +38,7 @@ mod clock;
 mod encode;
 mod files;
 pub mod filter;
+mod in_place;
 mod info;
 mod inner;
 mod links;
@@ -79,6 +85,7 @@ pub use writer::StreamFailure;
 
 use classic::Classic;
 use files::{Files, Kinds, Open};
+use in_place::{WINDOW_BYTES, WINDOWS, Windows};
 use pace::Paced;
 use pcapng::Pcapng;
 use source::Source;
@@ -122,6 +129,27 @@ const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
 const CUT: &str = "the file was cut short, the packets before are sound";
+/// Formats that are recognised and not read: their first bytes, what they are, and advice.
+const REFUSED: [(&[u8], &str, &str); 16] = [
+    (b"\xfd7zX", "compressed by xz", "unpack it: xz -dc FILE | steerage count -"),
+    (b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
+    (b"\x02\x21\x4c\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
+    (b"BZh", "compressed by bzip2", "unpack it: bzip2 -dc FILE | steerage count -"),
+    (b"\x1f\x9d", "compressed by compress", "unpack it: gzip -dc FILE | steerage count -"),
+    (b"PK\x03\x04", "a zip archive", "unpack it: unzip -p FILE | steerage count -"),
+    (b"7z\xbc\xaf", "a 7z archive", "unpack it: 7z x -so FILE | steerage count -"),
+    (b"snoo", "a snoop capture", CONVERT),
+    (b"btsn", "a btsnoop capture", CONVERT),
+    (b"GMBU", "a capture of Microsoft's Network Monitor", CONVERT),
+    (b"RTSS", "a capture of Microsoft's Network Monitor", CONVERT),
+    (b"TRSN", "a capture of Sniffer", CONVERT),
+    (b"\xa1\xb2\x34\xcd", "a variant of pcap", CONVERT),
+    (b"\xcd\x34\xb2\xa1", "a variant of pcap", CONVERT),
+    (b"\xa1\x2b\x3c\x4d", "a variant of pcap", CONVERT),
+    (b"\x4d\x3c\x2b\xa1", "a variant of pcap", CONVERT),
+];
+const CONVERT: &str = "convert it: editcap -F pcapng FILE NEW.pcapng";
+
 const GIVE: &str = "give a pcap or pcapng file, as it is or packed by gzip or zstd";
 
 /// Opens a capture file as a device with one queue. `-` is standard input.
@@ -159,6 +187,8 @@ pub struct Capture {
     window: Window,
     /// The claim to the blocks, after the blocks were handed to the instance.
     claim: Option<Claim>,
+    /// The windows through which files are read in place.
+    windows: Option<Windows>,
     /// The format of the current file. `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
@@ -229,7 +259,7 @@ impl Capture {
     /// poll reports the error.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
-        let source = files.source(source::Input::Reader(Box::new(reader)), &info);
+        let source = files.source(name.clone(), source::Input::Reader(Box::new(reader)), &info);
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
@@ -239,7 +269,7 @@ impl Capture {
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
-        self.source = self.files.source(source::Input::Reader(Box::new(reader)), &self.info);
+        self.source = self.files.source(self.name.clone(), source::Input::Reader(Box::new(reader)), &self.info);
         self.window.begin_anew();
         (self.format, self.link, self.noted, self.paced) = (None, LinkType::ETHERNET, None, None);
     }
@@ -252,6 +282,7 @@ impl Capture {
             source: first.source,
             window: Window::new(),
             claim: None,
+            windows: None,
             format: None,
             link: LinkType::ETHERNET,
             noted: None,
@@ -322,6 +353,7 @@ impl Capture {
         let Some(lending) = lending else { return Err(self.no_blocks()) };
         let at = at.saturating_sub(lending.offset());
         let mut walk = Walk { lending, at, room, until, link, met: Met::NOTHING };
+        let was_known = self.format.is_some();
         let stop = match &mut self.format {
             Some(Format::Classic(classic)) => classic.walk(&mut walk, self.filters.as_mut()),
             Some(Format::Pcapng(pcapng)) => pcapng.walk(&mut walk, self.filters.as_mut()),
@@ -337,6 +369,9 @@ impl Capture {
         };
         let (met, link) = (walk.met, walk.link);
         self.window.walked_to(walk.lending.offset() + walk.at);
+        if !was_known {
+            self.go_on_in_place();
+        }
         if met.packets > 0 {
             self.take_note(&met, link, now);
         }
@@ -344,6 +379,15 @@ impl Capture {
             self.info.add_filtered(met.filtered);
         }
         Ok(stop)
+    }
+
+    /// Reads the rest of the file in place, if the format and the file allow that.
+    fn go_on_in_place(&mut self) {
+        let Some(Format::Classic(classic)) = &self.format else { return };
+        let (Some(windows), Some(file)) = (&self.windows, self.source.file()) else { return };
+        if let Some(file) = classic.form().and_then(|_| windows.lease(file)) {
+            self.window.go_on_in_place(file);
+        }
     }
 
     fn take_note(&mut self, met: &Met, link: Option<LinkType>, now: steerage::Timestamp) {
@@ -416,6 +460,9 @@ impl Capture {
                 Stop::Short { needs } => needs,
             };
             if self.window.ended() {
+                if let Some(Err(error)) = self.windows.as_ref().map(Windows::check) {
+                    return Err(files::unreadable(&self.file, false, self.source.offset(), error));
+                }
                 return self.end(needs);
             }
             if !std::mem::take(&mut may_read) {
@@ -447,12 +494,18 @@ impl RxQueue for Capture {
         if self.claim.is_some() {
             return Err(error(io::Error::other("its memory was given away before")).advise("open a queue once"));
         }
-        self.files.start_threads().map_err(|cause| {
-            let advice = "let it have two more threads";
-            DeviceError::new(&self.name, "start threads to open and unpack its files", cause).advise(advice)
-        })?;
-        let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
+        let thread_error = |cause| {
+            let advice = "let it have three more threads";
+            DeviceError::new(&self.name, "start threads to open, unpack and lease its files", cause).advise(advice)
+        };
+        let has_files = self.source.is_file() || self.files.are_left();
+        self.files.start_threads().map_err(thread_error)?;
+        let made = Blocks::map_with_windows((BLOCKS, BLOCK_BYTES), (WINDOWS, WINDOW_BYTES));
+        let (blocks, claim, windows) = made.map_err(|e| error(io::Error::other(e)))?;
         self.claim = Some(claim);
+        if has_files {
+            self.windows = Some(Windows::new(windows).map_err(thread_error)?);
+        }
         Ok(Opened::lending(blocks))
     }
 
@@ -478,7 +531,11 @@ fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong>
         return Ok(Some((Format::Pcapng(Pcapng::default()), 0)));
     }
     if !classic::is_magic(*magic) {
-        return Err(Wrong::new(begins_with(magic), GIVE));
+        let refused = REFUSED.iter().find(|refused| magic.starts_with(refused.0));
+        return Err(match refused {
+            Some((_, name, advice)) => Wrong::new(format!("it is {name}"), advice),
+            None => Wrong::new(begins_with(magic), GIVE),
+        });
     }
     if head.len() < classic::HEADER_BYTES && !whole {
         return Ok(None);

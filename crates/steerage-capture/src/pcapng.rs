@@ -91,7 +91,7 @@ impl Pcapng {
     #[inline(never)]
     fn blocks(&mut self, walk: &mut Walk<'_>, mut sieve: impl Sieve) -> Stop {
         let (until, mut link, mut met) = (walk.until, walk.link, walk.met);
-        let stop = walk.push_each(|rest| {
+        let stop = walk.push_each(None, |rest| {
             let block = self.block(rest)?;
             let bytes = block.len();
             let Some(Packet { at, len, header, bad_time }) = self.read(block).map_err(Stop::Wrong)? else {

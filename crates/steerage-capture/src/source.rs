@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,7 @@ pub(super) enum Got {
 /// The input in its stored form, which may be compressed.
 pub(super) enum Input {
     /// A file, from which a read never blocks.
-    File(File),
+    File(Arc<File>),
     /// A pipe, which may temporarily have no data.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
@@ -87,7 +87,7 @@ impl Drop for Pipe {
 impl Input {
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         match self {
-            Self::File(file) => read(file, to),
+            Self::File(file) => read(&mut &**file, to),
             Self::Pipe(pipe) => pipe.read(to),
             Self::Reader(reader) => read(reader, to),
         }
@@ -162,6 +162,8 @@ pub(super) struct Source {
     packing: Packing,
     shared: Arc<Shared>,
     info: Arc<CaptureInfo>,
+    /// The name of the file in messages.
+    name: String,
     /// The number of bytes that were read from earlier files.
     before: u64,
 }
@@ -181,9 +183,9 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    pub(super) fn new(input: Input, shared: Arc<Shared>, info: Arc<CaptureInfo>) -> Self {
+    pub(super) fn new(name: String, input: Input, shared: Arc<Shared>, info: Arc<CaptureInfo>) -> Self {
         let before = info.bytes_read();
-        Self { input, packing: Packing::Unknown(Vec::new()), shared, info, before }
+        Self { input, packing: Packing::Unknown(Vec::new()), shared, info, name, before }
     }
 
     /// Returns true if the input is compressed.
@@ -194,6 +196,32 @@ impl Source {
     /// Returns the number of bytes of the stored file that have been read.
     pub(super) fn offset(&self) -> u64 {
         self.info.bytes_read() - self.before
+    }
+
+    /// Returns true if the source is a file, compressed or not.
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self.input, Input::File(_))
+    }
+
+    /// Returns the file if the source is an uncompressed file.
+    pub(super) fn file(&self) -> Option<&Arc<File>> {
+        match (&self.input, &self.packing) {
+            (Input::File(file), Packing::Plain) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Records that the file was read up to this offset by other means.
+    pub(super) fn reached(&self, offset: u64) {
+        self.info.set_bytes_read(self.before + offset);
+    }
+
+    /// Makes the next read of a [file](Self::file) begin at this offset.
+    pub(super) fn seek(&mut self, offset: u64) -> io::Result<()> {
+        let Input::File(file) = &self.input else { return Ok(()) };
+        (&**file).seek(SeekFrom::Start(offset))?;
+        self.reached(offset);
+        Ok(())
     }
 
     /// Reads the available bytes. For the first read, `to` must have at least [`MAGIC_BYTES`].
@@ -241,12 +269,17 @@ impl Source {
             // From here on, the queue does not read the original input.
             pipe.waker = None;
         }
-        let info = Arc::clone(&self.info);
+        let (info, name) = (Arc::clone(&self.info), self.name.clone());
         let (done, outcome) = mpsc::channel();
         helper.begin(move || {
             let from = Waiting { input, info, output: output.as_fd() };
+            let unpacked = compression.unpack(head.chain(from), &mut &output).map(|ignored| {
+                if ignored > 0 {
+                    tracing::warn!("{name}: the last {ignored} bytes are not compressed data and were ignored");
+                }
+            });
             // If the queue was dropped, it receives no outcome.
-            let _ = done.send(compression.unpack(head.chain(from), &mut &output));
+            let _ = done.send(unpacked);
         })?;
         Ok(outcome)
     }

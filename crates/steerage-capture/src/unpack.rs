@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use super::{READ_BYTES, zstd};
 
@@ -29,21 +29,46 @@ impl Compression {
     }
 
     /// Unpacks all of `from`. Unpacked bytes are written before more input is read, except for the
-    /// window of zstd.
+    /// window of zstd. Returns the number of bytes after the compressed data, which are ignored:
+    /// the padding of a tape, for example, or a signature.
     ///
     /// # Errors
     /// An error of `from` or `to`, or an error in the compressed data.
-    pub(super) fn unpack(self, from: impl Read, to: &mut impl Write) -> io::Result<()> {
+    pub(super) fn unpack(self, from: impl Read, to: &mut impl Write) -> io::Result<u64> {
         let mut from = BufReader::with_capacity(READ_BYTES, from);
-        match self {
-            Self::Gzip => gunzip(from, to),
-            Self::Zstd => zstd::unpack(&mut from, to),
+        let mut parts = 0;
+        loop {
+            let mut start = Vec::with_capacity(MAGIC_BYTES);
+            from.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;
+            if start.is_empty() && parts > 0 {
+                return Ok(0);
+            }
+            if parts > 0 && !self.may_begin_with(&start) {
+                return Ok(start.len() as u64 + io::copy(&mut from, &mut io::sink())?);
+            }
+            let mut part = start.chain(&mut from);
+            match self {
+                Self::Gzip => gunzip(&mut part, to)?,
+                Self::Zstd => zstd::unpack(&mut part, to)?,
+            }
+            parts += 1;
+        }
+    }
+
+    /// Returns true if compressed data may begin with these up to [`MAGIC_BYTES`] bytes. If there
+    /// are fewer bytes, the input may have been cut within a magic number.
+    fn may_begin_with(self, start: &[u8]) -> bool {
+        match (self, start.first_chunk()) {
+            (Self::Gzip, _) => start.starts_with(&GZIP_MAGIC) || GZIP_MAGIC.starts_with(start),
+            (Self::Zstd, Some(magic)) => zstd::is_magic(*magic),
+            (Self::Zstd, None) => zstd::may_begin_with(start),
         }
     }
 }
 
+/// Unpacks one member of a gzip file.
 fn gunzip(from: impl BufRead, to: &mut impl Write) -> io::Result<()> {
-    let mut unpacker = MultiGzDecoder::new(from);
+    let mut unpacker = GzDecoder::new(from);
     let mut bytes = vec![0; READ_BYTES];
     loop {
         match unpacker.read(&mut bytes)? {

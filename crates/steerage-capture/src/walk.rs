@@ -4,7 +4,7 @@ use std::io;
 
 use steerage::{
     DeviceError, LinkType,
-    device::{Lending, Spot},
+    device::{Lending, RecordForm, Spot},
 };
 
 /// The position of a walk over records, and its results so far.
@@ -52,18 +52,23 @@ impl Met {
 impl Walk<'_> {
     /// Returns the bytes that the walk has not reached yet.
     #[inline(always)]
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        self.lending.bytes().get_mut(self.at..).unwrap_or_default()
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.lending.read().get(self.at..).unwrap_or_default()
     }
 
     /// Hands over consecutive frames, up to `room` frames. `next` returns the first item in the
-    /// remaining bytes, or the reason why there are no more frames.
+    /// remaining bytes, or the reason why there are no more frames. `form` is that of the records in
+    /// a file that can be read in place.
     #[inline(always)]
-    pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Found, Stop>) -> Stop {
+    pub(super) fn push_each(
+        &mut self,
+        form: Option<RecordForm>,
+        mut next: impl FnMut(&[u8]) -> Result<Found, Stop>,
+    ) -> Stop {
         let mut at = self.at;
-        let end = self.lending.push_each(self.room, no_place, |bytes| {
+        let end = self.lending.push_records(self.room, form, no_place, |bytes| {
             loop {
-                match next(bytes.get_mut(at..).unwrap_or_default())? {
+                match next(bytes.get(at..).unwrap_or_default())? {
                     Found::Packet { spot, behind } => return Ok(spot.further(std::mem::replace(&mut at, behind))),
                     Found::Other { bytes } => at += bytes,
                 }

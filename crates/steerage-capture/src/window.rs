@@ -5,8 +5,9 @@ use std::io;
 
 use steerage::device::{Blocks, Claim, FrameHeader};
 
+use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
-use super::{READ_BYTES, RECORD_BYTES_MAX};
+use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
 /// The smallest offset of bytes that are carried to another block. A frame header must fit in front
 /// of the first packet.
@@ -31,6 +32,8 @@ pub(super) struct Window {
     skip: u64,
     /// True after the end of the file.
     ended: bool,
+    /// The file, while it is read in place.
+    in_place: Option<InPlace>,
 }
 
 /// The smallest read at the end of a block. A smaller read is not worth the system call.
@@ -53,17 +56,26 @@ pub(super) enum Filled {
 
 impl Window {
     pub(super) fn new() -> Self {
-        let carry = Vec::with_capacity(RECORD_BYTES_MAX);
-        Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false }
+        Self::with_carry(Vec::with_capacity(RECORD_BYTES_MAX))
+    }
+
+    fn with_carry(carry: Vec<u8>) -> Self {
+        let (block, at, end) = (0, LEAD_BYTES, LEAD_BYTES);
+        Self { block, at, end, offset: 0, carry, skip: 0, ended: false, in_place: None }
     }
 
     pub(super) fn begin_anew(&mut self) {
-        let carry = std::mem::take(&mut self.carry);
-        *self = Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false };
+        *self = Self::with_carry(std::mem::take(&mut self.carry));
     }
 
     pub(super) fn begin_file(&mut self) {
-        (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);
+        (self.at, self.offset, self.skip, self.ended, self.in_place) = (self.end, 0, 0, false, None);
+    }
+
+    /// Goes on in place from the start of the window. The rest of the window is dropped, because
+    /// the same bytes follow in place.
+    pub(super) fn go_on_in_place(&mut self, file: InPlace) {
+        (self.at, self.in_place) = (self.end, Some(file));
     }
 
     /// Returns the block, and the window's start and end in the block.
@@ -116,9 +128,24 @@ impl Window {
         source: &mut Source,
         needs: usize,
     ) -> io::Result<Filled> {
-        let bytes = blocks.region().page_bytes();
-        let fits = self.at + needs <= bytes;
-        let others = || (0..blocks.count()).filter(|block| *block != self.block);
+        if let Some(file) = &mut self.in_place {
+            match file.step((blocks, claim), self.offset)? {
+                Step::Bytes { block, at, end } => {
+                    (self.block, self.at, self.end) = (block, at, end);
+                    source.reached(self.offset + (end - at) as u64);
+                    return Ok(Filled::Read);
+                }
+                Step::Later => return Ok(Filled::FramesOut),
+                Step::End => {
+                    // The last incomplete record is read again, and also bytes that follow by now.
+                    source.seek(self.offset)?;
+                    (self.at, self.in_place) = (self.end, None);
+                }
+            }
+        }
+        let bytes = BLOCK_BYTES;
+        let fits = self.block < BLOCKS && self.at + needs <= bytes;
+        let others = || (0..BLOCKS).filter(|block| *block != self.block);
         let late = || others().any(|block| blocks.out(block) > 0);
         let pays_here = || self.len() > CARRY_BYTES || (bytes - self.end >= READ_BYTES_MIN && late());
         let goes_on_here = fits && (self.end < READ_BYTES || pays_here());

@@ -33,21 +33,26 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     magic == MAGIC || magic & !0xf == SKIPPABLE_MAGIC
 }
 
-/// Unpacks all frames of `from`. If damaged data follows valid blocks, the bytes of the valid
-/// blocks are written before the error is returned.
+/// Returns true if these bytes are the beginning of a magic number.
+pub(super) fn may_begin_with(start: &[u8]) -> bool {
+    let is_skippable = start.first().is_none_or(|first| u32::from(first & 0xf0) == SKIPPABLE_MAGIC & 0xff)
+        && SKIPPABLE_MAGIC.to_le_bytes()[1..].starts_with(start.get(1..).unwrap_or_default());
+    is_skippable || MAGIC.to_le_bytes().starts_with(start)
+}
+
+/// Unpacks one frame of `from`. If damaged data follows valid blocks, the bytes of the valid blocks
+/// are written before the error is returned.
 pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
-    while !from.fill_buf()?.is_empty() {
-        // A reused decoder allocates the whole window at once, and supports at most 100 MiB. A new
-        // decoder allocates only as much as it unpacks.
-        let mut frame = FrameDecoder::new();
-        if !begin(&mut frame, from)? {
-            continue;
-        }
-        if let Err(error) = unpack_blocks(&mut frame, from, to) {
-            // The decoder returns the bytes of the window only after the last block.
-            let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
-            return write_unpacked(&mut frame, to).and(Err(error));
-        }
+    // A reused decoder allocates the whole window at once, and supports at most 100 MiB. A new
+    // decoder allocates only as much as it unpacks.
+    let mut frame = FrameDecoder::new();
+    if !begin(&mut frame, from)? {
+        return Ok(());
+    }
+    if let Err(error) = unpack_blocks(&mut frame, from, to) {
+        // The decoder returns the bytes of the window only after the last block.
+        let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
+        return write_unpacked(&mut frame, to).and(Err(error));
     }
     Ok(())
 }
@@ -69,9 +74,6 @@ fn begin(frame: &mut FrameDecoder, from: &mut impl BufRead) -> io::Result<bool> 
         Err(Failed::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
             let skipped = io::copy(&mut from.take(length.into()), &mut io::sink())?;
             return if skipped == length.into() { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
-        }
-        Err(Failed::ReadFrameHeaderError(ReadFrameHeaderError::BadMagicNumber(_))) => {
-            return Err(damaged("what follows is no frame"));
         }
         Err(error) => return Err(unpacking(error)),
     };

@@ -8,7 +8,7 @@ use crate::page_cache::QueuePages;
 use steerage_flow::offload::Offload;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
-use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, Spot, Tail};
+use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, RecordForm, Spot, Tail};
 
 pub use steerage_mem::Gather;
 
@@ -55,6 +55,30 @@ impl Filled {
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(FRAME_BYTES_MAX) as u64
+}
+
+/// The bytes on the wire of frames that are handed over in sequence.
+#[derive(Default)]
+struct OnTheWire {
+    counted: u64,
+    last: u64,
+}
+
+impl OnTheWire {
+    /// A frame is counted when the next frame is requested. After a frame outside of the bytes, no
+    /// next frame is requested.
+    #[inline(always)]
+    fn count<E>(&mut self, next: Result<Spot, E>) -> Result<Spot, E> {
+        self.counted += std::mem::take(&mut self.last);
+        let spot = next?;
+        self.last = on_the_wire(spot.wire_len() as usize);
+        Ok(spot)
+    }
+
+    #[inline(always)]
+    fn bytes(&self, has_last: bool) -> u64 {
+        if has_last { self.counted + self.last } else { self.counted }
+    }
 }
 
 /// Takes the frames that a poll received, and supplies pages for them.
@@ -367,6 +391,12 @@ impl Lending<'_> {
         self.tail.bytes()
     }
 
+    /// The bytes that have not been handed over yet, also of a window, which is read-only.
+    #[inline(always)]
+    pub fn read(&self) -> &[u8] {
+        self.tail.read()
+    }
+
     /// The offset in the block at which [`bytes`](Self::bytes) begins.
     #[inline(always)]
     pub fn offset(&self) -> usize {
@@ -393,17 +423,28 @@ impl Lending<'_> {
         outside: impl Fn() -> E,
         mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
     ) -> Option<E> {
-        // A frame is counted when the next frame is requested. After a frame outside of the bytes,
-        // no next frame is requested.
-        let (mut wire_bytes, mut last) = (0, 0);
-        let counted = |bytes: &mut [u8]| {
-            wire_bytes += std::mem::take(&mut last);
-            let spot = next(bytes)?;
-            last = on_the_wire(spot.wire_len() as usize);
-            Ok(spot)
-        };
+        let mut wire = OnTheWire::default();
+        let counted = |bytes: &mut [u8]| wire.count(next(bytes));
         let end = self.tail.lend_each(self.frames, count, outside, counted);
-        *self.wire_bytes += if end.is_none() { wire_bytes + last } else { wire_bytes };
+        *self.wire_bytes += wire.bytes(end.is_none());
+        end
+    }
+
+    /// Like [`push_each`](Self::push_each), for memory or a window to a file of records. In a window
+    /// nothing is written, and the 16 bytes before each frame are the header of a record of this
+    /// `form`. Without a form, frames of a window are `outside`.
+    #[inline(always)]
+    pub fn push_records<E>(
+        &mut self,
+        count: usize,
+        form: Option<RecordForm>,
+        outside: impl Fn() -> E,
+        mut next: impl FnMut(&[u8]) -> Result<Spot, E>,
+    ) -> Option<E> {
+        let mut wire = OnTheWire::default();
+        let counted = |bytes: &[u8]| wire.count(next(bytes));
+        let end = self.tail.lend_records(self.frames, count, form, outside, counted);
+        *self.wire_bytes += wire.bytes(end.is_none());
         end
     }
 

@@ -12,6 +12,10 @@
 //! record header before the next frame by a [`FrameHeader`](crate::FrameHeader). A pipe can fill a
 //! block in small pieces.
 //!
+//! Some blocks can be windows to a file instead of memory ([`FileWindows`]). Nobody writes to such a
+//! block. The record headers of the file stay in front of the frames, and are read when a handler
+//! needs them ([`RecordForm`](crate::RecordForm)).
+//!
 //! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to the
 //! blocks. Only code with the claim can write a block, read a block, or lend a frame from a block.
 //! A device hands its blocks over once. So no safe code, not even a device that wraps this device,
@@ -22,9 +26,12 @@
 //! turn. The owner collects finished frames only in every eighth poll, because the finished index
 //! is in a cache line that the worker writes.
 
+mod bus_error;
+mod lease;
 mod runs;
 mod shares;
 mod tail;
+mod windows;
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -35,8 +42,10 @@ use crate::page::{Completion, FRAME_BYTES_MAX, offset_of};
 use crate::region::{Owner, Region};
 use shares::Shares;
 
+pub use lease::LeasedFile;
 pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
+pub use windows::{FileWindows, Shown};
 
 /// The right to access the bytes of the [`Blocks`] that were created together with the claim.
 /// Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the blocks
@@ -83,6 +92,12 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
+    /// The number of blocks that are memory, and the number of bytes in each of them. Later blocks
+    /// are windows.
+    memory_blocks: usize,
+    memory_bytes: usize,
+    /// For each window, the number of bytes that can be read.
+    shown: Box<[u32]>,
     /// The maximum memory, in bytes.
     memory: usize,
     shares: Shares,
@@ -119,7 +134,9 @@ impl Blocks {
     fn of(region: Arc<Region>, memory: usize) -> (Self, Claim) {
         let claim = Claim { first: region.number_of(0) };
         let lent = vec![Lent::default(); region.pages()].into();
-        (Self { region, lent, memory, shares: Shares::default() }, claim)
+        let (memory_blocks, memory_bytes) = (region.pages(), region.page_bytes());
+        let (shown, shares) = (Box::default(), Shares::default());
+        (Self { region, lent, memory_blocks, memory_bytes, shown, memory, shares }, claim)
     }
 
     /// Creates `count` blocks of `block_bytes` bytes in memory that the caller mapped at `base`.
@@ -213,25 +230,34 @@ impl Blocks {
     }
 
     /// The part of `block` after the last lent frame, or the whole block while no frame is lent.
-    /// The caller may write this part and lend frames from it. `None` if the block does not exist,
-    /// or if `claim` is the claim to other blocks.
+    /// The caller may lend frames from this part, and may write this part unless the block is a
+    /// window. `None` if the block does not exist, or if `claim` is the claim to other blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
             return None;
         }
+        let end = self.end_of(block);
         let lent = self.lent.get_mut(block)?;
         lent.end = lent.writable_from();
         let number = self.region.number_of(block as u32);
-        let len = self.region.page_bytes() - lent.end as usize;
+        let len = end.checked_sub(lent.end as usize)?;
         let start = self.region.start_of(number, lent.end, len)?;
         // SAFETY: the span was checked, and no lent frame reaches into it (`end`). Frames are made
         // only through a `Tail` or by `lend`, which need `&mut self` like this function. So while
-        // the slice lives, no other code can reach these bytes, and a `Tail` gives up the bytes
-        // that it lends. The holder of the claim has promised that nothing else writes foreign
-        // memory.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
-        Some(Tail { bytes, number, lent })
+        // the tail lives, no other code can reach these bytes, and a `Tail` gives up the bytes that
+        // it lends. The holder of the claim has promised that nothing else writes foreign memory. A
+        // window is readable up to its end, and nobody writes it.
+        Some(unsafe { Tail::new(start, len, block < self.memory_blocks, number, lent) })
+    }
+
+    /// The end of the bytes in a block that can be read.
+    #[inline(always)]
+    fn end_of(&self, block: usize) -> usize {
+        if block < self.memory_blocks {
+            return self.memory_bytes;
+        }
+        self.shown.get(block - self.memory_blocks).map_or(0, |shown| *shown as usize)
     }
 
     /// The bytes of `block`, which the owner may read while frames of the block are lent. The
@@ -240,7 +266,7 @@ impl Blocks {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
         }
-        let len = self.region.page_bytes();
+        let len = self.end_of(block);
         match self.region.start_of(self.region.number_of(block as u32), 0, len) {
             // SAFETY: the span was checked. A `Tail` needs `&mut self`, so no code writes while
             // this is borrowed. For foreign memory, the promise is that of `tail`.
@@ -255,6 +281,9 @@ impl Blocks {
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
         let offset = offset_of(offset);
         if len > FRAME_BYTES_MAX || !self.are_claimed_by(claim) {
+            return None;
+        }
+        if (offset as usize).checked_add(len)? > self.end_of(block) {
             return None;
         }
         let lent = self.lent.get_mut(block)?;
@@ -392,7 +421,7 @@ mod tests {
             let mut next = spots.iter();
             let mut frames = Vec::new();
             let mut tail = together.tail(&claim_together, 1).unwrap();
-            let end = tail.lend_each(&mut frames, room, || "outside", |_| {
+            let end = tail.lend_records(&mut frames, room, None, || "outside", |_| {
                 let (at, len) = next.next().ok_or("no more")?;
                 Ok(Spot::new(*at, *len, HEADER))
             });

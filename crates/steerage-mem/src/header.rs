@@ -28,6 +28,9 @@ impl FrameHeader {
     /// frames. This crate does not interpret the record.
     pub const EXTRA_BYTES: usize = 16;
 
+    /// The value of `link` if only the frame's slot has the link type.
+    pub const LINK_IN_SLOT: u16 = u16::MAX;
+
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 

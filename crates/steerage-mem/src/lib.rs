@@ -75,7 +75,7 @@ mod sync;
 
 pub use admission::Admission;
 pub use bits::Bits;
-pub use blocks::{Blocks, Claim, Homecoming, Spot, Tail};
+pub use blocks::{Blocks, Claim, FileWindows, Homecoming, LeasedFile, Shown, Spot, Tail};
 pub use chain::{SEGMENTS_MAX, Segments, SegmentsMut};
 pub use fit::Fit;
 pub use gather::Gather;
@@ -87,7 +87,7 @@ pub use kept::{Kept, KeptPages};
 pub use mapping::{Backing, RegionError};
 pub use memory::Memory;
 pub use outbox::Outbox;
-pub use page::{Completion, FRAME_BYTES_MAX, Page};
+pub use page::{Completion, FRAME_BYTES_MAX, Page, RecordForm};
 pub use posted::Posted;
 pub use region::{Part, Region, part_ends};
 pub use ring_table::{RingTable, RingsInUse};

@@ -77,7 +77,7 @@ impl Memory {
         let before = slot.has_header().then(|| slot.before(FrameHeader::BYTES))??;
         // SAFETY: the caller's promise; it covers the bytes before the frame.
         let bytes = unsafe { self.slice(&before) };
-        bytes.first_chunk().copied().map(FrameHeader::from_bytes)
+        bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
     /// The bytes before the header of the slot's frame, if the device wrote some and they lie
@@ -106,7 +106,7 @@ impl Memory {
                 // promise, which covers the bytes before the frame.
                 let bytes = unsafe { std::slice::from_raw_parts(start, BYTES + slot.len()) };
                 if let Some((header, frame)) = bytes.split_first_chunk() {
-                    return (Some(FrameHeader::from_bytes(*header)), frame);
+                    return (Some(slot.header_of(*header)), frame);
                 }
             }
         }
@@ -196,12 +196,12 @@ impl Memory {
     }
 
     /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call this function for a
-    /// whole batch before reading the first frame. A lent frame is not prefetched: its device has
-    /// just written the frame, so the frame is already in the cache.
+    /// whole batch before reading the first frame. A lent frame is prefetched only if it lies in
+    /// a file. Other devices have just written the frame, so the frame is already in the cache.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);
-        if !frame.is_lent() {
+        if !frame.is_lent() || frame.is_record() {
             prefetch_read(bytes.as_ptr());
         }
         bytes

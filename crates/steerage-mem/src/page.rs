@@ -1,6 +1,8 @@
 //! The tokens of the path: [`Page`], the right to write a page, and [`Completion`], a page that a
 //! device has filled.
 
+use crate::header::FrameHeader;
+
 /// The longest frame that a slot can describe, in bytes. The length field has 20 bits.
 pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 
@@ -19,6 +21,12 @@ const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
 /// An [extra record](crate::FrameHeader::EXTRA_BYTES) is before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
+
+/// The 16 bytes before the frame are the header of a record in a capture file, in the byte order
+/// and with the resolution of the next two flags: see [`RecordForm`].
+const RECORD: u32 = 1 << (LEN_BITS + 5);
+const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
+const NANOS: u32 = 1 << (LEN_BITS + 7);
 
 /// The kind of header with which the frame begins: four bits, whose meaning the path defines.
 const LINK_SHIFT: u32 = 28;
@@ -97,6 +105,17 @@ impl Slot {
         self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == HEADED | u32::from(link) << LINK_SHIFT
     }
 
+    /// The header that these bytes before the frame contain.
+    #[inline(always)]
+    pub(crate) fn header_of(&self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
+        if self.len_flags & RECORD == 0 { FrameHeader::from_bytes(bytes) } else { self.form().header_of(bytes) }
+    }
+
+    #[inline(always)]
+    fn form(&self) -> RecordForm {
+        RecordForm(self.len_flags & (BIG_ENDIAN | NANOS))
+    }
+
     #[inline(always)]
     pub(crate) fn is_chained(&self) -> bool {
         self.len_flags & CHAINED != 0
@@ -159,6 +178,38 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn link(&self) -> u8 {
         (self.len_flags >> LINK_SHIFT) as u8
+    }
+}
+
+/// The form of the records in a capture file: 16 bytes with seconds, fraction, captured length and
+/// original length, 4 bytes each, and then the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordForm(u32);
+
+impl RecordForm {
+    /// Records in big-endian or little-endian byte order, with fractions in nanoseconds or
+    /// microseconds.
+    pub fn new(big_endian: bool, nanos: bool) -> Self {
+        Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
+    }
+
+    /// The header of a frame whose record begins with these bytes. The link type is
+    /// [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT), because the record does not contain it.
+    #[inline(always)]
+    pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
+        let word = |at: usize| {
+            let word = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            if self.0 & BIG_ENDIAN == 0 { word } else { word.swap_bytes() }
+        };
+        let nanos_a_fraction = if self.0 & NANOS == 0 { 1000 } else { 1 };
+        FrameHeader {
+            // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in nanoseconds.
+            nanos: u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * nanos_a_fraction,
+            // Some writers set the original length to 0, and no frame is shorter than its captured part.
+            wire_len: word(12).max(word(8)),
+            link: FrameHeader::LINK_IN_SLOT,
+            interface: 0,
+        }
     }
 }
 
@@ -253,6 +304,19 @@ impl Completion {
     pub fn with_header(mut self) -> Self {
         self.0.len_flags |= HEADED;
         self
+    }
+
+    /// Records that the bytes before the frame are the header of a record in a capture file.
+    #[inline(always)]
+    pub(crate) fn with_record(mut self, form: RecordForm) -> Self {
+        self.0.len_flags |= HEADED | RECORD | form.0;
+        self
+    }
+
+    /// Whether the frame lies in a file, which no device has just written.
+    #[inline(always)]
+    pub(crate) fn is_record(&self) -> bool {
+        self.0.len_flags & RECORD != 0
     }
 
     /// Records that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the

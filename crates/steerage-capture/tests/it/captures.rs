@@ -2,6 +2,7 @@
 //! captures that are complete, cut or damaged.
 
 use std::fs;
+use std::io;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,7 @@ use steerage_capture::{self as capture, BLOCK_BYTES, BLOCKS, Capture, PACKET_BYT
 use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
-use steerage_fixtures::queues::{POLLS_MAX, drain};
+use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 #[test]
 fn real_captures_hold_what_tshark_finds() {
@@ -65,6 +66,52 @@ fn both_byte_orders_and_both_resolutions() {
             assert_eq!(wire_bytes, packets.iter().map(|packet| packet.len() as u64 + 4).sum::<u64>());
             fs::remove_file(path).unwrap();
         }
+    }
+}
+
+/// Modified pcap, as FRITZ!Box routers write it: eight more bytes in each record's header. editcap
+/// confirms the packets if it is installed.
+#[test]
+fn modified_pcap_is_read() {
+    let packets = packets_of([60, 0, 1500, 61]);
+    for big_endian in [false, true] {
+        let mut bytes = pcap(big_endian, 0xa1b2_cd34, &[]);
+        for packet in &packets {
+            let len = packet.len() as u32;
+            bytes.extend([words(big_endian, &[1, 2, len, len + 4, 7, 0x0800_0400]), packet.clone()].concat());
+        }
+        let path = temporary("modified.pcap", &bytes);
+        let all = drain_headed(Box::new(Capture::open(&path).unwrap()));
+        assert!(all.iter().all(|(header, _)| header.is_some_and(|header| header.nanos == 1_000_002_000)));
+        let frames: Vec<Vec<u8>> = all.into_iter().map(|(_, frame)| frame).collect();
+        assert_eq!(frames, packets);
+        let to = temporary("modified.pcapng", b"");
+        if let Ok(status) = Command::new("editcap").args(["-F", "pcapng"]).args([&path, &to]).status() {
+            assert!(status.success());
+            assert_eq!(drain(Box::new(Capture::open(&to).unwrap())).0, packets);
+        }
+        fs::remove_file(path).unwrap();
+        fs::remove_file(to).unwrap();
+    }
+}
+
+#[test]
+fn refused_formats_are_named_with_the_command_that_converts_them() {
+    let rows: [(&[u8], &str); 8] = [
+        (b"\xfd7zXZ\0", "it is compressed by xz; unpack it: xz -dc FILE | steerage count -"),
+        (b"\x04\x22\x4d\x18\x64", "it is compressed by lz4; unpack it: lz4 -dc FILE | steerage count -"),
+        (b"BZh91AY", "it is compressed by bzip2; unpack it: bzip2 -dc FILE | steerage count -"),
+        (b"\x1f\x9d\x90", "it is compressed by compress; unpack it: gzip -dc FILE | steerage count -"),
+        (b"PK\x03\x04", "it is a zip archive; unpack it: unzip -p FILE | steerage count -"),
+        (b"snoop\0\0\0", "it is a snoop capture; convert it: editcap -F pcapng FILE NEW.pcapng"),
+        (b"btsnoop\0", "it is a btsnoop capture; convert it: editcap -F pcapng FILE NEW.pcapng"),
+        (b"\xa1\xb2\x34\xcd", "it is a variant of pcap; convert it: editcap -F pcapng FILE NEW.pcapng"),
+    ];
+    for (bytes, expected) in rows {
+        let error = error_of("refused", &[bytes, &[0; 40]].concat());
+        assert!(error.ends_with(&format!("cannot read the capture at byte 0: {expected}")), "{error}");
+        let by_pipe = read_bytes(&[bytes, &[0; 40]].concat()).1.unwrap_err().to_string();
+        assert!(by_pipe.ends_with(expected), "{by_pipe}");
     }
 }
 
@@ -179,8 +226,8 @@ fn huge_blocks_are_passed_over() {
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);
-    let path = temporary("held.pcap", &pcap(false, MAGICS[0], &packets));
-    let mut tester = QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap();
+    let file = io::Cursor::new(pcap(false, MAGICS[0], &packets));
+    let mut tester = QueueTester::new(Box::new(Capture::from_reader("held", file))).unwrap();
     let mut all: Vec<Vec<u8>> = Vec::new();
     tester.hold_frames();
     let mut idle = 0;
@@ -200,7 +247,6 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
         }
     }
     assert!(all == packets);
-    fs::remove_file(path).unwrap();
 }
 
 /// For every prefix of a capture, reading ends, and delivers the complete packets before the cut.

@@ -138,15 +138,39 @@ fn errors_say_what_is_wrong() {
     let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
     *sum.last_mut().unwrap() ^= 1;
     assert!(error("sum.zst", &sum).contains("does not match its checksum"));
-    // A frame with a window of 3.75 TiB, a frame with an unknown dictionary, and bytes that are not
-    // a frame.
+    // A frame with a window of 3.75 TiB, and a frame with an unknown dictionary.
     let wide = error("wide.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0xff, 1, 0, 0]);
     assert!(wide.contains("zstd: it needs a window of 4123168604160 bytes, more than 134217728: unpack it"), "{wide}");
     let dictionary = error("dictionary.zst", &[0x28, 0xb5, 0x2f, 0xfd, 1, 0, 7, 1, 0, 0]);
     assert!(dictionary.contains("zstd: it was packed with dictionary 7: unpack it with zstd -dc -D "), "{dictionary}");
     assert!(!wide.contains("damaged") && !dictionary.contains("damaged"));
-    let after = [zstd(&pcap(false, MAGICS[0], &packets_of([60]))), b"garbage".to_vec()].concat();
-    assert!(error("after.zst", &after).contains("what follows is no frame"));
+}
+
+/// The padding of a tape, a signature, or anything else after compressed data. gzip(1) and tshark
+/// ignore such bytes too.
+#[test]
+fn bytes_after_compressed_data_are_ignored() {
+    let packets = packets_of([60, 61]);
+    let bytes = pcap(false, MAGICS[0], &packets);
+    let (half, rest) = bytes.split_at(50);
+    // The end of a BGZF file is an empty member.
+    let bgzf = [gzip(half), gzip(rest), gzip(&[])].concat();
+    for (name, packed) in [("gz", gzip(&bytes)), ("bgzf", bgzf), ("zst", zstd(&bytes))] {
+        for after in [&[0; 1][..], &[0; 100_000], b"-", b"-----BEGIN PGP SIGNATURE-----", &[0x1f, 0x8c, 8, 0, 0]] {
+            let (frames, end) = read(&format!("after.{name}"), &[&packed, after].concat());
+            assert!(end.is_ok(), "{name}: {end:?}");
+            assert_eq!(frames, packets, "{name}");
+        }
+    }
+    // The beginning of a further part is the sign of a cut.
+    for (name, part) in [("gz", gzip(&[])), ("zst", zstd(&[])), ("skippable.zst", b"\x51\x2a\x4d\x18".to_vec())] {
+        let whole = if name == "gz" { gzip(&bytes) } else { zstd(&bytes) };
+        for len in 1..4 {
+            let (frames, end) = read(&format!("cut-part.{name}"), &[&whole, &part[..len]].concat());
+            assert!(end.unwrap_err().to_string().contains("the file ends before what is packed in it"), "{name} {len}");
+            assert_eq!(frames, packets, "{name}");
+        }
+    }
 }
 
 /// Windows of 64 MiB and 128 MiB, and a dictionary. The files were made with `zstd` and are part of

@@ -10,4 +10,5 @@ mod common;
 mod filters;
 mod filters_files;
 mod flows;
+mod in_place;
 mod lent;

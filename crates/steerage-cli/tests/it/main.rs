@@ -15,6 +15,7 @@ mod export;
 mod export_collectors;
 mod export_rate;
 mod export_restarts;
+mod failing;
 mod fanout;
 mod filters;
 mod flow_counts;

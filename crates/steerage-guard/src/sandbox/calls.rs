@@ -116,7 +116,7 @@ const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::
 
 /// Commands for the flags of a descriptor and the size of a pipe. These commands neither duplicate
 /// a descriptor nor make the kernel send a signal, unlike F_SETOWN, F_SETSIG, F_SETLEASE and
-/// F_NOTIFY.
+/// F_NOTIFY. Threads that open files may also use some of the latter commands: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -128,6 +128,15 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
+/// Leases of files, which make the kernel send SIGURG to this process only: F_SETOWN is not allowed.
+const LEASES: Only = Only::Pairs(&[
+    (F_SETSIG, flag(libc::SIGURG)),
+    (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
+    (flag(libc::F_SETLEASE), flag(libc::F_UNLCK)),
+    (flag(libc::F_GETLEASE), 0),
+]);
+/// From asm-generic/fcntl.h.
+const F_SETSIG: u64 = 10;
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
 /// The socket options that devices read while they receive: drops and errors.
@@ -284,6 +293,7 @@ const FILES: &[Call] = &[
     any(Sysno::faccessat2),
     any(Sysno::fallocate),
     only(Sysno::fcntl, DUPLICATE),
+    only(Sysno::fcntl, LEASES),
     any(Sysno::flock),
     any(Sysno::fstatfs),
     any(Sysno::getcwd),

@@ -2,29 +2,59 @@
 
 use super::Lent;
 use crate::header::FrameHeader;
-use crate::page::{Completion, FRAME_BYTES_MAX};
+use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
+use crate::region::prefetch_read;
 
-/// The part of a block that may still be written, and from which frames may still be lent.
+/// In a file, the record this many records ahead is prefetched, if the records before it are as long
+/// as the current record. The distance is at least [`BYTES_AHEAD`], because several short records
+/// share a cache line.
+const RECORDS_AHEAD: usize = 4;
+const BYTES_AHEAD: usize = 2048;
+
+/// The part of a block that may still be written, and from which frames may still be lent. The tail
+/// of a [window](super::FileWindows) is read-only.
 #[derive(Debug)]
 pub struct Tail<'a> {
-    pub(super) bytes: &'a mut [u8],
-    pub(super) number: u32,
-    pub(super) lent: &'a mut Lent,
+    start: *mut u8,
+    len: usize,
+    writable: bool,
+    number: u32,
+    lent: &'a mut Lent,
+}
+
+impl<'a> Tail<'a> {
+    /// # Safety
+    /// `len` bytes at `start` are readable for `'a`, and no other code writes them or lends frames
+    /// from them. If `writable` is true, no other code reads them either.
+    #[inline(always)]
+    pub(super) unsafe fn new(start: *mut u8, len: usize, writable: bool, number: u32, lent: &'a mut Lent) -> Self {
+        Self { start, len, writable, number, lent }
+    }
 }
 
 impl Tail<'_> {
-    /// The bytes that have not been lent yet.
+    /// The bytes that have not been lent yet. Empty for a window, which is read-only.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
-        self.bytes
+        if !self.writable {
+            return &mut [];
+        }
+        // SAFETY: by `new`, no other code reaches these bytes while the tail lives.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    /// The bytes that have not been lent yet, also of a window.
+    #[inline(always)]
+    pub fn read(&self) -> &[u8] {
+        // SAFETY: by `new`, these bytes are readable, and only `bytes` of this tail writes them.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
     /// The part of this tail up to the byte with the number `end` of the block.
     #[inline]
     #[must_use]
     pub fn up_to(mut self, end: usize) -> Self {
-        let len = end.saturating_sub(self.offset()).min(self.bytes.len());
-        self.bytes = &mut std::mem::take(&mut self.bytes)[..len];
+        self.len = end.saturating_sub(self.offset()).min(self.len);
         self
     }
 
@@ -39,9 +69,11 @@ impl Tail<'_> {
     /// are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
-        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len() && len <= FRAME_BYTES_MAX)?;
+        let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;
         let frames = self.lent.frames.checked_add(1)?;
-        self.bytes = &mut std::mem::take(&mut self.bytes)[end..];
+        // SAFETY: `end` is at most `len`, as checked.
+        self.start = unsafe { self.start.add(end) };
+        self.len -= end;
         let offset = self.lent.end + at as u32;
         *self.lent = Lent { frames, end: self.lent.end + end as u32 };
         Some(Completion::lent(self.number, offset, len))
@@ -102,7 +134,8 @@ impl Tail<'_> {
     /// Lends up to `count` frames in sequence, and appends them to `frames`. `next` gets the bytes
     /// of the tail, and returns the position of the next frame in these bytes. An error of `next`
     /// ends the loop and is returned. If a position does not lie within the bytes, or the frame is
-    /// longer than [`FRAME_BYTES_MAX`], `outside` creates the error.
+    /// longer than [`FRAME_BYTES_MAX`], or the block is a window, `outside` creates the error. The
+    /// header of each frame is written before the frame.
     ///
     /// The result equals that of many calls of [`lend`](Self::lend), but the state that changes for
     /// each frame stays in registers.
@@ -114,23 +147,77 @@ impl Tail<'_> {
         outside: impl Fn() -> E,
         mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
     ) -> Option<E> {
+        if !self.writable {
+            return Some(outside());
+        }
+        // SAFETY: the bytes are those of a writable tail, and nothing else accesses them during the
+        // call.
+        let next = |start, len| next(unsafe { std::slice::from_raw_parts_mut(start, len) });
+        self.lend_all(frames, count, None, outside, next)
+    }
+
+    /// Like [`lend_each`](Self::lend_each), for memory or a window to a file of records. In a window,
+    /// the 16 bytes before each frame are a record's header of this `form`, and stay as they are.
+    /// Without a form, no frame of a window is lent.
+    #[inline(always)]
+    pub fn lend_records<E>(
+        &mut self,
+        frames: &mut Vec<Completion>,
+        count: usize,
+        form: Option<RecordForm>,
+        outside: impl Fn() -> E,
+        mut next: impl FnMut(&[u8]) -> Result<Spot, E>,
+    ) -> Option<E> {
+        if !self.writable && form.is_none() {
+            return Some(outside());
+        }
+        // SAFETY: the bytes are those of the tail, and nothing writes them during the call.
+        let next = |start: *mut u8, len| next(unsafe { std::slice::from_raw_parts(start, len) });
+        self.lend_all(frames, count, form.filter(|_| !self.writable), outside, next)
+    }
+
+    /// With a `form`, the header of each frame is its record's. Otherwise the tail is writable, and
+    /// the header is written. `next` gets the start and the length of the tail.
+    #[inline(always)]
+    fn lend_all<E>(
+        &mut self,
+        frames: &mut Vec<Completion>,
+        count: usize,
+        form: Option<RecordForm>,
+        outside: impl Fn() -> E,
+        mut next: impl FnMut(*mut u8, usize) -> Result<Spot, E>,
+    ) -> Option<E> {
         frames.reserve(count);
         let first = frames.len();
-        let bytes = std::mem::take(&mut self.bytes);
-        let lent = *self.lent;
-        let mut under_way = UnderWay { bytes, lent, first, lent_now: 0, frames, tail: self };
-        let number = under_way.tail.number;
+        let (start, len, number) = (self.start, self.len, self.number);
+        let mut under_way = UnderWay { start, len, lent: *self.lent, first, lent_now: 0, frames, tail: self };
         while under_way.lent_now < count {
-            let Spot { at, len, header, hash, .. } = match next(under_way.bytes) {
+            let Spot { at, len, header, hash, .. } = match next(under_way.start, under_way.len) {
                 Ok(spot) => spot,
                 Err(end) => return Some(end),
             };
-            let end = at.checked_add(len).filter(|end| *end <= under_way.bytes.len() && len <= FRAME_BYTES_MAX);
-            let to = end.and_then(|_| under_way.bytes.get_mut(..at)?.last_chunk_mut());
-            let (Some(end), Some(to)) = (end, to) else { return Some(outside()) };
-            *to = FrameHeader::bytes_of(header);
-            under_way.bytes = &mut std::mem::take(&mut under_way.bytes)[end..];
-            let mut frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
+            let end = at.checked_add(len).filter(|end| *end <= under_way.len && len <= FRAME_BYTES_MAX);
+            let (Some(end), true) = (end, at >= FrameHeader::BYTES) else { return Some(outside()) };
+            let frame = Completion::lent(number, under_way.lent.end + at as u32, len);
+            let mut frame = match form {
+                Some(form) => {
+                    let ahead = (end * RECORDS_AHEAD).max(BYTES_AHEAD);
+                    prefetch_read(under_way.start.wrapping_add(ahead));
+                    frame.with_record(form)
+                }
+                None => {
+                    // SAFETY: the tail is writable, and the header lies between its start and the
+                    // frame, as checked. `next` has returned its bytes.
+                    unsafe {
+                        let to = under_way.start.add(at - FrameHeader::BYTES).cast();
+                        *to = FrameHeader::bytes_of(header);
+                    }
+                    frame.with_header()
+                }
+            };
+            // SAFETY: `end` is at most `len`, as checked.
+            under_way.start = unsafe { under_way.start.add(end) };
+            under_way.len -= end;
             if let Some(hash) = hash {
                 frame.set_hash(hash);
             }
@@ -144,7 +231,8 @@ impl Tail<'_> {
 
 /// The state that [`Tail::lend_each`] writes back even if it panics, to count every lent frame.
 struct UnderWay<'t, 'a> {
-    bytes: &'a mut [u8],
+    start: *mut u8,
+    len: usize,
     lent: Lent,
     first: usize,
     lent_now: usize,
@@ -167,7 +255,7 @@ impl Drop for UnderWay<'_, '_> {
     fn drop(&mut self) {
         // SAFETY: this number of entries has been written.
         unsafe { self.frames.set_len(self.first + self.lent_now) };
-        self.tail.bytes = std::mem::take(&mut self.bytes);
+        (self.tail.start, self.tail.len) = (self.start, self.len);
         *self.tail.lent = self.lent;
     }
 }

@@ -125,7 +125,7 @@ impl Hand<'_> {
                 // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, BYTES + len) };
                 let parts = all.split_first_chunk();
-                parts.is_some_and(|(header, frame)| read(nth, frame, FrameHeader::from_bytes(*header)))
+                parts.is_some_and(|(header, frame)| read(nth, frame, slot.header_of(*header)))
             });
             if !done {
                 others |= 1 << nth;

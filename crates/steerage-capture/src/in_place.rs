@@ -1,0 +1,191 @@
+//! Reads a file in place: in the pages of the page cache, without a copy.
+//!
+//! The file is mapped piece by piece, but only while the kernel grants a read lease. A thread takes
+//! the leases and returns them when another process wants to change a file. The queue then goes on
+//! with read(2) at the same record, and so it does at the end of the file.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use steerage::device::{Blocks, Claim, FileWindows, LeasedFile, Shown};
+use steerage_guard::capabilities;
+
+use super::opener::gone;
+use super::{BLOCKS, RECORD_BYTES_MAX};
+
+/// The size of a window to a file, in bytes. Changing the window takes two system calls and costs
+/// the processor its address translations, so windows are large. Other processes wait for a file
+/// until its windows are copied, so windows are not larger.
+pub(super) const WINDOW_BYTES: usize = 32 << 20;
+
+/// The number of windows. While frames of some windows are still in use, reading goes on in others.
+pub(super) const WINDOWS: usize = 4;
+
+/// The number of bytes that one poll makes readable. For files that are in memory, this takes less
+/// than 30 us. For other files, the poll waits for the disk.
+const STEP_BYTES: usize = 256 << 10;
+
+/// Pages have at most 64 KiB, and a mapping begins at a page.
+const ALIGNMENT: u64 = 64 << 10;
+
+/// The time between two checks whether other processes wait for files.
+const LOOK: Duration = Duration::from_millis(50);
+
+const _: () = assert!(WINDOW_BYTES >= 2 * (RECORD_BYTES_MAX + ALIGNMENT as usize), "a record fits after the start");
+const _: () = assert!(STEP_BYTES >= 2 * ALIGNMENT as usize, "a step reaches beyond the first record");
+
+/// The windows of a queue, and the thread that has the leases of the files.
+#[derive(Debug)]
+pub(super) struct Windows {
+    windows: Arc<FileWindows>,
+    requests: Sender<Request>,
+}
+
+type Request = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
+
+impl Windows {
+    /// Starts the thread. The thread has no capabilities.
+    pub(super) fn new(windows: FileWindows) -> io::Result<Self> {
+        let windows = Arc::new(windows);
+        let (requests, to_do) = mpsc::channel::<Request>();
+        let (started, outcome) = mpsc::channel();
+        let ours = Arc::clone(&windows);
+        thread::Builder::new().name("lease".to_owned()).spawn(move || {
+            if started.send(capabilities::drop_all().map_err(io::Error::other)).is_err() {
+                return;
+            }
+            let mut has_files = false;
+            loop {
+                let request = match has_files {
+                    true => to_do.recv_timeout(LOOK),
+                    false => to_do.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
+                match request {
+                    // If the queue was dropped, it receives no lease.
+                    Ok((file, to)) => drop(to.send(ours.lease(file))),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+                has_files = ours.serve();
+            }
+        })?;
+        outcome.recv().unwrap_or_else(|_| Err(gone()))?;
+        Ok(Self { windows, requests })
+    }
+
+    /// Requests a lease for the file. `None` if the file has to be read by read(2).
+    pub(super) fn lease(&self, file: &Arc<File>) -> Option<InPlace> {
+        let (to, lease) = mpsc::channel();
+        self.requests.send((Arc::clone(file), to)).ok()?;
+        let file = lease.recv().ok()??;
+        Some(InPlace { windows: Arc::clone(&self.windows), file, window: None, is_last: false })
+    }
+
+    /// # Errors
+    /// If bytes were lost: see [`FileWindows::have_failed`].
+    pub(super) fn check(&self) -> io::Result<()> {
+        check(&self.windows)
+    }
+}
+
+fn check(windows: &FileWindows) -> io::Result<()> {
+    if windows.have_failed() {
+        return Err(io::Error::other(
+            "the kernel removed a part of the file from memory and could not read it again, so some packets were \
+             handled as zeros",
+        ));
+    }
+    Ok(())
+}
+
+/// A file that is read in place.
+#[derive(Debug)]
+pub(super) struct InPlace {
+    windows: Arc<FileWindows>,
+    file: Arc<LeasedFile>,
+    /// The current window.
+    window: Option<Shows>,
+    /// True if the file cannot be read in place beyond the current window.
+    is_last: bool,
+}
+
+/// The part of a file in a window.
+#[derive(Clone, Copy, Debug)]
+struct Shows {
+    window: usize,
+    /// The offset of the window's first byte in the file.
+    from: u64,
+    /// The number of readable bytes.
+    bytes: usize,
+}
+
+/// The outcome of [`InPlace::step`].
+pub(super) enum Step {
+    /// The bytes from `at` to `end` of the block can be read.
+    Bytes { block: usize, at: usize, end: usize },
+    /// All windows have frames that handlers still hold, or the windows are being copied.
+    Later,
+    /// The rest of the file has to be read by read(2).
+    End,
+}
+
+impl InPlace {
+    /// Makes more bytes readable, for the record at `offset` of the file.
+    ///
+    /// # Errors
+    /// As [`Windows::check`].
+    pub(super) fn step(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> io::Result<Step> {
+        check(&self.windows)?;
+        let shows = match self.window {
+            Some(shows) => shows,
+            None => match self.begin_window((blocks, claim), offset) {
+                Ok(shows) => shows,
+                Err(step) => return Ok(step),
+            },
+        };
+        match self.windows.extend((blocks, claim), shows.window, STEP_BYTES) {
+            Shown::Bytes(0) if shows.from + shows.bytes as u64 >= self.file.bytes() => self.is_last = true,
+            Shown::Bytes(0) => {
+                self.window = None;
+                return self.step((blocks, claim), offset);
+            }
+            Shown::Bytes(more) => {
+                let shows = Shows { bytes: shows.bytes + more, ..shows };
+                self.window = Some(shows);
+                let at = (offset - shows.from) as usize;
+                return Ok(Step::Bytes { block: BLOCKS + shows.window, at, end: shows.bytes.max(at) });
+            }
+            Shown::Later => return Ok(Step::Later),
+            Shown::Gone => self.is_last = true,
+        }
+        // The windows that are in use are closed when their frames have returned and another file is
+        // read in place.
+        Ok(match self.windows.close((blocks, claim)) {
+            Shown::Later => Step::Later,
+            _ => Step::End,
+        })
+    }
+
+    /// Shows the file from the record at `offset` on in a free window.
+    fn begin_window(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> Result<Shows, Step> {
+        if self.is_last {
+            return Err(Step::End);
+        }
+        let free = (0..WINDOWS).find(|window| blocks.out(BLOCKS + window) == 0);
+        let Some(window) = free else { return Err(Step::Later) };
+        let from = offset - offset % ALIGNMENT;
+        match self.windows.show((blocks, claim), window, &self.file, from) {
+            Shown::Bytes(_) => {
+                let shows = Shows { window, from, bytes: 0 };
+                self.window = Some(shows);
+                Ok(shows)
+            }
+            Shown::Later => Err(Step::Later),
+            Shown::Gone => Err(Step::End),
+        }
+    }
+}

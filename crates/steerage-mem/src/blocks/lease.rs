@@ -1,0 +1,99 @@
+//! [`LeasedFile`]: a file that no other process can change while it is mapped.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The file systems, by their magic numbers (statfs(2)), whose files change only through this
+/// kernel. Files of other file systems, such as FUSE and NFS, can change on another machine without
+/// a break of the lease.
+const LOCAL: [u64; 14] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0x794c_7630, // overlayfs
+    0xf2f5_2010, // f2fs
+    0x2fc1_2fc1, // zfs
+    0xca45_1a4e, // bcachefs
+    0xe0f5_e1e2, // erofs
+    0x7371_7368, // squashfs
+    0x9660,      // iso9660
+    0x2011_bab0, // exfat
+    0x4d44,      // vfat
+];
+
+/// From asm-generic/fcntl.h.
+const F_SETSIG: c_int = 10;
+
+/// An open file with a read lease (fcntl(2), F_SETLEASE). If another process wants to write to the
+/// file or to truncate it, the kernel lets that process wait until the lease is returned, but at
+/// most for the time in `/proc/sys/fs/lease-break-time` (45 s).
+#[derive(Debug)]
+pub struct LeasedFile {
+    file: Arc<File>,
+    bytes: u64,
+}
+
+impl LeasedFile {
+    /// Requests a lease. `None` if the kernel refuses the lease: another user owns the file, or a
+    /// process has the file open for writing. Also `None` if the file system is not local.
+    pub(super) fn new(file: Arc<File>) -> Option<Arc<Self>> {
+        if !is_local(&file) {
+            return None;
+        }
+        // By default, the break of a lease sends SIGIO, which would end the process. Processes ignore
+        // SIGURG by default, and the lease is checked regularly.
+        control(&file, F_SETSIG, libc::SIGURG).ok()?;
+        control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
+        let leased = Self { bytes: 0, file };
+        match leased.file.metadata() {
+            // The file cannot change its size from now on.
+            Ok(metadata) => Some(Arc::new(Self { bytes: metadata.len(), ..leased })),
+            Err(_) => {
+                leased.release();
+                None
+            }
+        }
+    }
+
+    /// The size of the file, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether no other process waits for the file.
+    pub(super) fn is_undisturbed(&self) -> bool {
+        control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
+    }
+
+    /// Returns the lease.
+    pub(super) fn release(&self) {
+        // The call fails if the kernel has already withdrawn the lease.
+        let _ = control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
+    }
+}
+
+fn control(file: &File, command: c_int, argument: c_int) -> io::Result<c_int> {
+    // SAFETY: these commands take a number and access no memory.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
+}
+
+fn is_local(file: &File) -> bool {
+    // SAFETY: all-zero bytes are a valid `statfs`, which outlives the call.
+    let found = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(file.as_raw_fd(), &raw mut found) == 0).then_some(found.f_type)
+    };
+    found.is_some_and(|kind| LOCAL.contains(&(kind as u64 & 0xffff_ffff)))
+}

@@ -1,0 +1,489 @@
+//! Blocks that show parts of files.
+//!
+//! A window is mapped only from a file with a lease. Before another process changes the file, a
+//! thread that calls [`FileWindows::serve`] replaces the windows by copies and returns the lease.
+//! Frames of the windows stay valid, however long their handlers keep them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::bus_error::Watched;
+use super::lease::LeasedFile;
+use super::{Blocks, Claim};
+use crate::mapping::{HUGE_BYTES, RegionError};
+use crate::region::{Owner, Region};
+
+/// The outcome of a step of the owner of windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// This many more bytes of the window can be read.
+    Bytes(usize),
+    /// Another thread is working on the windows: try again later.
+    Later,
+    /// The file has to be read by other means: the lease was returned, or the kernel cannot map the
+    /// file or read it.
+    Gone,
+}
+
+/// The windows of some [`Blocks`].
+#[derive(Debug)]
+pub struct FileWindows {
+    range: Arc<Range>,
+    /// The number of blocks before the first window.
+    before: usize,
+    window_bytes: usize,
+    /// The owner of the blocks only tries this lock, so it never waits.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// All files whose leases were not returned.
+    files: Vec<Arc<LeasedFile>>,
+    windows: Box<[Window]>,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    /// The file that is mapped. `None` if nothing is mapped, or if a copy has replaced the file.
+    file: Option<Arc<LeasedFile>>,
+    offset: u64,
+    shown: usize,
+}
+
+/// The addresses of all blocks.
+#[derive(Debug)]
+struct Range {
+    base: NonNull<u8>,
+    mapped: (usize, usize),
+    watched: Option<Watched>,
+}
+
+// SAFETY: a range is only addresses. The users of the range are responsible for how they access the
+// bytes.
+unsafe impl Send for Range {}
+// SAFETY: as above.
+unsafe impl Sync for Range {}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        self.watched = None;
+        let (start, bytes) = self.mapped;
+        // SAFETY: the whole range belongs to this value, and no code reaches it any more.
+        unsafe { libc::munmap(start as *mut _, bytes) };
+    }
+}
+
+impl Range {
+    /// Reserves addresses for `bytes` bytes, aligned for huge pages.
+    fn reserve(bytes: usize) -> io::Result<Self> {
+        let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), more, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let aligned = (start as usize).next_multiple_of(HUGE_BYTES);
+        let base = NonNull::new(aligned as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, mapped: (start as usize, more), watched: Watched::new(aligned, bytes) })
+    }
+
+    /// Replaces the mapping of `bytes` bytes from `at` on: by memory, by a part of a file, or by
+    /// addresses that cannot be read.
+    ///
+    /// # Safety
+    /// The bytes lie in the range, and no code reads or writes them.
+    unsafe fn map(&self, at: usize, bytes: usize, what: What<'_>) -> io::Result<()> {
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let (access, flags, file, offset) = match what {
+            What::Memory => (libc::PROT_READ | libc::PROT_WRITE, anonymous, -1, 0),
+            What::Nothing => (libc::PROT_NONE, anonymous | libc::MAP_NORESERVE, -1, 0),
+            What::File(file, offset) => (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), offset),
+        };
+        let offset = offset.try_into().map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // SAFETY: the caller's promise.
+        let mapped = unsafe {
+            let to = self.base.as_ptr().add(at).cast();
+            libc::mmap(to, bytes, access, flags | libc::MAP_FIXED, file, offset)
+        };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Gives the kernel advice on a part of the range.
+    fn advise(&self, at: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the advice of this module does not change the contents of memory.
+        match unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Replaces a mapping of `bytes` bytes by memory with the same first `used` bytes. Concurrent
+    /// readers see the same bytes all the time.
+    fn copy(&self, at: usize, bytes: usize, used: usize) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: the first mapping is new. The copy reads bytes that are mapped and does not
+        // overlap them. `mremap` replaces the window in one step, as seen by other threads: a reader
+        // that faults meanwhile waits for the call to end.
+        unsafe {
+            let to = self.base.as_ptr().add(at);
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let copy = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
+            if copy == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            std::ptr::copy_nonoverlapping(to, copy.cast(), used);
+            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let moved = libc::mremap(copy, bytes, bytes, how, to.cast::<libc::c_void>());
+            if moved == libc::MAP_FAILED {
+                let error = io::Error::last_os_error();
+                libc::munmap(copy, bytes);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Memory,
+    Nothing,
+    File(&'a File, u64),
+}
+
+impl Blocks {
+    /// Maps `memory.0` blocks of `memory.1` bytes, followed by `windows.0` windows of `windows.1`
+    /// bytes. Windows take no memory of their own, because they show pages of the page cache.
+    ///
+    /// # Errors
+    /// [`RegionError`] if a size is zero or too large, if a window is smaller than a block or is no
+    /// multiple of a huge page, or if the kernel has too little memory.
+    pub fn map_with_windows(
+        memory: (usize, usize),
+        windows: (usize, usize),
+    ) -> Result<(Self, Claim, FileWindows), RegionError> {
+        let (count, block_bytes) = (memory.0.saturating_add(windows.0), windows.1);
+        let wrong = RegionError::Size { pages: count, page_bytes: block_bytes };
+        let bytes = count.checked_mul(block_bytes).filter(|_| block_bytes % HUGE_BYTES == 0 && memory.1 <= block_bytes);
+        let Some(bytes) = bytes else { return Err(wrong) };
+        let failed = |error| RegionError::Map { bytes, error };
+        let range = Arc::new(Range::reserve(bytes).map_err(failed)?);
+        let huge = memory.1.next_multiple_of(HUGE_BYTES);
+        for block in 0..memory.0 {
+            let at = block * block_bytes;
+            // SAFETY: the bytes lie in the range, and no other code knows the range.
+            unsafe { range.map(at, huge, What::Memory) }.map_err(failed)?;
+            // Without huge pages, reading is a little slower.
+            let _ = range.advise(at, huge, libc::MADV_HUGEPAGE);
+        }
+        let region = Region::foreign(range.base, count, block_bytes, Owner::new(Arc::clone(&range)))?;
+        let (mut blocks, claim) = Self::of(region, memory.0 * huge);
+        (blocks.memory_blocks, blocks.memory_bytes) = memory;
+        blocks.shown = vec![0; windows.0].into();
+        let state = State { files: Vec::new(), windows: (0..windows.0).map(|_| Window::default()).collect() };
+        let windows = FileWindows { range, before: memory.0, window_bytes: block_bytes, state: Mutex::new(state) };
+        Ok((blocks, claim, windows))
+    }
+}
+
+impl FileWindows {
+    /// Requests a lease for a file: see [`LeasedFile`]. [`serve`](Self::serve) must be called
+    /// regularly from now on, until it returns false.
+    pub fn lease(&self, file: Arc<File>) -> Option<Arc<LeasedFile>> {
+        self.range.watched.as_ref()?;
+        let leased = LeasedFile::new(file)?;
+        self.lock().files.push(Arc::clone(&leased));
+        Some(leased)
+    }
+
+    /// Returns the leases for which other processes wait, after copies have replaced the windows of
+    /// these files, and the leases of files that are not used any more. Returns whether files with a
+    /// lease are left. If there is no memory for copies, the next call tries again.
+    pub fn serve(&self) -> bool {
+        let mut state = self.lock();
+        let State { files, windows } = &mut *state;
+        files.retain(|file| {
+            // The list has one reference. The queue and the windows have the others.
+            let is_used = Arc::strong_count(file) > 1;
+            if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
+                return true;
+            }
+            file.release();
+            false
+        });
+        !files.is_empty()
+    }
+
+    fn copy_windows_of(&self, file: &Arc<LeasedFile>, windows: &mut [Window]) -> bool {
+        let shows = |window: &Window| window.file.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, file));
+        windows.iter_mut().enumerate().filter(|(_, window)| shows(window)).all(|(nth, window)| {
+            let is_copied = self.range.copy(self.at(nth), self.window_bytes, window.shown).is_ok();
+            if is_copied {
+                window.file = None;
+            }
+            is_copied
+        })
+    }
+
+    /// Whether bytes of a window were lost, because the kernel could not read them again. Handlers
+    /// have seen zeros instead.
+    pub fn have_failed(&self) -> bool {
+        self.range.watched.as_ref().is_some_and(Watched::has_failed)
+    }
+
+    /// Shows the part of `file` from `offset` on, a multiple of the page size, in a window without
+    /// lent frames. Then no bytes of the window can be read: see [`extend`](Self::extend). All other
+    /// windows without lent frames are closed.
+    pub fn show(
+        &self,
+        (blocks, claim): (&mut Blocks, &Claim),
+        window: usize,
+        file: &Arc<LeasedFile>,
+        offset: u64,
+    ) -> Shown {
+        let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
+        let State { files, windows } = &mut *state;
+        self.close_unused(blocks, windows);
+        let is_leased = files.iter().any(|leased| Arc::ptr_eq(leased, file));
+        if !is_leased || window >= windows.len() || blocks.out(self.before + window) > 0 {
+            return Shown::Gone;
+        }
+        let what = What::File(file.file(), offset);
+        // SAFETY: no frame of the window is lent, so no code reads the window.
+        if unsafe { self.range.map(self.at(window), self.window_bytes, what) }.is_err() {
+            return Shown::Gone;
+        }
+        // The advice makes the kernel read ahead. Without the advice, reading is slower.
+        let _ = self.range.advise(self.at(window), self.window_bytes, libc::MADV_SEQUENTIAL);
+        windows[window] = Window { file: Some(Arc::clone(file)), offset, shown: 0 };
+        Shown::Bytes(0)
+    }
+
+    /// Makes up to `most` more bytes of a window readable. `most` is a multiple of the page size.
+    /// The kernel reads the bytes into the page cache if necessary. 0 bytes remain at the end of the
+    /// window or of the file.
+    pub fn extend(&self, (blocks, claim): (&mut Blocks, &Claim), window: usize, most: usize) -> Shown {
+        let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
+        let Some(state) = state.windows.get_mut(window) else { return Shown::Gone };
+        let Some(file) = &state.file else { return Shown::Gone };
+        let left = usize::try_from(file.bytes().saturating_sub(state.offset)).unwrap_or(usize::MAX);
+        let bytes = left.min(self.window_bytes).saturating_sub(state.shown).min(most);
+        // Without the call, a page that cannot be read would raise SIGBUS.
+        if bytes > 0 && self.range.advise(self.at(window) + state.shown, bytes, MADV_POPULATE_READ).is_err() {
+            return Shown::Gone;
+        }
+        state.shown += bytes;
+        blocks.shown[window] = state.shown as u32;
+        Shown::Bytes(bytes)
+    }
+
+    /// Closes all windows without lent frames.
+    pub fn close(&self, (blocks, claim): (&mut Blocks, &Claim)) -> Shown {
+        let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
+        self.close_unused(blocks, &mut state.windows);
+        Shown::Bytes(0)
+    }
+
+    fn close_unused(&self, blocks: &mut Blocks, windows: &mut [Window]) {
+        for (nth, window) in windows.iter_mut().enumerate() {
+            let is_open = blocks.shown[nth] > 0 || window.file.is_some();
+            // SAFETY: no frame of the window is lent, and its bytes are no longer shown.
+            if is_open
+                && blocks.out(self.before + nth) == 0
+                && unsafe { self.range.map(self.at(nth), self.window_bytes, What::Nothing) }.is_ok()
+            {
+                blocks.shown[nth] = 0;
+                *window = Window::default();
+            }
+        }
+    }
+
+    /// The offset of a window in the range.
+    fn at(&self, window: usize) -> usize {
+        (self.before + window) * self.window_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for the owner of the blocks. `None` if another thread has it, or if these are not
+    /// the blocks of the windows.
+    fn try_lock(&self, blocks: &Blocks, claim: &Claim) -> Option<MutexGuard<'_, State>> {
+        if !blocks.are_claimed_by(claim) || blocks.region().base() != self.range.base {
+            return None;
+        }
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Since Linux 5.14. Older kernels refuse the advice, and files are then read without mapping them.
+const MADV_POPULATE_READ: libc::c_int = 22;
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::ErrorKind;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{Completion, FrameHeader, Memory, RecordForm, Spot};
+
+    const PACKET_BYTES: usize = 1000;
+    const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
+    const STEP_BYTES: usize = 64 << 10;
+
+    /// A file of records, each with its number in all bytes of the packet. The file is deleted when
+    /// this value is dropped.
+    struct Records(PathBuf);
+
+    impl Records {
+        fn new(name: &str, count: u32) -> Self {
+            let path = std::env::temp_dir().join(format!("steerage-mem-{}-{name}", std::process::id()));
+            let record = |number: u32| {
+                let header = [number, 7, PACKET_BYTES as u32, 1500].map(u32::to_le_bytes).concat();
+                [header, vec![number as u8; PACKET_BYTES]].concat()
+            };
+            std::fs::write(&path, (0..count).flat_map(record).collect::<Vec<u8>>()).unwrap();
+            Self(path)
+        }
+
+        fn open(&self) -> Arc<File> {
+            Arc::new(File::open(&self.0).unwrap())
+        }
+
+        /// Opens the file for writing, without waiting for a lease.
+        fn open_to_write(&self) -> io::Result<File> {
+            OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0)
+        }
+    }
+
+    impl Drop for Records {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    /// Blocks with two windows, a file in the first window, and all readable records of it as frames.
+    struct Lent {
+        blocks: Blocks,
+        claim: Claim,
+        windows: FileWindows,
+        file: Arc<LeasedFile>,
+        frames: Vec<Completion>,
+    }
+
+    impl Lent {
+        /// `None` if the file system of the temporary folder has no leases.
+        fn of(records: &Records) -> Option<Self> {
+            let (mut blocks, claim, windows) = Blocks::map_with_windows((1, 4096), (2, HUGE_BYTES)).unwrap();
+            let Some(file) = windows.lease(records.open()) else {
+                eprintln!("skipped: the kernel grants no lease for a file in {}", std::env::temp_dir().display());
+                return None;
+            };
+            assert_eq!(windows.show((&mut blocks, &claim), 0, &file, 0), Shown::Bytes(0));
+            assert!(blocks.tail(&claim, 1).unwrap().read().is_empty());
+            assert_eq!(windows.extend((&mut blocks, &claim), 0, STEP_BYTES), Shown::Bytes(STEP_BYTES));
+            let mut frames = Vec::new();
+            let mut tail = blocks.tail(&claim, 1).unwrap();
+            assert!(tail.bytes().is_empty() && tail.read().len() == STEP_BYTES);
+            let spot = |_: &[u8]| Ok(Spot::new(FrameHeader::BYTES, PACKET_BYTES, FrameHeader::from_bytes([9; 16])));
+            assert_eq!(tail.lend_records(&mut frames, 1, None, || "outside", spot), Some("outside"));
+            let form = Some(RecordForm::new(false, false));
+            assert_eq!(tail.lend_records(&mut frames, 100, form, || "outside", spot), Some("outside"));
+            assert_eq!(frames.len(), STEP_BYTES / RECORD_BYTES);
+            Some(Self { blocks, claim, windows, file, frames })
+        }
+
+        fn check(&self) {
+            let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(self.blocks.region().clone()));
+            for (number, frame) in self.frames.iter().enumerate() {
+                assert!(memory.bytes(frame) == [number as u8; PACKET_BYTES], "frame {number}");
+                let header = memory.header_of(frame).unwrap();
+                assert_eq!((header.nanos, header.wire_len), (number as u64 * 1_000_000_000 + 7_000, 1500));
+            }
+        }
+
+        fn extend(&mut self) -> Shown {
+            self.windows.extend((&mut self.blocks, &self.claim), 0, STEP_BYTES)
+        }
+    }
+
+    #[test]
+    fn frames_of_a_file_stay_as_they_are_when_the_file_is_truncated() {
+        let records = Records::new("truncated", 200);
+        let Some(mut lent) = Lent::of(&records) else { return };
+        lent.check();
+        assert!(lent.windows.serve(), "nobody wants the file");
+        assert_eq!(lent.extend(), Shown::Bytes(STEP_BYTES));
+        assert_eq!(records.open_to_write().unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!lent.windows.serve(), "the lease is still there");
+        records.open_to_write().unwrap().set_len(0).unwrap();
+        lent.check();
+        assert_eq!(lent.blocks.readable(&lent.claim, 1).len(), 2 * STEP_BYTES);
+        let file = Arc::clone(&lent.file);
+        assert_eq!(lent.extend(), Shown::Gone);
+        assert_eq!(lent.windows.show((&mut lent.blocks, &lent.claim), 1, &file, 0), Shown::Gone);
+        assert!(!lent.windows.have_failed());
+    }
+
+    #[test]
+    fn a_window_is_not_closed_before_its_frames_return() {
+        let records = Records::new("closed", 200);
+        let Some(mut lent) = Lent::of(&records) else { return };
+        let file = Arc::clone(&lent.file);
+        assert_eq!(lent.windows.close((&mut lent.blocks, &lent.claim)), Shown::Bytes(0));
+        assert_eq!(lent.windows.show((&mut lent.blocks, &lent.claim), 0, &file, 0), Shown::Gone);
+        lent.check();
+        lent.frames.drain(..).for_each(|frame| lent.blocks.recycle(frame).unwrap());
+        assert_eq!(lent.windows.close((&mut lent.blocks, &lent.claim)), Shown::Bytes(0));
+        assert!(lent.blocks.readable(&lent.claim, 1).is_empty());
+        // Nobody uses the file any more, so its lease is returned.
+        drop((file, std::mem::replace(&mut lent.file, lent.windows.lease(Records::new("other", 1).open()).unwrap())));
+        assert!(lent.windows.serve());
+        assert!(records.open_to_write().is_ok());
+    }
+
+    /// The end of the file is in the middle of the last window.
+    #[test]
+    fn bytes_that_cannot_be_read_again_are_reported() {
+        let records = Records::new("lost", 200);
+        let Some(mut lent) = Lent::of(&records) else { return };
+        // Without a lease, a truncation removes pages from the mapping.
+        lent.file.release();
+        records.open_to_write().unwrap().set_len(0).unwrap();
+        assert_eq!(lent.extend(), Shown::Gone, "the kernel reads bytes that do not exist");
+        assert!(!lent.windows.have_failed());
+        assert!(lent.blocks.readable(&lent.claim, 1).iter().all(|byte| *byte == 0));
+        assert!(lent.windows.have_failed());
+    }
+
+    #[test]
+    fn a_file_that_is_open_for_writing_has_no_lease() {
+        let records = Records::new("written", 1);
+        let (_blocks, _claim, windows) = Blocks::map_with_windows((1, 4096), (1, HUGE_BYTES)).unwrap();
+        let writer = records.open_to_write().unwrap();
+        assert!(windows.lease(records.open()).is_none());
+        drop(writer);
+    }
+
+    #[test]
+    fn records_of_all_forms_have_the_same_header() {
+        let words = [1_700_000_000_u32, 999_999, 60, 0];
+        for (big_endian, nanos, expected) in [(false, false, 999_999_000), (true, true, 999_999)] {
+            let bytes = words.map(|word| if big_endian { word.to_be_bytes() } else { word.to_le_bytes() }).concat();
+            let header = RecordForm::new(big_endian, nanos).header_of(bytes.try_into().unwrap());
+            assert_eq!((header.nanos, header.wire_len), (1_700_000_000_000_000_000 + expected, 60));
+        }
+    }
+}

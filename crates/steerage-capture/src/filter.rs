@@ -15,7 +15,7 @@ mod run;
 mod tcpdump;
 
 use std::borrow::Cow;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 
 use steerage::LinkType;
@@ -109,29 +109,6 @@ impl Filter {
     pub fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) { text.parse() } else { tcpdump::compile(&text, interface, link) }
-    }
-
-    /// Like [`compile`](Self::compile), for an interface of this machine and its link type. Devices
-    /// that listen to an interface call this function.
-    ///
-    /// # Errors
-    /// As for [`compile`](Self::compile). A missing interface is not reported by this function.
-    pub fn for_interface(text: &str, interface: &str) -> Result<Self, FilterError> {
-        Self::compile(text, Some(interface), link_type_of(interface))
-    }
-}
-
-/// The types of interfaces whose frames begin with an Ethernet header: `ARPHRD_ETHER` and
-/// `ARPHRD_LOOPBACK`, linux/if_arp.h.
-const ETHERNET: [u32; 2] = [1, 772];
-
-/// Returns the link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other
-/// headers cannot have a filter, so a wrong result for them does no harm.
-fn link_type_of(interface: &str) -> LinkType {
-    let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).ok();
-    match kind.and_then(|kind| kind.trim().parse().ok()) {
-        Some(kind) if !ETHERNET.contains(&kind) => LinkType::RAW,
-        _ => LinkType::ETHERNET,
     }
 }
 

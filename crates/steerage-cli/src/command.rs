@@ -3,6 +3,7 @@
 mod completions;
 mod control;
 mod count;
+mod doctor;
 mod exec_when_ready;
 mod explain;
 mod fanout;
@@ -15,7 +16,6 @@ mod run_file;
 mod send;
 
 use crate::args::{Cli, Command};
-use crate::doctor;
 use crate::error::Error;
 use crate::log;
 use crate::top;

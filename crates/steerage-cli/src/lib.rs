@@ -10,7 +10,7 @@
 //! | `command` | runs the command of the command line: a file for each command |
 //! | `run` | runs an instance from its start to its end, with reports, signals and the live table |
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
-//! | `doctor`, `top` | the commands that need more than one file |
+//! | `top` | `steerage top`, which needs more than one file |
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
 //! | `view` | the live view of a run: the screen of `top`, and the table that a run redraws on its terminal |
 //! | `report` | writes reports and explanations, as text and as JSON |
@@ -31,7 +31,6 @@
 mod args;
 mod command;
 mod control_tree;
-mod doctor;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -6,7 +6,7 @@ pub(crate) mod explain;
 pub(crate) mod flows;
 mod forward;
 pub(crate) mod interval;
-mod steering;
+pub(crate) mod steering;
 mod text;
 
 use std::io::{self, Write};

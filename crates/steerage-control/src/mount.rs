@@ -6,7 +6,6 @@
 //! | `table` | the kernel's mount table |
 
 mod fusermount;
-mod table;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -28,6 +27,7 @@ use fuser::{
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, test_kill_process};
+use steerage_guard::mounts::mount_of;
 use steerage_guard::path::{Directory, PathError};
 
 use crate::error::AttributeError;
@@ -237,7 +237,7 @@ impl Drop for Mount {
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
-    let mount = table::mount_of(opened.as_fd())?;
+    let mount = mount_of(opened.as_fd())?;
     let process = mount.source.strip_prefix(SOURCE).and_then(|source| source.strip_prefix(':'));
     let process = process.filter(|_| mount.kind == KIND && mount.at == path);
     Ok(process.map(|process| (process.to_owned(), path)))

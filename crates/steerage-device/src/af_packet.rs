@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use steerage::{DeviceError, Input, device::RxQueue};
+use steerage::{DeviceError, Input, LinkType, device::RxQueue};
 
 use crate::device_hash::{self, DeviceHash};
 use crate::interface_name;
@@ -226,7 +226,9 @@ impl AfPacketOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn filtered(self, text: &str) -> Result<Self, FilterError> {
-        let filter = Filter::for_interface(text, &self.interface)?;
+        // `open` reports an interface that is missing or not supported.
+        let link = Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link);
+        let filter = Filter::compile(text, Some(&self.interface), link)?;
         Ok(self.filter(filter))
     }
 
@@ -237,7 +239,7 @@ impl AfPacketOptions {
     /// not listen to it, or there is no memory for its ring.
     pub fn open(&self) -> Result<AfPacket, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
-        let interface = Interface::look(&self.interface)?;
+        let interface = Interface::read(&self.interface)?;
         if interface.cooked && self.filter.is_some() {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
             return Err(self

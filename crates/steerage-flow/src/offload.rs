@@ -26,7 +26,7 @@ mod virtio;
 use std::fmt;
 
 use crate::LinkType;
-use crate::wire::checksum::{finish_transport, sum};
+use crate::wire::checksum::complete;
 use crate::wire::{be16, protocol, tcp};
 use layout::Layout;
 
@@ -255,13 +255,8 @@ impl Offload {
     /// Finishes the checksum of a single packet in place. Does nothing for a super-frame, or if the
     /// checksum is outside of the packet.
     pub fn finish(&self, packet: &mut [u8]) {
-        let (start, at) = (usize::from(self.transport_at), usize::from(self.checksum_at));
-        if self.is_super_frame() || self.checksum != ChecksumState::Partial {
-            return;
-        }
-        let summed = packet.get(start..).map(|summed| finish_transport(sum(summed, 0)));
-        if let (Some(sum), Some(place)) = (summed, packet.get_mut(at..at + 2)) {
-            place.copy_from_slice(&sum.to_be_bytes());
+        if !self.is_super_frame() && self.checksum == ChecksumState::Partial {
+            let _ = complete(packet, self.transport_at.into(), self.checksum_at.into());
         }
     }
 

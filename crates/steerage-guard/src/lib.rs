@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`file`](mod@file) | creates files that no other user can redirect |
 //! | [`path`] | walks a path to the directory in which something is written |
+//! | [`mounts`] | finds the mount of an open file |
 //! | [`program`] | starts programs, and lets signals end this process meanwhile |
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
@@ -15,6 +16,7 @@
 
 pub mod capabilities;
 pub mod file;
+pub mod mounts;
 pub mod path;
 pub mod program;
 pub mod sandbox;

@@ -32,7 +32,6 @@
 mod access;
 mod error;
 mod groups;
-mod mounts;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -188,9 +187,13 @@ impl Directory {
     /// # Errors
     /// If the name is not a directory, or if users other than root and this user can change it.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
+        self.open_own_with(name, self.is_of_others()?)
+    }
+
+    fn open_own_with(&self, name: &OsStr, of_others: bool) -> Result<Self, PathError> {
         let fd = rustix::fs::openat(&self.fd, single(name)?, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         let owner = rustix::fs::fstat(&fd)?.st_uid;
-        let directory = Self { fd, path: self.path.join(name), of_others: self.is_of_others()? };
+        let directory = Self { fd, path: self.path.join(name), of_others };
         let by = match directory.access()? {
             Access::Ours if owner == geteuid().as_raw() => return Ok(directory),
             Access::Ours => Who::User(owner),
@@ -319,12 +322,12 @@ impl Directory {
     /// # Errors
     /// If the kernel refuses.
     pub fn is_of_others(&self) -> Result<bool, PathError> {
-        Ok(self.of_others || matches!(self.access()?, Access::Others(Who::User(_))))
+        Ok(self.of_others || self.access()?.is_of_user())
     }
 
     /// Checks that the file system does not hand the contents of files to another user.
     pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
-        match mounts::run_by(self.fd.as_fd()) {
+        match access::run_by(self.fd.as_fd()) {
             Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
             None => Ok(()),
         }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// use steerage_ledger::DeviceName;
 ///
 /// let kernel = Arc::new(Mutex::new(Some("eth0".to_owned())));
-/// let asked = Arc::clone(&kernel);
-/// let name = DeviceName::following("eth0", move || asked.lock().unwrap().clone());
+/// let shared = Arc::clone(&kernel);
+/// let name = DeviceName::following("eth0", move || shared.lock().unwrap().clone());
 /// *kernel.lock().unwrap() = Some("wan0".to_owned());
 /// assert_eq!(name.get(), "wan0");
 /// // The interface is gone, and keeps its last name.
@@ -21,39 +21,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// assert_eq!(name.get(), "wan0");
 /// ```
 #[derive(Clone)]
-pub struct DeviceName(Arc<Inner>);
-
-type Ask = Box<dyn Fn() -> Option<String> + Send + Sync>;
+pub struct DeviceName(Arc<Mutex<Inner>>);
 
 struct Inner {
-    last: Mutex<String>,
-    ask: Option<Ask>,
+    last: String,
+    current: Option<Box<dyn FnMut() -> Option<String> + Send>>,
 }
 
 impl DeviceName {
     /// Makes a name that may change, and is `name` at first. Every call of [`get`](Self::get), from
-    /// any thread, calls `ask` for the current name. If `ask` returns `None`, for example because
-    /// the device no longer exists, the last known name stays.
-    pub fn following(name: impl Into<String>, ask: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { last: Mutex::new(name.into()), ask: Some(Box::new(ask)) }))
+    /// any thread, calls `current` for the current name. If `current` returns `None`, for example
+    /// because the device no longer exists, the last known name stays.
+    pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Inner { last: name.into(), current: Some(Box::new(current)) })))
     }
 
     /// Returns the current name of the device.
     pub fn get(&self) -> String {
-        let Inner { last, ask } = &*self.0;
-        let now = ask.as_ref().and_then(|ask| ask());
         // A panic of another thread leaves the name intact.
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(now) = now {
-            *last = now;
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = inner.current.as_mut().and_then(|current| current()) {
+            inner.last = now;
         }
-        last.clone()
+        inner.last.clone()
     }
 }
 
 impl From<String> for DeviceName {
     fn from(name: String) -> Self {
-        Self(Arc::new(Inner { last: Mutex::new(name), ask: None }))
+        Self(Arc::new(Mutex::new(Inner { last: name, current: None })))
     }
 }
 
@@ -82,8 +78,8 @@ mod tests {
     #[test]
     fn the_last_known_name_stands_once_nobody_knows_another() {
         let now = Arc::new(Mutex::new(Some("eth1".to_owned())));
-        let asked = Arc::clone(&now);
-        let name = DeviceName::following("eth0", move || asked.lock().unwrap().clone());
+        let shared = Arc::clone(&now);
+        let name = DeviceName::following("eth0", move || shared.lock().unwrap().clone());
         let clone = name.clone();
         assert_eq!((name.get(), clone.to_string()), ("eth1".to_owned(), "eth1".to_owned()));
         *now.lock().unwrap() = None;

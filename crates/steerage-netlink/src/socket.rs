@@ -54,6 +54,7 @@ pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
+    /// Receives changes, so that reading them does not allocate. A request has its own buffer.
     buffer: Box<[u8]>,
     sequence: u32,
 }
@@ -67,7 +68,8 @@ impl Socket {
         // Linux has this option since 4.12. Without the option, errors are only numbers.
         let _ = ExtendedAck.set(&fd, &true);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Self { fd, buffer: vec![0; DATAGRAM_BYTES_MAX].into(), sequence: 0 })
+        let buffer = if groups == 0 { Box::default() } else { vec![0; DATAGRAM_BYTES_MAX].into() };
+        Ok(Self { fd, buffer, sequence: 0 })
     }
 
     /// Sends a request, and passes the messages of the reply to `each`. `flags` contains
@@ -81,9 +83,10 @@ impl Socket {
         let mut message = vec![0; HEADER_BYTES];
         header.emit(&mut message);
         message.extend(body);
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         for _ in 0..DUMPS_MAX {
             write(&self.fd, &message)?;
-            if self.reply(each)? {
+            if self.reply(&mut buffer, each)? {
                 break;
             }
         }
@@ -91,14 +94,14 @@ impl Socket {
     }
 
     /// Reads a reply to its end. Returns false if the table changed during the dump.
-    fn reply(&mut self, each: Each<'_>) -> io::Result<bool> {
+    fn reply(&self, buffer: &mut [u8], each: Each<'_>) -> io::Result<bool> {
         let mut is_consistent = true;
         loop {
-            let length = self.receive().map_err(|error| match error {
+            let datagram = receive(&self.fd, buffer).map_err(|error| match error {
                 Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the kernel did not reply"),
                 other => other.into(),
             })?;
-            for message in messages(&self.buffer[..length]) {
+            for message in messages(datagram) {
                 // Skip the remaining messages of an earlier request's late reply.
                 if message.sequence != self.sequence {
                     continue;
@@ -116,24 +119,24 @@ impl Socket {
     pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
         let mut is_complete = true;
         for _ in 0..DATAGRAMS_MAX {
-            match self.receive() {
-                Ok(length) => messages(&self.buffer[..length]).for_each(&mut *each),
+            match receive(&self.fd, &mut self.buffer) {
+                Ok(datagram) => messages(datagram).for_each(&mut *each),
                 Err(Errno::NOBUFS | Errno::MSGSIZE) => is_complete = false,
                 Err(_) => break,
             }
         }
         is_complete
     }
+}
 
-    /// Receives a datagram, and returns its length.
-    fn receive(&mut self) -> Result<usize, Errno> {
-        loop {
-            match recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
-                Ok((_, length)) if length > self.buffer.len() => return Err(Errno::MSGSIZE),
-                Ok((length, _)) => return Ok(length),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
+/// Receives a datagram.
+fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    loop {
+        match recv(fd, &mut *buffer, RecvFlags::TRUNC) {
+            Ok((_, length)) if length > buffer.len() => return Err(Errno::MSGSIZE),
+            Ok((length, _)) => return Ok(&buffer[..length]),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -142,11 +142,13 @@ impl Writing {
     }
 
     fn write_some(&self, bytes: &[u8]) -> io::Result<usize> {
-        let length = fault::before_write(bytes.len())?;
-        (&*self.file).write(&bytes[..length])
+        #[cfg(test)]
+        let bytes = &bytes[..fault::before_write(bytes.len())?];
+        (&*self.file).write(bytes)
     }
 
     fn cut(&self, length: u64) -> io::Result<()> {
+        #[cfg(test)]
         fault::before()?;
         self.file.set_len(length)
     }
@@ -186,23 +188,6 @@ fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
         let Whole { packets, bytes, .. } = writer.options.format.whole(within);
         sent.count_sent(packets, bytes);
         sent.count_lost(sent.packets - packets);
-    }
-}
-
-#[cfg(not(test))]
-mod fault {
-    //! In the program, no operation is made to fail.
-
-    use std::io;
-
-    #[inline(always)]
-    pub(super) fn before() -> io::Result<()> {
-        Ok(())
-    }
-
-    #[inline(always)]
-    pub(super) fn before_write(bytes: usize) -> io::Result<usize> {
-        Ok(bytes)
     }
 }
 

@@ -5,6 +5,7 @@ use steerage::{
     stats::{CostEstimate, Elephant, Findings, GroupSnapshot},
 };
 
+use crate::terminal::printable;
 use crate::units::{counted, grouped};
 
 /// The text shows at most this many elephants; the JSON report has all of them.
@@ -40,7 +41,7 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     }
     let mut lines = vec![line];
     if verbose {
-        lines.extend(regimes(&group.findings));
+        lines.extend(regimes(&group.findings).into_iter().flat_map(|line| [line, costs(&group.findings)]));
     }
     for Elephant { bucket, load, flow, .. } in group.elephants.iter().take(ELEPHANTS_SHOWN) {
         let share = load * 100.0;
@@ -52,20 +53,26 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// The values of the regimes, with the current one first, and the costs that explain them. Regimes
-/// have no values until a CPU has been short of time.
-fn regimes(found: &Findings) -> Vec<String> {
-    let Some((present, others)) = found.regimes.split_first() else { return Vec::new() };
+/// The values of the regimes, with the current one first. Regimes have no values until a CPU has been
+/// short of time.
+pub(crate) fn regimes(found: &Findings) -> Option<String> {
+    let (present, others) = found.regimes.split_first()?;
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);
     let mut line = format!("{} over {}: {} Mpps", present.regime, present.cpus, mega(present.rate));
     for other in others {
-        let name =
-            if other.regime == "spread" { format!("spread over {}", other.cpus) } else { other.regime.to_string() };
-        line += &format!(", {name} {}", mega(other.rate));
+        let cpus = if other.regime == "spread" { format!(" over {}", other.cpus) } else { String::new() };
+        line += &format!(", {}{cpus} {}", other.regime, mega(other.rate));
     }
-    line += &format!(" ({})", found.reason);
+    if !found.reason.is_empty() {
+        line += &format!(" ({})", found.reason);
+    }
+    Some(printable(&line))
+}
+
+/// The costs that explain the values of the regimes.
+fn costs(found: &Findings) -> String {
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();
     let apart = found.apart.map_or(String::new(), |apart| format!(" (CPUs are {} ns apart)", apart.as_nanos()));
-    vec![line, format!("ns per packet: {}{apart}", costs.join(", "))]
+    format!("ns per packet: {}{apart}", costs.join(", "))
 }

@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 use steerage::Snapshot;
 use steerage::limits::DEAD_AFTER;
-use steerage::stats::{GroupSnapshot, OutputSnapshot};
+use steerage::stats::OutputSnapshot;
 
 use super::events::{apart, mask};
 use super::keys::{FlowsBy, Mode, SortBy, Ui};
@@ -17,6 +17,7 @@ use super::names::{self, shortened};
 use super::strip;
 use crate::report::FlowTotals;
 use crate::report::columns::{self, Column};
+use crate::report::steering::regimes;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, time};
 
@@ -192,22 +193,8 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines.extend(
         apart(now).map(|apart| Line::raw(format!("a cache line takes {} ns from CPU to CPU", apart.as_nanos()))),
     );
-    lines.extend(now.groups.iter().filter_map(regimes).map(Line::raw));
+    lines.extend(now.groups.iter().filter_map(|group| regimes(&group.findings)).map(Line::raw));
     lines
-}
-
-/// The values of a steering group's regimes, with the current one first.
-fn regimes(group: &GroupSnapshot) -> Option<String> {
-    let (present, others) = group.findings.regimes.split_first()?;
-    let mega = |rate: f64| format!("{:.1}", rate / 1e6);
-    let mut line = format!("{} over {}: {} Mpps", printable(&present.regime), present.cpus, mega(present.rate));
-    for other in others {
-        line += &format!(", {} over {} {}", printable(&other.regime), other.cpus, mega(other.rate));
-    }
-    match &*group.findings.reason {
-        "" => Some(line),
-        reason => Some(format!("{line} ({})", printable(reason))),
-    }
 }
 
 /// The sign that is shown next to a number that should be 0.

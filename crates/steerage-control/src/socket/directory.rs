@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -42,11 +42,6 @@ pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
-/// The directory part of a path, or `.` if the path has no directory.
-pub(super) fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 pub(super) fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
@@ -80,10 +75,5 @@ mod tests {
         assert_eq!(mode("socket"), 0o666);
         drop(listener);
         fs::remove_dir_all(&path).unwrap();
-    }
-
-    #[test]
-    fn a_path_without_a_directory_is_in_the_working_directory() {
-        assert_eq!((parent(Path::new("x")), parent(Path::new("a/x"))), (Path::new("."), Path::new("a")));
     }
 }

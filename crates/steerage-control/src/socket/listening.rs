@@ -11,9 +11,10 @@ use rustix::fs::Stat;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
+use steerage_guard::file::parent_of;
 use steerage_guard::path::{Directory, PathError};
 
-use super::directory::{self, answers, is_socket, set_socket_mode, through};
+use super::directory::{answers, is_socket, set_socket_mode, through};
 
 /// The mode of the socket. Every user who can reach the directory may connect and read. The
 /// instance checks the user of each write.
@@ -94,7 +95,7 @@ impl Listening {
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        let parent = directory::parent(path);
+        let parent = parent_of(path);
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;

@@ -7,8 +7,8 @@ use libc::{
 };
 use steerage::flow::wire::ethernet;
 use steerage::{DeviceError, LinkType};
-use steerage_netlink::Rtnetlink;
 use steerage_netlink::ethtool::Ethtool;
+use steerage_netlink::{Link, Rtnetlink};
 
 /// The `libc` crate does not have these two constants of linux/if_arp.h.
 const ARPHRD_RAWIP: u16 = 519;
@@ -32,19 +32,14 @@ pub(super) struct Interface {
 
 impl Interface {
     /// Reads the interface's properties.
-    pub(super) fn look(name: &str) -> Result<Self, DeviceError> {
+    pub(super) fn read(name: &str) -> Result<Self, DeviceError> {
         let cannot = |cause| DeviceError::new(name, "look at the interface", cause).advise(GONE);
         let interface = Rtnetlink::open().and_then(|mut kernel| kernel.link(name)).map_err(cannot)?;
-        let (link, cooked) = match interface.hardware {
-            ARPHRD_ETHER | ARPHRD_LOOPBACK => (LinkType::ETHERNET, false),
-            ARPHRD_NONE | ARPHRD_RAWIP | ARPHRD_TUNNEL | ARPHRD_TUNNEL6 | ARPHRD_SIT => (LinkType::RAW, false),
-            ARPHRD_PPP | ARPHRD_IPGRE | ARPHRD_IP6GRE => (LinkType::RAW, true),
-            other => {
-                let cause = io::Error::other(format!("its type, {other} in if_arp.h, is not supported"));
-                let advice = "use the Ethernet or IP interface above it, or tcpdump -w - | steerage ... -";
-                return Err(DeviceError::new(name, "listen to the interface", cause).advise(advice));
-            }
-        };
+        let (link, cooked) = frames_of(&interface).ok_or_else(|| {
+            let cause = format!("its type, {} in if_arp.h, is not supported", interface.hardware);
+            let advice = "use the Ethernet or IP interface above it, or tcpdump -w - | steerage ... -";
+            DeviceError::new(name, "listen to the interface", io::Error::other(cause)).advise(advice)
+        })?;
         Ok(Self {
             name: name.to_owned(),
             index: interface.index,
@@ -59,10 +54,11 @@ impl Interface {
 
     /// The names of all interfaces that are up and that a socket can listen to.
     pub(super) fn listenable() -> io::Result<Vec<String>> {
+        let mut kernel = Rtnetlink::open()?;
         let interfaces = nix::net::if_::if_nameindex()?;
         let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
-        let usable = names.filter(|name| Self::look(name).is_ok_and(|interface| interface.up));
-        Ok(usable.map(str::to_owned).collect())
+        let mut is_usable = |name: &str| kernel.link(name).is_ok_and(|link| link.up && frames_of(&link).is_some());
+        Ok(names.filter(|name| is_usable(name)).map(str::to_owned).collect())
     }
 
     /// Hints for the user about the interface. `whole` means that merged packets stay whole.
@@ -84,6 +80,17 @@ impl Interface {
             notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
         }
         notes
+    }
+}
+
+/// The link type of the interface's frames, and true if the kernel removes their link headers. `None`
+/// if the type of the interface is not supported.
+fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
+    match interface.hardware {
+        ARPHRD_ETHER | ARPHRD_LOOPBACK => Some((LinkType::ETHERNET, false)),
+        ARPHRD_NONE | ARPHRD_RAWIP | ARPHRD_TUNNEL | ARPHRD_TUNNEL6 | ARPHRD_SIT => Some((LinkType::RAW, false)),
+        ARPHRD_PPP | ARPHRD_IPGRE | ARPHRD_IP6GRE => Some((LinkType::RAW, true)),
+        _ => None,
     }
 }
 

@@ -111,7 +111,7 @@ impl AfPacketOutput {
     /// may not send through it.
     pub fn open(&self) -> Result<Output, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
-        let interface = Interface::look(&self.interface)?;
+        let interface = Interface::read(&self.interface)?;
         if interface.cooked {
             let cause = io::Error::new(io::ErrorKind::Unsupported, "its type is not supported");
             let advice = "use the Ethernet or IP interface above or below it";

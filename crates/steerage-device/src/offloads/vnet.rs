@@ -6,7 +6,7 @@
 //! kernel is configured to leave no work to the reader. Packets that were queued earlier may have
 //! an incomplete checksum, which this module completes. Unsegmented packets are refused.
 
-use steerage::flow::wire::checksum::{finish_transport, sum};
+use steerage::flow::wire::checksum::complete;
 
 /// The checksum from `csum_start` on must be finished.
 const NEEDS_CSUM: u8 = 1;
@@ -47,12 +47,7 @@ pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     }
     let start = usize::from(u16::from_le_bytes([*start_low, *start_high]));
     let offset = usize::from(u16::from_le_bytes([*offset_low, *offset_high]));
-    let Some(summed) = packet.get_mut(start..) else { return false };
-    // The checksum's place already contains the sum of the pseudo-header.
-    let checksum = finish_transport(sum(summed, 0));
-    let Some(place) = summed.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) else { return false };
-    *place = checksum.to_be_bytes();
-    true
+    complete(packet, start, start + offset)
 }
 
 #[cfg(test)]

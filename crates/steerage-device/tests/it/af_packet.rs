@@ -13,7 +13,7 @@ use steerage::{
     flow,
     limits::POLL_BUDGET,
 };
-use steerage_capture::filter::FilterError;
+use steerage_capture::filter::{Filter, FilterError};
 use steerage_device::DeviceHash;
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
@@ -185,6 +185,20 @@ fn a_filter_finds_tags() {
         let seen = listen(&net, &options).frames(count, || net.far(|| send_raw("far0", &frames)));
         assert!(seen.iter().map(|(_, frame)| frame).eq(&frames[..count]), "{text}");
     }
+}
+
+/// The interface exists only in the namespace of this thread, so that the files in /sys of the test's
+/// process do not describe it. tcpdump cannot open the interface, because it is down.
+#[test]
+fn a_filter_fits_the_link_type_in_the_namespace() {
+    let Some(net) = Net::new() else { return };
+    net.near(|| Command::new("ip").args(["tuntap", "add", "only-here", "mode", "tun"]).status().unwrap());
+    let filtered = match net.near(|| options("only-here").filtered("udp port 9")) {
+        Err(FilterError::NoTcpdump) if !in_ci() => return,
+        other => other.unwrap(),
+    };
+    let raw = Filter::compile("udp port 9", None, LinkType::RAW).unwrap();
+    assert_eq!(format!("{filtered:?}"), format!("{:?}", options("only-here").filter(raw)));
 }
 
 /// The kernel removes the outer tag of a received frame. In lent and copied frames, the tag is

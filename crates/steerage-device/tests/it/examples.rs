@@ -1,5 +1,7 @@
 //! Tests of the examples.
 
+#[path = "../../examples/channel.rs"]
+mod channel;
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/counter.rs"]
 mod counter;
@@ -49,6 +51,11 @@ use steerage_fixtures::cable::{NEAR, Net};
 fn assert_at_rest(snapshot: &Snapshot, received: u64) {
     assert_eq!(snapshot.received(), received);
     steerage_fixtures::assert_at_rest(snapshot);
+}
+
+#[test]
+fn a_channel_ends_when_its_sender_does() {
+    channel::main().unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
-use crate::wire::checksum::{finish, fold, sum};
+use crate::wire::checksum::{finish, fold, pseudo_sum, sum};
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
@@ -141,7 +141,7 @@ impl<'p> Candidate<'p> {
             return false;
         }
         let transport = self.transport();
-        let pseudo = layout::pseudo_sum(self.packet, &self.layout, transport.len());
+        let pseudo = pseudo_sum(network, self.layout.is_v4, self.layout.protocol, transport.len());
         let Some(offload) = self.offload else { return finish(sum(transport, pseudo)) == 0 };
         // Zero has two forms in ones' complement.
         let is_begun = || fold(pseudo) % 0xffff == be16(transport, self.layout.checksum_at()) % 0xffff;
@@ -261,7 +261,7 @@ impl<'p> Run<'p> {
             put(header, layout.transport_at + 4, (bytes as u16).to_be_bytes());
             OffloadKind::Udp
         };
-        let pseudo = fold(layout::pseudo_sum(header, layout, bytes));
+        let pseudo = fold(pseudo_sum(&header[layout.network_at..], layout.is_v4, layout.protocol, bytes));
         put(header, layout.transport_at + layout.checksum_at(), pseudo.to_be_bytes());
         let offload = Offload::of_layout(kind, self.first.payload_bytes() as u16, layout, header);
         let offload = Offload { checksum: ChecksumState::Partial, ..offload };

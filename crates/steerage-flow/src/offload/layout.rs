@@ -3,7 +3,7 @@
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
-use crate::wire::{be16, checksum, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
+use crate::wire::{be16, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
 
 /// The most VLAN tags that are read.
 const TAGS_MAX: usize = 2;
@@ -95,10 +95,4 @@ fn read_v6(packet: &[u8]) -> Option<(u8, usize)> {
         (next, at) = (following, at + 8 * (usize::from(units) + 1));
     }
     Some((next, at))
-}
-
-/// Returns the sum of the pseudo-header of a packet with these headers. `bytes` is the length of
-/// the transport header and the payload.
-pub(super) fn pseudo_sum(header: &[u8], layout: &Layout, bytes: usize) -> u64 {
-    checksum::pseudo_sum(&header[layout.network_at..], layout.is_v4, layout.protocol, bytes)
 }

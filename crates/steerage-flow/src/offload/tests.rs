@@ -2,7 +2,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::checksum::{finish, fold};
+use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
 use crate::wire::put;
 
 #[derive(Clone, Debug)]
@@ -74,7 +74,8 @@ impl Spec {
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
-        let pseudo = fold(layout::pseudo_sum(&packet, &layout, packet.len() - layout.transport_at));
+        let bytes = packet.len() - layout.transport_at;
+        let pseudo = fold(pseudo_sum(&packet[layout.network_at..], layout.is_v4, layout.protocol, bytes));
         put(&mut packet, at, (pseudo ^ u16::from(is_wrong)).to_be_bytes());
         let [start, offset] = [layout.transport_at, layout.checksum_at()].map(|at| (at as u16).to_le_bytes());
         let header = [1, 0, 0, 0, 0, 0, start[0], start[1], offset[0], offset[1]];

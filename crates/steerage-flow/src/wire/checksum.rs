@@ -69,6 +69,27 @@ pub const fn finish_transport(sum: u64) -> u16 {
     }
 }
 
+/// Completes a checksum of TCP or UDP, whose field at `at` contains the sum of the pseudo-header.
+/// The checksum covers the packet from `start` on. Returns false, and changes nothing, if the packet
+/// does not contain the field.
+///
+/// ```
+/// use steerage_flow::wire::checksum::complete;
+///
+/// // The example of RFC 1071, section 3, with two bytes in front of it and the field after it.
+/// let mut packet = [9, 9, 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7, 0, 0];
+/// assert!(complete(&mut packet, 2, 10) && packet[10..] == [0x22, 0x0d]);
+/// assert!(!complete(&mut packet, 2, 11));
+/// ```
+#[inline]
+#[must_use]
+pub fn complete(packet: &mut [u8], start: usize, at: usize) -> bool {
+    let Some(checksum) = packet.get(start..).map(|summed| finish_transport(sum(summed, 0))) else { return false };
+    let Some(field) = packet.get_mut(at..).and_then(<[u8]>::first_chunk_mut) else { return false };
+    *field = checksum.to_be_bytes();
+    true
+}
+
 /// Returns the checksum after a word that it covers changed from `old` to `new` (RFC 1624, equation
 /// 3).
 ///

@@ -2,11 +2,15 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Mode, Stat};
+use rustix::fs::{Mode, Stat, fstatfs};
 
 use super::error::Who;
 use super::groups::is_private;
-use super::{is_trusted, mounts};
+use super::is_trusted;
+use crate::mounts;
+
+/// The type of FUSE file systems: `FUSE_SUPER_MAGIC` of linux/magic.h.
+const FUSE: u64 = 0x6573_5546;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
@@ -22,7 +26,7 @@ impl Access {
         if !is_trusted(stat.st_uid) {
             return Self::Others(Who::User(stat.st_uid));
         }
-        if let Some(who) = mounts::run_by(directory) {
+        if let Some(who) = run_by(directory) {
             return Self::Others(who);
         }
         let mode = Mode::from_raw_mode(stat.st_mode);
@@ -34,5 +38,26 @@ impl Access {
             return Self::Ours;
         };
         if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
+    }
+
+    /// Whether another user owns the directory.
+    pub(super) fn is_of_user(self) -> bool {
+        matches!(self, Self::Others(Who::User(_)))
+    }
+}
+
+/// The user, other than root and the effective user, who runs the file system of this directory. A
+/// user can mount a file system of its own (FUSE), and can make it visible for all users if
+/// `/etc/fuse.conf` allows this. Such a file system reports any owners and modes, and any links.
+pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
+    let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
+    // The type of the field depends on the architecture.
+    #[allow(clippy::unnecessary_cast)]
+    if system.f_type as u64 & u64::from(u32::MAX) != FUSE {
+        return None;
+    }
+    match mounts::mount_of(directory) {
+        Ok(mount) => mount.user().filter(|uid| !is_trusted(*uid)).map(Who::User),
+        Err(_) => Some(Who::Everybody),
     }
 }

@@ -93,7 +93,9 @@ impl Walk {
                 return Err(Errno::ISDIR.into());
             }
             match rustix::fs::openat(self.here()?, &name, LOOK, Mode::empty()) {
-                Ok(next) if self.may_follow(&rustix::fs::fstat(&next)?)? => self.follow(next.as_fd())?,
+                Ok(next) if self.may_follow(&rustix::fs::fstat(&next)?, self.here()?.access()?) => {
+                    self.follow(next.as_fd())?;
+                }
                 Ok(_) | Err(Errno::NOENT) => break self.at.pop().map(|directory| (directory, name)),
                 Err(error) => return Err(error.into()),
             }
@@ -121,9 +123,12 @@ impl Walk {
         }
         let mode = missing.mode(self.left.is_empty());
         let here = self.here()?;
-        let access = if self.chosen.is_some() { None } else { Some(here.access()?) };
+        let access = here.access()?;
+        let of_others = here.of_others || access.is_of_user();
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, access) {
+        // Below a working directory of another user, what follows is checked when it is opened.
+        let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
+        let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
                     // Another process of this user may have created the directory at the same
@@ -131,17 +136,17 @@ impl Walk {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
-                let created = here.open_own(name)?;
+                let created = here.open_own_with(name, of_others)?;
                 self.at.push(created);
                 return Ok(());
             }
-            (Ok(_), Some(_), Some(Access::Others(by))) => {
+            (Ok(_), Some(_), Some(by)) => {
                 // An earlier run or file may have created the directory.
-                let created = here.open_own(name).map_err(|_| changeable(by))?;
+                let created = here.open_own_with(name, of_others).map_err(|_| changeable(by))?;
                 self.at.push(created);
                 return Ok(());
             }
-            (Ok(next), _, Some(Access::Others(by @ Who::Group(_)))) => {
+            (Ok(next), _, Some(by @ Who::Group(_))) => {
                 let stat = rustix::fs::fstat(&next)?;
                 let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
                 if self.strict || !is_directory || !is_trusted(stat.st_uid) {
@@ -149,11 +154,11 @@ impl Walk {
                 }
                 next
             }
-            (_, _, Some(Access::Others(by))) => return Err(changeable(by)),
-            (next, _, _) => next?,
+            (_, _, Some(by)) => return Err(changeable(by)),
+            (next, _, None) => next?,
         };
         let stat = rustix::fs::fstat(&next)?;
-        let (path, of_others) = (here.path.join(name), here.is_of_others()?);
+        let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 // If another user can change this directory, the walk ends with an error when the
@@ -161,9 +166,9 @@ impl Walk {
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
-            FileType::Symlink if self.may_follow(&stat)? => self.follow(next.as_fd()),
+            FileType::Symlink if self.may_follow(&stat, access) => self.follow(next.as_fd()),
             FileType::Symlink => {
-                let by = match (here.access()?, self.chosen) {
+                let by = match (access, self.chosen) {
                     _ if !is_trusted(stat.st_uid) => Who::User(stat.st_uid),
                     (Access::Sticky(by) | Access::Others(by), _) | (Access::Ours, Some(by)) => by,
                     (Access::Ours, None) => return Err(Errno::AGAIN.into()),
@@ -192,10 +197,11 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether this is a link that only root and the user could have created or moved here.
-    fn may_follow(&self, next: &Stat) -> Result<bool, PathError> {
+    /// Whether this is a link that only root and the user could have created in, or moved to, a
+    /// directory with this access.
+    fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
-        Ok(is_link && is_trusted(next.st_uid) && self.chosen.is_none() && self.here()?.is_ours()?)
+        is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours
     }
 
     fn follow(&mut self, link: BorrowedFd<'_>) -> Result<(), PathError> {

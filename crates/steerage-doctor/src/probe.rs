@@ -16,12 +16,12 @@ use steerage::{
 
 /// A capability that concerns packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Capability {
-    pub(super) name: &'static str,
-    pub(super) held: bool,
+pub(crate) struct Capability {
+    pub(crate) name: &'static str,
+    pub(crate) held: bool,
     /// The purpose of the capability.
     #[serde(rename = "for")]
-    pub(super) what_for: &'static str,
+    pub(crate) what_for: &'static str,
 }
 
 const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
@@ -35,26 +35,26 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 
 /// The results of the probes.
 #[derive(Debug)]
-pub(super) struct Probes {
+pub(crate) struct Probes {
     /// Whether the sockets could be opened. The sockets are closed at once.
-    pub(super) af_packet: Result<(), Errno>,
-    pub(super) af_xdp: Result<(), Errno>,
+    pub(crate) af_packet: Result<(), Errno>,
+    pub(crate) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
-    pub(super) fuse: Result<(), Errno>,
-    pub(super) capabilities: Vec<Capability>,
+    pub(crate) fuse: Result<(), Errno>,
+    pub(crate) capabilities: Vec<Capability>,
     /// The limit for locked memory in bytes. `None` if there is no limit.
-    pub(super) memlock: Option<u64>,
+    pub(crate) memlock: Option<u64>,
     /// The memory in bytes that this process may use. `None` if the kernel does not report it.
-    pub(super) memory: Option<u64>,
-    pub(super) tcpdump: Option<PathBuf>,
+    pub(crate) memory: Option<u64>,
+    pub(crate) tcpdump: Option<PathBuf>,
     /// The path of the program that mounts FUSE file systems for unprivileged users.
-    pub(super) fusermount: Option<PathBuf>,
-    pub(super) aes: bool,
-    pub(super) gfni: bool,
+    pub(crate) fusermount: Option<PathBuf>,
+    pub(crate) aes: bool,
+    pub(crate) gfni: bool,
 }
 
 impl Probes {
-    pub(super) fn of_this_machine() -> Self {
+    pub(crate) fn of_this_machine() -> Self {
         Self {
             af_packet: opens(AddressFamily::PACKET),
             af_xdp: opens(AddressFamily::XDP),
@@ -70,7 +70,7 @@ impl Probes {
     }
 
     /// Whether this process has the capability.
-    pub(super) fn holds(&self, name: &str) -> bool {
+    pub(crate) fn holds(&self, name: &str) -> bool {
         self.capabilities.iter().any(|capability| capability.name == name && capability.held)
     }
 }
@@ -96,7 +96,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
 
 /// Results of probes, for tests.
 #[cfg(test)]
-pub(super) mod fake {
+pub(crate) mod fake {
     use super::*;
 
     /// A machine on which everything works.

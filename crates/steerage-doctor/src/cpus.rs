@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use steerage::{CpuMask, topology::Topology};
 
-use super::{Finding, State};
+use crate::{Finding, State};
 
 /// The CPUs of this process, as lists such as `0-3,8`.
 #[derive(Debug, Serialize)]
-pub(super) struct Cpus {
+pub(crate) struct Cpus {
     online: Option<String>,
     /// The CPUs of the affinity mask, which a cgroup's cpuset limits.
     usable: String,
@@ -44,7 +44,7 @@ struct Node {
 }
 
 impl Cpus {
-    pub(super) fn of(topology: &Topology) -> Self {
+    pub(crate) fn of(topology: &Topology) -> Self {
         let usable = topology.allowed();
         let list = |cpus: &CpuMask| (!cpus.is_empty()).then(|| cpus.to_list());
         let of_ours = |all: &CpuMask| list(&all.and(usable));
@@ -68,11 +68,11 @@ impl Cpus {
     }
 
     /// How many CPUs a run uses by default.
-    pub(super) fn of_a_run(&self) -> usize {
+    pub(crate) fn of_a_run(&self) -> usize {
         self.default.len()
     }
 
-    pub(super) fn findings(&self) -> Vec<Finding> {
+    pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![self.usable()];
         findings.extend(self.quota.map(|quota| {
             let found = format!("the cgroup allows {quota:.1} CPUs' worth of time, beyond which all threads wait");
@@ -124,12 +124,12 @@ impl Cpus {
 
 #[cfg(test)]
 mod tests {
-    use super::super::host::fake::FakeHost;
     use super::*;
+    use crate::host::fake::FakeHost;
 
     const CPUS: &str = "sys/devices/system/cpu";
 
-    fn look(fake: &FakeHost, allowed: &str) -> Cpus {
+    fn cpus_of(fake: &FakeHost, allowed: &str) -> Cpus {
         let allowed = CpuMask::parse_list(allowed, 1024).unwrap();
         Cpus::of(&Topology::below(fake.host().path(""), Some(allowed)))
     }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn one_cpu_and_nothing_to_read() {
-        let cpus = look(&FakeHost::new("bare", &[]), "0");
+        let cpus = cpus_of(&FakeHost::new("bare", &[]), "0");
         assert_eq!(
             found(&cpus),
             "Missing CPUs: CPUs 0: packets cannot be spread\n\
@@ -175,7 +175,7 @@ mod tests {
             files.push((format!("{CPUS}/cpu{cpu}/cache/index3/shared_cpu_list"), near.into()));
         }
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-        let cpus = look(&FakeHost::new("numa", &files), "0-5");
+        let cpus = cpus_of(&FakeHost::new("numa", &files), "0-5");
         assert_eq!(
             found(&cpus),
             "Ok CPUs: CPUs 0-5 of 0-7\n\
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bounds_the_default_is_told() {
+    fn the_limits_of_the_default_are_reported() {
         let fake = FakeHost::new(
             "bounds",
             &[
@@ -196,7 +196,7 @@ mod tests {
                 ("sys/fs/cgroup/a/cpu.max", "150000 100000"),
             ],
         );
-        let cpus = look(&fake, "0-7");
+        let cpus = cpus_of(&fake, "0-7");
         assert!(
             found(&cpus).contains(
                 "Info CPU quota: the cgroup allows 1.5 CPUs' worth of time, beyond which all threads wait\n\

@@ -4,8 +4,8 @@ use serde::Serialize;
 use steerage_netlink::ethtool::Features;
 use steerage_netlink::netdev::XdpSupport;
 
-use super::Finding;
-use super::host::Host;
+use crate::Finding;
+use crate::host::Host;
 
 /// Features that merge packets before programs see them: ethtool's name for the feature, and its
 /// option.
@@ -19,7 +19,7 @@ const UP: u32 = 1;
 
 /// The facts about an interface.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Interface {
+pub(crate) struct Interface {
     name: String,
     /// The driver, or `None` if the interface exists only in software.
     driver: Option<String>,
@@ -72,13 +72,13 @@ impl Xdp {
 
 impl Interface {
     /// Whether an interface of that name exists.
-    pub(super) fn is_there(host: &Host, name: &str) -> bool {
+    pub(crate) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
     }
 
     /// Reads what the kernel reports about the interface.
-    pub(super) fn look(host: &Host, name: &str, features: Option<Features>, xdp: Option<XdpSupport>) -> Self {
+    pub(crate) fn read(host: &Host, name: &str, features: Option<Features>, xdp: Option<XdpSupport>) -> Self {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =
             host.text(at("flags")).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
@@ -101,7 +101,7 @@ impl Interface {
         }
     }
 
-    pub(super) fn findings(&self) -> Vec<Finding> {
+    pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![self.what_it_is(), self.link(), self.queues()];
         findings.extend(self.kernel_steers());
         findings.extend(self.features.as_ref().map(|on| self.merges(on)));
@@ -117,8 +117,8 @@ impl Interface {
             }
         }));
         findings.extend(self.xdp.as_ref().map(|xdp| Finding::info("fastest", xdp.fastest_way())));
-        findings.extend(self.xdp_hash.map(|told| {
-            let hash = if told {
+        findings.extend(self.xdp_hash.map(|is_reported| {
+            let hash = if is_reported {
                 "the card's, which its driver reports, if that is safe; else ours"
             } else {
                 "ours: the driver does not report the card's"
@@ -196,9 +196,9 @@ impl Interface {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
-    use super::super::host::fake::FakeHost;
     use super::*;
+    use crate::State;
+    use crate::host::fake::FakeHost;
 
     fn found(interface: &Interface) -> String {
         let line = |finding: Finding| format!("{:?} {}: {}\n", finding.state, finding.about, finding.found);
@@ -223,7 +223,7 @@ mod tests {
         let on = vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()];
         let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()] };
         let xdp = XdpSupport { driver: true, zero_copy: false, hash: Some(true) };
-        let interface = Interface::look(&fake.host(), "eth0", Some(features), Some(xdp));
+        let interface = Interface::read(&fake.host(), "eth0", Some(features), Some(xdp));
         assert_eq!(
             found(&interface),
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
@@ -246,7 +246,7 @@ mod tests {
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
         let fake = FakeHost::new("down", &files);
-        let interface = Interface::look(&fake.host(), "p1", None, None);
+        let interface = Interface::read(&fake.host(), "p1", None, None);
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\

@@ -6,39 +6,39 @@ use std::path::{Path, PathBuf};
 /// A machine, as the files in /proc and /sys describe it. Any file may be missing: containers hide
 /// files, and kernels differ.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(crate) struct Host {
     root: PathBuf,
 }
 
 impl Host {
     /// This machine.
-    pub(super) fn this() -> Self {
+    pub(crate) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
 
     /// A fake machine, whose files are below `root`.
     #[cfg(test)]
-    pub(super) fn below(root: PathBuf) -> Self {
+    pub(crate) fn below(root: PathBuf) -> Self {
         Self { root }
     }
 
     /// The full path of a file. `path` is relative to the root directory.
-    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
 
     /// The text of a file, without white space at both ends.
-    pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
     /// The number in a file.
-    pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
+    pub(crate) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
 
     /// The entries of a directory whose names are `prefix` and a number.
-    pub(super) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
+    pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
         let mut numbered: Vec<_> = entries
@@ -53,7 +53,7 @@ impl Host {
     }
 
     /// The last component of a link's target.
-    pub(super) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
@@ -61,7 +61,7 @@ impl Host {
 
 /// Fake machines for tests: directories with made-up files.
 #[cfg(test)]
-pub(super) mod fake {
+pub(crate) mod fake {
     use super::*;
 
     /// A root directory that is removed at the end of the test.

@@ -7,10 +7,9 @@ use steerage::{
 };
 use steerage_guard::sandbox::InForce;
 
-use super::Finding;
-use super::host::Host;
-use super::probe::{Capability, Probes};
-use crate::units::{counted, size};
+use crate::Finding;
+use crate::host::Host;
+use crate::probe::{Capability, Probes};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
@@ -18,12 +17,12 @@ const PROGRAM: &str = "\"$(command -v steerage)\"";
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
 /// The kernel's version.
-pub(super) fn kernel(host: &Host) -> String {
+pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// All findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
-pub(super) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
+pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
         capabilities(&probes.capabilities),
@@ -55,7 +54,7 @@ fn capabilities(all: &[Capability]) -> Finding {
 }
 
 /// The finding about the sandbox that a run has on this machine.
-pub(super) fn sandbox(in_force: Option<InForce>) -> Finding {
+pub(crate) fn sandbox(in_force: Option<InForce>) -> Finding {
     const ABOUT: &str = "sandbox";
     match in_force {
         None => Finding::info(ABOUT, "not entered (--no-sandbox)"),
@@ -194,15 +193,25 @@ fn packet_memory(cpus: usize) -> Finding {
         let budget = with_queues(queues);
         let share =
             if budget.backlog < BACKLOG_DEFAULT { format!(" ({} packets)", budget.backlog) } else { String::new() };
-        format!("{} with {}{share}", size(budget.bytes), counted(queues as u64, "queue"))
+        format!("{} with {}{share}", size(budget.bytes), counted(queues, "queue"))
     };
     let several: Vec<String> = [1, 16, 64].map(shown).into();
-    let found = format!(
-        "for {BACKLOG_DEFAULT} packets waiting for each of {}: {}",
-        counted(cpus as u64, "CPU"),
-        several.join(", ")
-    );
+    let found =
+        format!("for {BACKLOG_DEFAULT} packets waiting for each of {}: {}", counted(cpus, "CPU"), several.join(", "));
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
+}
+
+/// `1 CPU`, `64 CPUs`, `1,024 CPUs`.
+fn counted(number: usize, noun: &str) -> String {
+    let (thousands, rest) = (number / 1000, number % 1000);
+    let digits = if thousands > 0 { format!("{thousands},{rest:03}") } else { number.to_string() };
+    format!("{digits} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A number of bytes, such as `12.3 MiB`.
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib >= 1023.95 { format!("{:.1} GiB", mib / 1024.0) } else { format!("{mib:.1} MiB") }
 }
 
 /// The packet memory that the receive queues of a run may keep, with frames of usual length.
@@ -238,10 +247,10 @@ fn hashes(probes: &Probes) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
-    use super::super::host::fake::FakeHost;
-    use super::super::probe::fake::probes;
     use super::*;
+    use crate::State;
+    use crate::host::fake::FakeHost;
+    use crate::probe::fake::probes;
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes, 2);
@@ -291,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_machine_has_smaller_shares_and_is_told_so() {
+    fn a_large_machine_has_smaller_shares_and_a_finding_says_so() {
         let small = packet_memory(2).found;
         assert!(small.starts_with("for 1000 packets waiting for each of 2 CPUs: ") && !small.contains('('), "{small}");
         let large = packet_memory(128).found;
@@ -305,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_caches_may_keep_is_told_beforehand() {
+    fn the_size_of_caches_is_reported() {
         let large = page_cache(Some(64 << 30));
         assert_eq!(
             (large.found.as_str(), large.fix.as_deref()),

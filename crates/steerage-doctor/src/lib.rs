@@ -1,0 +1,119 @@
+//! Checks a machine's support for receiving and steering packets, and says how to fix what is
+//! missing. Nothing is changed.
+//!
+//! A [`Diagnosis`] has a list of [`Finding`]s, printed as one line each, and numbers for scripts.
+//! Files are read below a root directory, which tests replace. `probe` has the checks that must run
+//! on the real machine.
+//!
+//! ```
+//! use steerage_doctor::{Diagnosis, State};
+//!
+//! let diagnosis = Diagnosis::of_this_machine(Some("lo"))?;
+//! for finding in diagnosis.findings().iter().filter(|finding| finding.state == State::Missing) {
+//!     println!("{}: {}", finding.about, finding.found);
+//! }
+//! # Ok::<(), steerage_doctor::NoInterface>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod cpus;
+mod finding;
+mod host;
+mod interface;
+mod probe;
+mod system;
+
+use std::fmt;
+
+use nix::net::if_::if_nametoindex;
+use serde::Serialize;
+use steerage::{CpuMask, topology::Topology};
+use steerage_guard::sandbox::InForce;
+use steerage_netlink::{ethtool::Ethtool, netdev};
+
+use cpus::Cpus;
+pub use finding::{Finding, State};
+use host::Host;
+use interface::Interface;
+use probe::{Capability, Probes};
+
+/// The results of all checks. As text, a line for each finding.
+#[derive(Debug, Serialize)]
+pub struct Diagnosis {
+    schema: u32,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    version: &'static str,
+    kernel: String,
+    findings: Vec<Finding>,
+    capabilities: Vec<Capability>,
+    cpus: Cpus,
+    interface: Option<Interface>,
+}
+
+/// The machine has no interface with this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoInterface(pub String);
+
+impl fmt::Display for NoInterface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no interface {}: `ip link` lists the interfaces", self.0)
+    }
+}
+
+impl std::error::Error for NoInterface {}
+
+impl Diagnosis {
+    /// Checks this machine with the privileges of this process, and the interface with this name.
+    ///
+    /// # Errors
+    /// [`NoInterface`] if the machine has no such interface.
+    pub fn of_this_machine(interface: Option<&str>) -> Result<Self, NoInterface> {
+        let host = Host::this();
+        let probes = Probes::of_this_machine();
+        let interface = match interface {
+            Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
+            Some(name) => {
+                // A kernel without one of these netlink families reports nothing.
+                let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).ok();
+                let xdp = if_nametoindex(name).ok().and_then(|index| netdev::xdp_support(index).ok());
+                Some(Interface::read(&host, name, features, xdp))
+            }
+            None => None,
+        };
+        let cpus = Cpus::of(&Topology::below(host.path(""), CpuMask::allowed().ok()));
+        let mut findings = system::findings(&host, &probes, cpus.of_a_run());
+        findings.extend(cpus.findings());
+        findings.extend(interface.iter().flat_map(Interface::findings));
+        Ok(Self {
+            schema: 2,
+            kind: "doctor",
+            version: env!("CARGO_PKG_VERSION"),
+            kernel: system::kernel(&host),
+            findings,
+            capabilities: probes.capabilities,
+            cpus,
+            interface,
+        })
+    }
+
+    /// Adds a finding about the sandbox that a program entered on this machine. `None` if the user
+    /// switched the sandbox off.
+    #[must_use]
+    pub fn with_sandbox(mut self, in_force: Option<InForce>) -> Self {
+        let at = self.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
+        self.findings.insert(at, system::sandbox(in_force));
+        self
+    }
+
+    /// The results of the checks.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
+    }
+}

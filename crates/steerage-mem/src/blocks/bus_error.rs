@@ -19,9 +19,9 @@ struct Range {
     failed: AtomicBool,
 }
 
-static RANGES: [Range; RANGES_MAX] = [const {
-    Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) }
-}; RANGES_MAX];
+static RANGES: [Range; RANGES_MAX] =
+    [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
+        RANGES_MAX];
 
 /// The previous action for SIGBUS. `None` if the handler could not be installed.
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();

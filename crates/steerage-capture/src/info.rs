@@ -24,6 +24,7 @@ pub struct CaptureInfo {
     bytes_total: Option<u64>,
     format: Option<StreamFormat>,
     links: Mutex<Vec<LinkType>>,
+    notes: Mutex<Vec<String>>,
 }
 
 impl CaptureInfo {
@@ -38,6 +39,7 @@ impl CaptureInfo {
             bytes_total,
             format,
             links: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 
@@ -92,6 +94,16 @@ impl CaptureInfo {
     /// pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
+    }
+
+    /// Returns what the user should know about the files although they were read: one line each,
+    /// such as the number of bytes that were ignored after compressed data.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn add_note(&self, note: String) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     }
 
     pub(super) fn add_bytes_read(&self, bytes: u64) {

@@ -272,10 +272,10 @@ impl Source {
         let (info, name) = (Arc::clone(&self.info), self.name.clone());
         let (done, outcome) = mpsc::channel();
         helper.begin(move || {
-            let from = Waiting { input, info, output: output.as_fd() };
+            let from = Waiting { input, info: Arc::clone(&info), output: output.as_fd() };
             let unpacked = compression.unpack(head.chain(from), &mut &output).map(|ignored| {
                 if ignored > 0 {
-                    tracing::warn!("{name}: the last {ignored} bytes are not compressed data and were ignored");
+                    info.add_note(format!("{name}: the last {ignored} bytes are not compressed data and were ignored"));
                 }
             });
             // If the queue was dropped, it receives no outcome.

@@ -50,10 +50,10 @@ impl Met {
 }
 
 impl Walk<'_> {
-    /// Returns the bytes that the walk has not reached yet.
+    /// Returns the bytes in memory that the walk has not reached yet.
     #[inline(always)]
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.lending.read().get(self.at..).unwrap_or_default()
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
     /// Hands over consecutive frames, up to `room` frames. `next` returns the first item in the

@@ -88,7 +88,11 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
 
     loop {
         match events.recv_timeout(run.time_to_wait()) {
-            Ok(RunEvent::Ended(outcome)) => return Ok(run.ended(*outcome)),
+            Ok(RunEvent::Ended(outcome)) => {
+                let notes = options.capture.iter().flat_map(|capture| capture.notes());
+                notes.for_each(|note| drop(writeln!(io::stderr(), "steerage: {}", terminal::printable(&note))));
+                return Ok(run.ended(*outcome));
+            }
             Ok(RunEvent::Signal(SignalRequest::Stop)) => run.stop(EndedBy::Signal),
             Ok(RunEvent::Signal(SignalRequest::Report)) => run.report_now()?,
             Err(RecvTimeoutError::Timeout) => {}

@@ -391,12 +391,6 @@ impl Lending<'_> {
         self.tail.bytes()
     }
 
-    /// The bytes that have not been handed over yet, also of a window, which is read-only.
-    #[inline(always)]
-    pub fn read(&self) -> &[u8] {
-        self.tail.read()
-    }
-
     /// The offset in the block at which [`bytes`](Self::bytes) begins.
     #[inline(always)]
     pub fn offset(&self) -> usize {

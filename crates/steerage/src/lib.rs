@@ -225,8 +225,7 @@ pub mod device {
     pub use steerage_core::{completions::*, device::*, rx::*, tx::*};
     pub use steerage_ledger::{TxAccount, TxSource};
     pub use steerage_mem::{
-        Backing, Blocks, Claim, Completion, FileWindows, Fit, FrameHeader, InFlight, LeasedFile, Page, Posted, Reaper,
-        RecordForm, Region, RegionError, Shown, Spot,
+        Backing, Blocks, Claim, Completion, Fit, FrameHeader, InFlight, Page, Posted, Reaper, Region, RegionError, Spot,
     };
 }
 

@@ -157,9 +157,15 @@ fn bytes_after_compressed_data_are_ignored() {
     let bgzf = [gzip(half), gzip(rest), gzip(&[])].concat();
     for (name, packed) in [("gz", gzip(&bytes)), ("bgzf", bgzf), ("zst", zstd(&bytes))] {
         for after in [&[0; 1][..], &[0; 100_000], b"-", b"-----BEGIN PGP SIGNATURE-----", &[0x1f, 0x8c, 8, 0, 0]] {
-            let (frames, end) = read(&format!("after.{name}"), &[&packed, after].concat());
+            let path = temporary(&format!("after.{name}"), &[&packed, after].concat());
+            let capture = Capture::open(&path).unwrap();
+            let info = capture.info();
+            let (frames, end, _) = drain(Box::new(capture));
             assert!(end.is_ok(), "{name}: {end:?}");
             assert_eq!(frames, packets, "{name}");
+            let note = format!("the last {} bytes are not compressed data and were ignored", after.len());
+            assert!(info.notes().len() == 1 && info.notes()[0].ends_with(&note), "{:?}", info.notes());
+            fs::remove_file(path).unwrap();
         }
     }
     // The beginning of a further part is the sign of a cut.

@@ -193,3 +193,15 @@ fn a_tunnel_can_stay_together() {
     };
     assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
 }
+
+/// gzip(1) and tshark read the same 5 packets.
+#[test]
+fn bytes_after_compressed_data_are_named_on_standard_error() {
+    let Some(path) = tshark::capture("outside/gzip-trailing-zeros.pcapng.gz") else { return };
+    let path = path.to_str().unwrap();
+    let ran = run(&["count", path, "--virtual-cpus", "1", "--json"]);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, report["snapshot"]["received"].as_u64()), (Some(0), Some(5)));
+    assert!(ran.err.starts_with(&format!("steerage: {path}: the last ")), "{}", ran.err);
+    assert!(ran.err.ends_with(" bytes are not compressed data and were ignored\n"), "{}", ran.err);
+}

@@ -13,8 +13,8 @@ use fuser::{
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use steerage_fixtures::Scratch;
 use steerage_fixtures::capture::pcap;
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{is_installed, skip};
 
 use crate::fuse;

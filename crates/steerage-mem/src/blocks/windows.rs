@@ -142,6 +142,11 @@ impl Range {
             if moved == libc::MAP_FAILED {
                 let error = io::Error::last_os_error();
                 libc::munmap(copy, bytes);
+                // `mincore` writes one byte for each page, and a page has at least 4 KiB.
+                if libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) != 0 {
+                    // The kernel removed the window before it failed, and a handler may read it.
+                    std::process::abort();
+                }
                 return Err(error);
             }
         }

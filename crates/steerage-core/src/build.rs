@@ -507,7 +507,8 @@ impl Wiring<'_> {
         });
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
         let blocks = queue.blocks.as_mut().filter(|_| !can_wait);
-        let outbox = Outbox::new(producers, lot, admissions, blocks);
+        let owner = (usize::from(queue.owner), POLL_BUDGET, memory.clone());
+        let outbox = Outbox::new(producers, lot, owner, admissions, blocks);
         let pages = QueuePages { pool, blocks: queue.blocks, memory };
         let hashing = Hashing::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash);
         Ok(OwnedQueue::new(id, queue.rx, pages, hashing, outbox, (ledger, rings)))

@@ -239,25 +239,15 @@ impl PagePool {
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
         let (cached, spilt) = frames.split_at(room);
-        let own = (&*self.region, &self.own);
-        match cached.pages_to(&mut self.cache, room, own) {
-            Ok(pages) => self.came_home += pages as u64,
-            Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
-        }
-        if spilt.len() > 0 {
-            self.spill_many(spilt);
-        }
-    }
-
-    #[inline(never)]
-    fn spill_many(&mut self, frames: Finished<'_>) {
-        if self.spill.capacity() - self.spill.len() < frames.len() {
+        if self.spill.capacity() - self.spill.len() < spilt.len() {
             self.recycled();
         }
-        let room = self.spill.capacity() - self.spill.len();
-        match frames.pages_to(&mut self.spill, room, (&*self.region, &self.own)) {
-            Ok(pages) => self.came_home += pages as u64,
-            Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
+        let own = (&*self.region, &self.own);
+        for returned in [cached.pages_to(&mut self.cache, own), spilt.pages_to(&mut self.spill, own)] {
+            match returned {
+                Ok(pages) => self.came_home += pages as u64,
+                Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
+            }
         }
     }
 

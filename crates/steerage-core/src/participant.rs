@@ -179,6 +179,7 @@ impl<M: Send> Participant<M> {
                 queues.reserve(1);
                 self.published.reserve((queues.len() + 1) * runner.shared.cpus.len());
             }
+            queue.outbox.set_owner(usize::from(me));
             self.apply_current_map(&mut queue, runner, state);
             sleep.add(&mut queue);
             if runner.shared.is_stopping() {
@@ -195,7 +196,7 @@ impl<M: Send> Participant<M> {
         let me = runner.index;
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me).filter(|_| !queues[at].state.ended) else { continue };
-            let is_busy = queues[at].is_parked() || !queues[at].lane.is_empty();
+            let is_busy = queues[at].is_parked() || !queues[at].outbox.has_owner_finished();
             if is_busy || state.moves.concerns(queues[at].id) {
                 self.pending = true;
                 continue;
@@ -303,12 +304,12 @@ impl<M: Send> Participant<M> {
                 continue;
             }
             queue.park(epoch, &slice.moves, &mut self.published);
-            let passed = queue.fences_passed(runner.index, |cpu| state.moves.is_dead(cpu));
+            let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
             if passed {
                 state.on(Event::FencesPassed { queue: queue.id, epoch });
                 continue;
             }
-            queue.fences_open(runner.index).for_each(|cpu| add(&mut self.open, cpu));
+            queue.fences_open().for_each(|cpu| add(&mut self.open, cpu));
             if slice.revoked {
                 queue.revoke();
             }
@@ -325,7 +326,7 @@ impl<M: Send> Participant<M> {
                 continue;
             }
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
-            if queue.release(runner.index, &slice.moves, &mut self.published) {
+            if queue.release(&slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
             } else {
                 self.pending = true;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use steerage_flow::{FlowHash, FlowLimits, LinkType, Timestamp};
 use steerage_ledger::{QueueLedger, RingLedger};
-use steerage_mem::ring::Lane;
+use steerage_mem::ring::Hand;
 use steerage_mem::{Completion, Outbox, RingTable, RingsInUse, round};
 
 use crate::completions::Completions;
@@ -47,10 +47,6 @@ pub(crate) struct OwnedQueue {
     pub(crate) id: usize,
     rx: Box<dyn RxQueue>,
     pages: QueuePages,
-    /// The frames of a poll, and after steering the frames that stay on this CPU.
-    pub(crate) lane: Lane,
-    /// An empty list, which replaces the list of the lane while frames are steered one by one.
-    spare: Vec<Completion>,
     /// Whether the frames in the lane were neither written nor read by this CPU.
     is_cold: bool,
     pub(crate) frames_polled: usize,
@@ -64,7 +60,9 @@ pub(crate) struct OwnedQueue {
     /// The number of frames that the queue has steered, which is the arrival number of the last
     /// frame.
     arrivals: u64,
-    outbox: Outbox,
+    /// Its lane has the frames of a poll, and after steering the frames that stay on this CPU. While
+    /// frames stay, the queue is not polled.
+    pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
     ledger: Arc<QueueLedger>,
@@ -117,16 +115,10 @@ impl OwnedQueue {
         (ledger, ring_ledgers): (Arc<QueueLedger>, Vec<Arc<RingLedger>>),
     ) -> Self {
         let Capabilities { can_wait, segments_max, .. } = rx.capabilities();
-        // While frames stay in the lane, the queue is not polled. So the lane never has more frames
-        // than a poll and a full parking lot.
-        let stay_max = POLL_BUDGET + outbox.lot().limit();
-        let lane = Lane::new(stay_max, outbox.lot().is_numbered(), pages.memory.clone());
         Self {
             id,
             rx,
             pages,
-            lane,
-            spare: Vec::with_capacity(stay_max),
             is_cold: false,
             frames_polled: 0,
             link: LinkType::ETHERNET,
@@ -158,10 +150,6 @@ impl OwnedQueue {
         if self.state.ended || self.state.polled.due().is_some_and(|due| now < due) {
             return Ok(());
         }
-        if !self.lane.is_empty() {
-            self.state.blocked = true;
-            return Ok(());
-        }
         self.polls = self.polls.wrapping_add(1);
         let short = match self.pages.blocks {
             None if polled_before == 0 && self.outbox.keeps_pages_from_others() => true,
@@ -172,16 +160,15 @@ impl OwnedQueue {
             self.reclaim_all();
         }
         let budget = self.budget(now);
-        if budget == 0 {
+        let Some(frames) = self.outbox.lane().list().filter(|_| budget > 0) else {
             self.state.blocked = true;
             return Ok(());
-        }
-        let Some(frames) = self.lane.list() else { return Ok(()) };
+        };
         let mut out = Completions::new(frames, &mut self.pages, now, self.limits.copybreak);
         let polled = self.rx.poll(&mut out, budget);
         let counts = out.counts;
         (self.prefetch, self.link) = (out.prefetch, out.link());
-        self.frames_polled = self.lane.waiting();
+        self.frames_polled = self.outbox.staying();
         self.ledger.polled(self.frames_polled as u64, &counts);
         match polled {
             Ok(polled) => {
@@ -198,6 +185,9 @@ impl OwnedQueue {
 
     fn budget(&mut self, now: Timestamp) -> usize {
         let weight = self.limits.weight;
+        if !self.outbox.has_owner_finished() {
+            return 0;
+        }
         if !self.limits.can_wait && !self.rx.has_room() {
             return weight;
         }
@@ -218,7 +208,7 @@ impl OwnedQueue {
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
-        let mut fits = self.lane.is_empty() && self.outbox.lot().room() >= budget as u64;
+        let mut fits = self.outbox.has_owner_finished() && self.outbox.lot().room() >= budget as u64;
         let mut from = 0;
         while let Some(at) = self.outbox.next_without_room(from, weight) {
             self.reclaim(at);
@@ -228,26 +218,19 @@ impl OwnedQueue {
         if fits { budget } else { 0 }
     }
 
-    /// Chooses each frame's CPU. The frames for `own`, the CPU itself, stay in the lane. The slots of
-    /// all other frames are written to the rings of their CPUs, which do not see the slots until
-    /// they are published.
-    pub(crate) fn steer(&mut self, own: usize, now: Timestamp) {
-        let Some(frames) = self.lane.list().filter(|_| self.frames_polled > 0) else { return };
+    /// Chooses each frame's CPU. The frames for the CPU itself stay in the lane. The slots of all
+    /// other frames are written to the rings of their CPUs, which do not see the slots until they
+    /// are published.
+    pub(crate) fn steer(&mut self, now: Timestamp) {
+        let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
         let is_read = self.hashing.hash(frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
         self.is_cold = !is_read && self.prefetch == 0 && self.pages.blocks.is_none();
         sample_load(frames, self.polls, &self.ledger);
         if !self.flow_limits.is_empty() {
-            self.limit_flows(own);
+            self.limit_flows();
         }
-        self.choose(own);
-        self.ledger.in_lane.set(self.lane.waiting() as u64);
-    }
-
-    #[inline(always)]
-    fn choose(&mut self, own: usize) {
-        let Some(frames) = self.lane.list() else { return };
-        let (polled, first, prefetch) = (frames.len(), self.arrivals + 1, self.prefetch);
+        let (polled, first, prefetch) = (self.outbox.staying(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
         let (table, pool) = (&self.table.ring_of, &self.pages.pool);
         // Prefetch one page with each frame. Prefetching all pages at once would fill the CPU's
@@ -257,70 +240,57 @@ impl OwnedQueue {
                 pool.prefetch(nth);
             }
         };
-        match self.rings_in_use {
-            RingsInUse::One if usize::from(table[0]) == own => return self.lane.note_arrivals(first),
-            RingsInUse::One => self.outbox.stage_all(usize::from(table[0]), frames, first, prefetch_page),
-            RingsInUse::Few => {
-                let target = |frame: &Completion| ring_of(table, frame);
-                if let Some(stay) = self.outbox.stage_lists(own, frames, first, target, prefetch_page) {
-                    return self.lane.note_arrivals_of(stay, first);
-                }
-            }
-            RingsInUse::Many => {}
+        let are_staged = match self.rings_in_use {
+            RingsInUse::One => self.outbox.stage_all(usize::from(table[0]), first, prefetch_page),
+            RingsInUse::Few => self.outbox.stage_lists(first, |frame| ring_of(table, frame), prefetch_page),
+            RingsInUse::Many => false,
+        };
+        if !are_staged {
+            self.stage_singly(polled - self.outbox.staying(), first);
         }
-        let rest = frames.len();
-        if rest > 0 {
-            self.stage_singly(own, polled - rest, first);
-        }
+        self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Steers the frames of a poll after the first `staged` frames one by one, because there are too
-    /// many rings for lists, or some rings are full.
+    /// Stages the frames of a poll after the first `staged` frames one by one, because there are
+    /// too many rings for lists, or some rings are full.
     #[inline]
-    fn stage_singly(&mut self, own: usize, staged: usize, first: u64) {
+    fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
-        let mut frames = mem::take(&mut self.spare);
-        self.lane.list().into_iter().for_each(|list| mem::swap(list, &mut frames));
+        let mut frames = self.outbox.take_list();
         for (nth, frame) in (staged..).zip(frames.drain(..)) {
-            let (target, arrival) = (ring_of(&self.table.ring_of, &frame), first + nth as u64);
-            if target == own {
-                self.lane.push(frame, arrival);
-                continue;
-            }
             if nth < self.prefetch {
                 self.pages.pool.prefetch(nth);
             }
-            self.stage(target, frame, arrival);
+            let target = ring_of(&self.table.ring_of, &frame);
+            self.stage(target, frame, first + nth as u64);
         }
-        self.spare = frames;
+        self.outbox.put_list(frames);
     }
 
-    /// Takes up to `most` of the frames that stay in hand. Returns their number.
+    /// Takes up to `most` of the frames that stay in hand.
     #[inline]
-    pub(crate) fn take(&mut self, most: usize) -> usize {
-        self.lane.take(most, self.is_cold)
+    pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
+        self.outbox.lane().take(most, self.is_cold);
+        self.outbox.lane().hand()
     }
 
     /// Finishes the frames in hand: their memory returns to the queue at once.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
-        self.lane.finish(|frames| match blocks {
-            None => pool.recycle_many(frames),
-            Some(blocks) => {
-                let mut lent = blocks.homecoming();
-                frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(|frame| pool.recycle_frame(frame)));
-            }
-        });
+        match blocks {
+            None => self.outbox.lane().finish(|frames| pool.recycle_many(frames)),
+            Some(blocks) => self.outbox.finish_lent(blocks, |frame| pool.recycle_frame(frame)),
+        }
         pool.recycled();
-        self.ledger.in_lane.set(self.lane.waiting() as u64);
+        self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Whether this CPU has frames of the queue to handle. With `held_back`, the frames of a source
-    /// that can wait do not count.
+    /// Whether frames in the lane wait for this CPU. With `held_back`, the frames of a source that
+    /// can wait do not count.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
-        self.lane.waiting() > 0 && !(held_back && self.limits.can_wait)
+        self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
     }
 
     #[inline(always)]
@@ -343,19 +313,20 @@ impl OwnedQueue {
     /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass. The
     /// frames that stay on this CPU do not wait in a backlog.
     #[cold]
-    fn limit_flows(&mut self, own: usize) {
+    fn limit_flows(&mut self) {
         // Finished frames no longer count as waiting.
         self.reclaim_all();
-        let Some(frames) = self.lane.list() else { return };
+        let mut frames = self.outbox.take_list();
         for at in (0..frames.len()).rev() {
             let target = ring_of(&self.table.ring_of, &frames[at]);
-            let is_limited = target != own && self.flow_limits.has(target) && self.outbox.is_half_full(target);
-            if is_limited && self.flow_limits.is_over(target, FlowHash(frames[at].hash_or_zero())) {
+            let is_half_full = self.flow_limits.has(target) && self.outbox.is_half_full(target);
+            if is_half_full && self.flow_limits.is_over(target, FlowHash(frames[at].hash_or_zero())) {
                 self.ledger.dropped.add(DropReason::FlowLimit, 1);
                 self.ring_ledgers[target].by_producer.flow_limit.add(1);
                 self.pages.take_home(frames.remove(at));
             }
         }
+        self.outbox.put_list(frames);
     }
 
     /// Publishes the rings that have enough staged frames. Publishes all rings if the poll was not
@@ -461,7 +432,7 @@ impl OwnedQueue {
             return false;
         }
         self.reclaim_all();
-        self.lane.is_empty() && self.outbox.is_empty()
+        self.outbox.is_empty()
     }
 
     pub(crate) fn close(&mut self) {

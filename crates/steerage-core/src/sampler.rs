@@ -26,8 +26,9 @@ pub(crate) struct Sampler {
     /// These counters count rounds and batches, so that one of many rounds and batches is measured.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if any.
-    timed: Option<(Timestamp, Option<u16>)>,
+    /// Set while a packet is timed: the start of the measurement, the packet's queue, and
+    /// its bucket, if any.
+    timed: Option<(Timestamp, usize, Option<u16>)>,
     mean: u64,
     /// Buckets whose packets are examined in part, to name the flow that fills a bucket.
     to_name: Vec<BucketId>,
@@ -58,7 +59,7 @@ impl Sampler {
         if !self.to_name.is_empty() {
             name_flow(shared, queue, hand, &self.to_name);
         }
-        self.timed = Some((now, hash.map(|hash| bucket_of(FlowHash(hash)))));
+        self.timed = Some((now, queue, hash.map(|hash| bucket_of(FlowHash(hash)))));
     }
 
     #[inline(always)]
@@ -66,9 +67,9 @@ impl Sampler {
         self.timed.is_some()
     }
 
-    pub(crate) fn end(&mut self, queue: usize, shared: &Shared, now: Timestamp) {
+    pub(crate) fn end(&mut self, shared: &Shared, now: Timestamp) {
         // Without a hash, the bucket is unknown.
-        let Some((since, Some(bucket))) = self.timed.take() else { return };
+        let Some((since, queue, Some(bucket))) = self.timed.take() else { return };
         let took = now.since(since).as_nanos() as u64;
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
         self.mean = if self.mean > 0 { (self.mean * 15 + took) / 16 } else { took };

@@ -183,8 +183,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;
         let published = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
-        let mut backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
-        backlogs.set_own(queues.iter().map(|queue| queue.id));
+        let backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
         Self {
             backlogs,
             runner: Runner::new(index, &shared, make, outputs, cpu),
@@ -252,7 +251,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 Phase::Steer(queue)
             }
             Phase::Steer(queue) => {
-                self.queues[queue].steer(usize::from(self.runner.index), self.runner.cpu.now);
+                self.queues[queue].steer(self.runner.cpu.now);
                 Phase::Publish(queue)
             }
             Phase::Publish(queue) => {
@@ -276,25 +275,18 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             Phase::Finish(place) => {
                 self.finish_batch(place);
                 self.runner.cpu.now = self.platform.now();
-                let now = self.runner.cpu.now;
-                let backlog = self.backlogs.at(place);
-                let was_alone = self.sampler.is_timing();
-                if was_alone {
-                    self.sampler.end(backlog.source.queue, &self.shared, now);
+                if self.sampler.is_timing() {
+                    self.sampler.end(&self.shared, self.runner.cpu.now);
                 }
-                if was_alone && backlog.consumer.waiting() > 0 {
-                    // If the rest stayed in the ring, each such batch would hold the pages of one
-                    // more poll.
-                    Phase::Handle(place)
-                } else if self.backlogs.is_own(place) {
-                    // Every round handles the whole own share and one more backlog, so that no
-                    // backlog waits forever.
-                    self.next_to_handle(if self.control.is_void() { place + 1 } else { place })
-                } else if self.is_round_over() {
+                // Every round handles the whole own share and one more backlog, so that no backlog
+                // waits forever.
+                let is_own = place < self.queues.len();
+                if !is_own && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
                 } else {
-                    self.next_to_handle(place + 1)
+                    let again = is_own && !self.control.is_void();
+                    self.next_to_handle(if again { place } else { place + 1 })
                 }
             }
         };
@@ -320,10 +312,24 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    fn next_to_handle(&mut self, place: usize) -> Phase {
+    /// The CPU's own share comes first: the lanes of its queues. Then the rings follow.
+    fn next_to_handle(&mut self, from: usize) -> Phase {
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
-        let has_stayed = |place: usize| self.queues[place].is_due(held_back);
-        self.backlogs.next_to_serve(place, held_back, has_stayed).map_or(Phase::Control, Phase::Handle)
+        let own = self.queues.len();
+        if let Some(place) = (from..own).find(|place| self.queues[*place].is_due(held_back)) {
+            return Phase::Handle(place);
+        }
+        if from <= own {
+            self.backlogs.begin();
+        }
+        self.backlogs.next_to_serve(held_back).map_or(Phase::Control, |queue| Phase::Handle(own + queue))
+    }
+
+    /// The queue of a place in the order of service: the own queues, and then the rings of all
+    /// queues by their numbers.
+    #[inline]
+    fn queue_at(&self, place: usize) -> usize {
+        self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
     /// Whether packets of a source that can wait must wait, because an output is full. So a file is
@@ -336,7 +342,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     fn end_round(&mut self) -> Stepped {
-        self.backlogs.rotate();
         if self.round.worked {
             return Stepped::Worked;
         }
@@ -365,7 +370,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let goes_on = self.control.take_part(own, &mut self.sampler, &clock);
         if std::mem::take(&mut self.control.has_other_queues) {
             let _outside = round::leave(); // This may take memory.
-            self.backlogs.set_own(self.queues.iter().map(|queue| queue.id));
             self.round.published.reserve(self.queues.len() * self.shared.cpus.len());
         }
         if goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err() {
@@ -408,7 +412,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
             let Some(mut state) = self.shared.steering.try_lock() else { return };
             let mut queue = self.queues.swap_remove(at);
-            self.backlogs.set_own(self.queues.iter().map(|queue| queue.id));
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
             self.sleep.forget(&queue);
@@ -437,22 +440,22 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Calls the handler with the next batch of a backlog. In the ring of an own queue, there are
-    /// only frames from before this CPU owned the queue, which come before the frames in the lane.
     fn handle(&mut self, place: usize) {
-        let backlog = self.backlogs.at(place);
-        let in_ring = backlog.consumer.waiting();
-        let own = self.queues.get_mut(place).filter(|_| in_ring == 0);
-        let admitted =
-            if backlog.is_admitted { self.shared.admissions[usize::from(self.runner.index)].waiting() } else { 0 };
-        let waiting = own.as_ref().map_or(in_ring, |queue| queue.lane.waiting() as u64);
-        self.runner.ledger().backlog_max.raise_to(waiting.max(admitted));
         self.round.worked = true;
         if self.control.is_void() {
             self.runner.skip();
             return;
         }
-        let revoked = backlog.consumer.revoked();
+        let queue = self.queue_at(place);
+        let backlog = self.backlogs.at(queue);
+        let mut own = self.queues.get_mut(place);
+        let waiting = match &own {
+            Some(queue) => queue.outbox.staying() as u64,
+            None if backlog.is_admitted => self.shared.admissions[usize::from(self.runner.index)].waiting(),
+            None => backlog.consumer.waiting(),
+        };
+        self.runner.ledger().backlog_max.raise_to(waiting);
+        let revoked = if own.is_none() { backlog.consumer.revoked() } else { 0 };
         if revoked > 0 {
             self.runner.skip();
             backlog.consumer.take(HANDLE_BUDGET.min(revoked as usize));
@@ -464,20 +467,17 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
         let alone = self.sampler.wants_one_alone();
         let most = if alone { 1 } else { self.control.limits.dev_weight };
-        let mut hand = match own {
-            Some(queue) => {
-                queue.take(most);
-                queue.lane.hand()
-            }
+        let mut hand = match &mut own {
+            Some(queue) => queue.take(most),
             None => {
                 backlog.consumer.take(most);
                 backlog.consumer.hand()
             }
         };
-        let taken = hand.len();
         if alone {
-            self.sampler.begin(backlog.source.queue, &mut hand, &self.shared, self.platform.now());
+            self.sampler.begin(queue, &mut hand, &self.shared, self.platform.now());
         }
+        let taken = hand.len();
         self.round.full |= taken >= self.control.limits.dev_weight;
         self.handled += taken;
         self.round.handled += taken;
@@ -485,30 +485,30 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     fn finish_batch(&mut self, place: usize) {
-        let is_own = self.backlogs.is_own(place);
-        let backlog = self.backlogs.at(place);
-        let mut own = self.queues.get_mut(place).filter(|queue| queue.lane.in_hand() > 0);
+        let queue = self.queue_at(place);
+        let backlog = self.backlogs.at(queue);
+        let mut own = self.queues.get_mut(place);
         let hand = match &mut own {
-            Some(queue) => queue.lane.hand(),
+            Some(queue) => queue.outbox.lane().hand(),
             None => backlog.consumer.hand(),
         };
-        let count = hand.len();
+        let count = hand.len() as u64;
         let died = self.runner.finish_batch(&backlog.source, hand);
+        let ledger = self.runner.ledger();
+        ledger.processed.add(count);
         if let Some(queue) = own {
+            ledger.inline.add(count);
             queue.finish();
         } else {
+            ledger.handed_in.add(count);
             backlog.consumer.finish();
             if backlog.is_admitted {
-                self.shared.admissions[usize::from(self.runner.index)].finish(count as u64);
+                self.shared.admissions[usize::from(self.runner.index)].finish(count);
             }
-        }
-        let ledger = self.runner.ledger();
-        ledger.processed.add(count as u64);
-        let by_source = if is_own { &ledger.inline } else { &ledger.handed_in };
-        by_source.add(count as u64);
-        if backlog.can_wait && !is_own && backlog.consumer.producer_waits() {
-            let owner = self.shared.ledgers.queues[backlog.source.queue].owner();
-            self.shared.wake([owner], Some(self.runner.index));
+            if backlog.can_wait && backlog.consumer.producer_waits() {
+                let owner = self.shared.ledgers.queues[queue].owner();
+                self.shared.wake([owner], Some(self.runner.index));
+            }
         }
         if died {
             self.control.start_over(&mut self.runner);

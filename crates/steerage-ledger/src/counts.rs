@@ -180,6 +180,15 @@ pub struct ConsumerLedger {
     pub reordered: Counter,
 }
 
+impl ConsumerLedger {
+    /// Returns the number of packets of the queue that the CPU has finished, from the ring and from
+    /// the lane.
+    pub fn finished(&self) -> u64 {
+        let delivered = [&self.consumed, &self.discarded, &self.kept, &self.transmitted].map(Counter::get);
+        delivered.iter().sum::<u64>() + self.dropped.read().total()
+    }
+}
+
 /// The counts of the packets that one CPU sends to one output.
 #[derive(Debug, Default)]
 #[repr(align(128))]

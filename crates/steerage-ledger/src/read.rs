@@ -121,6 +121,7 @@ impl Ledgers {
             dropped.add(DropReason::FlowLimit, ring.by_producer.flow_limit.get());
             let (published, finished) = ring.gauge.read();
             backlog += published - finished;
+            backlog += if usize::from(queue.owner()) == cpu { queue.ledger.in_lane.get() } else { 0 };
         }
         CpuSnapshot {
             cpu: facts.cpus[cpu],

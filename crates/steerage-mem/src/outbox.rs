@@ -1,7 +1,7 @@
-//! One queue's rings to all CPUs. With many CPUs, most rings are empty most of the time, so the
+//! One queue's rings to all CPUs, and the lane of the CPU that polls the queue. With many CPUs, most rings are empty most of the time, so the
 //! functions here visit only the rings that have staged or unreturned frames.
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -9,13 +9,20 @@ use std::sync::Arc;
 use crate::admission::Admission;
 use crate::bits::Bits;
 use crate::blocks::Blocks;
+use crate::memory::Memory;
 use crate::page::Completion;
-use crate::ring::{Finished, Producer};
+use crate::ring::{Finished, Lane, Producer};
 
-/// The producers of one queue: a ring to each CPU, and then the parking lot.
+/// The producers of one queue: a ring to each CPU, and then the parking lot. The frames for the
+/// queue's owner, the CPU that polls it, stay in the lane. In the owner's ring, there are only frames
+/// from before this CPU owned the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
+    owner: usize,
+    lane: Lane,
+    /// An empty list, which replaces the list of the lane while frames are staged one by one.
+    spare: Vec<Completion>,
     staged: Bits,
     out: Bits,
     /// The rings whose frames hold as many units of the blocks as they may.
@@ -26,23 +33,28 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Creates the rings to the CPUs, which have the same limit, and the parking lot. With
+    /// Creates the rings to the CPUs, which have the same limit, and the parking lot. The lane of
+    /// `owner` has room for a poll of `poll_max` frames and for all parked frames, and the bytes of
+    /// its frames lie in `memory`. With
     /// `admissions`, the limit holds for the frames of several queues together. If `blocks` are
     /// [shared](Blocks::shared), the units that the frames on each ring hold are limited.
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
+        (owner, poll_max, memory): (usize, usize, Memory),
         admissions: Option<Arc<[Admission]>>,
         blocks: Option<&mut Blocks>,
     ) -> Self {
         let backlog = to_cpus.first().map_or(0, Producer::limit);
+        let stay_max = poll_max + lot.limit();
+        let (lane, spare) = (Lane::new(stay_max, lot.is_numbered(), memory), Vec::with_capacity(stay_max));
         to_cpus.push(lot);
         if let Some(blocks) = blocks {
             blocks.divide(to_cpus.len());
         }
         let of_rings = || Bits::new(to_cpus.len());
         let (staged, out, full) = (of_rings(), of_rings(), of_rings());
-        Self { rings: to_cpus, staged, out, full, admissions, backlog }
+        Self { rings: to_cpus, owner, lane, spare, staged, out, full, admissions, backlog }
     }
 
     /// The number of CPUs, which is also the ring number of the parking lot.
@@ -70,8 +82,53 @@ impl Outbox {
         &mut self.rings[lot]
     }
 
-    /// Stages a frame: see [`Producer::stage`]. The caller also records the ring with
-    /// [`touch`](Self::touch).
+    /// The CPU that polls the queue.
+    #[inline(always)]
+    pub fn owner(&self) -> usize {
+        self.owner
+    }
+
+    /// Makes another CPU the owner. The lane must be empty.
+    pub fn set_owner(&mut self, cpu: usize) {
+        self.owner = cpu;
+    }
+
+    /// The frames for the owner.
+    #[inline(always)]
+    pub fn lane(&mut self) -> &mut Lane {
+        &mut self.lane
+    }
+
+    /// The number of frames in the lane that the owner has not taken.
+    #[inline(always)]
+    pub fn staying(&self) -> usize {
+        self.lane.waiting()
+    }
+
+    /// Whether the owner has finished all frames that it got: those in the lane and those in its
+    /// ring. Until then, the queue must not be polled, because the lane would overtake the ring.
+    #[inline(always)]
+    pub fn has_owner_finished(&self) -> bool {
+        let ring = &self.rings[self.owner];
+        self.lane.is_empty() && (ring.occupied() == 0 || ring.passed(ring.tail()))
+    }
+
+    /// Whether a CPU has finished all frames before position `tail` of its ring, and the owner also
+    /// those in the lane.
+    pub fn has_passed(&self, cpu: usize, tail: u64) -> bool {
+        self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
+    }
+
+    /// Finishes the frames of the lane that are in hand: lent frames return to `blocks`, and all
+    /// other frames to `home`.
+    #[inline]
+    pub fn finish_lent(&mut self, blocks: &mut Blocks, mut home: impl FnMut(Completion)) {
+        let mut lent = blocks.homecoming();
+        self.lane.finish(|frames| frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(&mut home)));
+    }
+
+    /// Stages a frame: see [`Producer::stage`]. A frame for the owner is added to the lane. The caller
+    /// also records the ring with [`touch`](Self::touch).
     ///
     /// # Errors
     /// The frame, if the ring has no room for it.
@@ -80,6 +137,10 @@ impl Outbox {
     // instead of 9.5.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
+        if target == self.owner {
+            self.lane.push(frame, arrival);
+            return Ok(());
+        }
         self.rings[target].stage(frame, arrival)
     }
 
@@ -93,27 +154,49 @@ impl Outbox {
         self.staged.insert(ring);
     }
 
-    /// Stages frames on one ring: see [`Producer::stage_all`].
+    /// Stages the frames of the lane's list, a poll, on one ring: see [`Producer::stage_all`]. Returns
+    /// whether all frames were staged. If the target is the owner, all frames stay.
     #[inline(always)]
-    pub fn stage_all(&mut self, target: usize, frames: &mut Vec<Completion>, arrival: u64, staged: impl FnMut(usize)) {
+    pub fn stage_all(&mut self, target: usize, arrival: u64, staged: impl FnMut(usize)) -> bool {
+        if target == self.owner {
+            self.lane.note_arrivals(arrival);
+            return true;
+        }
+        let Some(frames) = self.lane.list() else { return true };
         self.staged.insert(target);
         self.rings[target].stage_all(frames, arrival, staged);
+        frames.is_empty()
     }
 
-    /// Stages frames on a few rings: see [`Producer::stage_lists`]. Returns the frames that stayed,
-    /// if all others were staged.
+    /// Stages the frames of the lane's list on a few rings: see [`Producer::stage_lists`]. The frames
+    /// for the owner stay. Returns whether all frames were staged.
     #[inline(always)]
     pub fn stage_lists(
         &mut self,
-        own: usize,
-        frames: &mut Vec<Completion>,
         arrival: u64,
         target: impl Fn(&Completion) -> usize,
         staged: impl FnMut(usize),
-    ) -> Option<u64> {
-        let (lists, stay) = Producer::stage_lists(&mut self.rings, own, frames, arrival, target, staged)?;
+    ) -> bool {
+        let Some(frames) = self.lane.list() else { return true };
+        let lists = Producer::stage_lists(&mut self.rings, self.owner, frames, arrival, target, staged);
+        let Some((lists, stay)) = lists else { return false };
         self.staged.insert_all(lists);
-        Some(stay)
+        self.lane.note_arrivals_of(stay, arrival);
+        true
+    }
+
+    /// Takes the list of the lane, to stage its frames one by one. [`put_list`](Self::put_list) takes
+    /// the list back.
+    pub fn take_list(&mut self) -> Vec<Completion> {
+        let mut frames = std::mem::take(&mut self.spare);
+        self.lane.list().into_iter().for_each(|list| std::mem::swap(list, &mut frames));
+        frames
+    }
+
+    /// Takes back the list of [`take_list`](Self::take_list). Its frames stay.
+    pub fn put_list(&mut self, mut list: Vec<Completion>) {
+        self.lane.list().into_iter().for_each(|frames| frames.append(&mut list));
+        self.spare = list;
     }
 
     /// Publishes the rings that have at least `least` staged frames. Refused frames return to `lent`, the queue's blocks. Calls `shown` for each CPU that
@@ -198,9 +281,10 @@ impl Outbox {
         Some((frame, arrival))
     }
 
-    /// Takes back all frames that are staged for CPUs.
+    /// Takes back all frames that are staged for CPUs or wait in the lane.
     pub fn withdraw_all(&mut self, mut each: impl FnMut(Completion)) {
         let cpus = self.cpus();
+        self.lane.withdraw(&mut each);
         self.rings[..cpus].iter_mut().for_each(|ring| ring.withdraw(u64::MAX, &mut each));
         self.staged.clear();
     }
@@ -239,9 +323,9 @@ impl Outbox {
         self.out.next(from)
     }
 
-    /// Whether no frame is in a ring or parked.
+    /// Whether no frame is in a ring, in the lane or parked.
     pub fn is_empty(&self) -> bool {
-        self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
+        self.lane.is_empty() && self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
     }
 
     /// Whether other queues may need the pages of frames that have not returned.
@@ -268,9 +352,13 @@ impl Outbox {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
 
-    /// Whether both the ring and the CPU's backlog have room for `frames` frames.
+    /// Whether both the ring and the CPU's backlog have room for `frames` frames. The lane always
+    /// has room.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
+        if at == self.owner {
+            return true;
+        }
         let has_room = self.rings[at].room() >= frames as u64 && !self.full.has(at);
         if self.admissions.is_none() {
             return has_room;
@@ -298,9 +386,10 @@ impl Outbox {
         None
     }
 
-    /// Whether at least half of the frames that may wait for a CPU wait.
+    /// Whether at least half of the frames that may wait for a CPU wait. The frames for the owner do
+    /// not wait.
     pub fn is_half_full(&self, cpu: usize) -> bool {
-        self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
+        cpu != self.owner && self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
     }
 
     /// Asks the CPUs whose rings have room for less than `weight` frames to wake this queue's owner

@@ -54,25 +54,23 @@ impl OwnedQueue {
     /// Whether all frames that were sent before the buckets were parked are finished. The fence of
     /// a dead CPU counts as passed: that CPU is ordered to discard its unfinished frames, in case
     /// it continues.
-    /// `own` is this CPU, on which the frames in the lane must be finished too.
-    pub(crate) fn fences_passed(&mut self, own: CpuIndex, dead: impl Fn(CpuIndex) -> bool) -> bool {
+    pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
             if dead(cpu) {
                 self.outbox.ring(usize::from(cpu)).revoke_until(tail);
             } else {
-                passed &= self.has_passed(own, cpu, tail);
+                passed &= self.outbox.has_passed(usize::from(cpu), tail);
             }
         }
         passed
     }
 
-    fn has_passed(&self, own: CpuIndex, cpu: CpuIndex, tail: u64) -> bool {
-        self.outbox.look(usize::from(cpu)).passed(tail) && (cpu != own || self.lane.is_empty())
-    }
-
-    pub(crate) fn fences_open(&self, own: CpuIndex) -> impl Iterator<Item = CpuIndex> + '_ {
-        self.moving.fences().filter(move |(cpu, tail)| !self.has_passed(own, *cpu, *tail)).map(|(cpu, _)| cpu)
+    pub(crate) fn fences_open(&self) -> impl Iterator<Item = CpuIndex> + '_ {
+        self.moving
+            .fences()
+            .filter(move |(cpu, tail)| !self.outbox.has_passed(usize::from(*cpu), *tail))
+            .map(|(cpu, _)| cpu)
     }
 
     /// The move takes too long: stops parking, and orders old CPUs to discard frames not yet begun.
@@ -88,28 +86,23 @@ impl OwnedQueue {
     /// Sends the parked frames to the buckets' new CPUs, in order, and then steers the buckets
     /// there directly. Returns false while some parked frames of a queue that can wait have no
     /// room. Adds each CPU that got frames to `published`.
-    pub(crate) fn release(&mut self, own: CpuIndex, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
+    pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;
         }
         let mut done = true;
         loop {
-            let can_wait = self.limits.can_wait;
-            if can_wait && moves.iter().any(|m| m.to != own && !self.has_room_for_one(usize::from(m.to))) {
+            if self.limits.can_wait && moves.iter().any(|m| !self.has_room_for_one(usize::from(m.to))) {
                 done = self.outbox.lot().occupied() == 0;
                 break;
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
             // The moves are sorted by bucket, and parked frames belong to buckets of this slice.
-            let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| moves[at].to);
-            if target == own {
-                self.lane.push(frame, arrival);
-            } else {
-                self.stage(usize::from(target), frame, arrival);
-            }
+            let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
+            self.stage(target, frame, arrival);
         }
-        self.ledger.in_lane.set(self.lane.waiting() as u64);
+        self.ledger.in_lane.set(self.outbox.staying() as u64);
         moves.iter().for_each(|m| self.outbox.touch_one(usize::from(m.to)));
         self.ledger.unparked.raise_to(self.outbox.lot().tail() - self.outbox.lot().occupied());
         if done {
@@ -139,13 +132,11 @@ impl OwnedQueue {
     /// frames in its lane, which other CPUs have not seen, because these frames are out of date. Steering continues with
     /// `map`, the current map.
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
-        let Self { outbox, pages, ledger, lane, .. } = self;
-        let mut drop = |frame| {
+        let Self { outbox, pages, ledger, .. } = self;
+        outbox.withdraw_all(|frame| {
             ledger.dropped.add(DropReason::Revoked, 1);
             pages.take_home(frame);
-        };
-        outbox.withdraw_all(&mut drop);
-        lane.withdraw(&mut drop);
+        });
         ledger.in_lane.set(0);
         while let Some((frame, _)) = outbox.unpark(pages.blocks.as_mut()) {
             ledger.dropped.add(DropReason::Moving, 1);

@@ -45,7 +45,7 @@ impl Two {
         let shared = SharedPool::by_node(&region, vec![pages.pop().unwrap()]).remove(0);
         let kept_pages = KeptPages::new(memory.clone(), 0);
         let pool = PagePool::new(region, shared, Arc::clone(&kept_pages), 4 * POLL_BUDGET);
-        let outbox = Outbox::new(by_cpu, parking_lot(options), admissions, None);
+        let outbox = Outbox::new(by_cpu, parking_lot(options), (2, POLL_BUDGET, memory.clone()), admissions, None);
         let (pages_of_queue, hashing) =
             (QueuePages { pool, blocks: None, memory }, Hashing::new(hasher(), false, false));
         let ledgers = (Arc::new(QueueLedger::new(BUCKETS)), ledgers);
@@ -171,20 +171,24 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         idle_looks: 0,
     };
     let mut backlogs = Backlogs::new(vec![backlog], 0, Arc::clone(&inboxes), || 0);
+    let next = |backlogs: &mut Backlogs| {
+        backlogs.begin();
+        backlogs.next_to_serve(false)
+    };
     let is_noted = || inboxes[0].next(&mut inboxes[0].begin(0)).is_some();
     inboxes[0].note(0);
     for _ in 1..IDLE_LOOKS {
-        assert_eq!(backlogs.next_to_serve(0, false, |_| false), None);
+        assert_eq!(next(&mut backlogs), None);
         assert!(is_noted(), "it was forgotten too early");
     }
     two.stage(0, 1);
     two.publish(0);
-    assert_eq!(backlogs.next_to_serve(0, false, |_| false), Some(0));
+    assert_eq!(next(&mut backlogs), Some(0));
     let ring = &mut backlogs.at(0).consumer;
     ring.take(1);
     ring.finish();
     for _ in 1..IDLE_LOOKS {
-        assert_eq!((backlogs.next_to_serve(0, false, |_| false), is_noted()), (None, true));
+        assert_eq!((next(&mut backlogs), is_noted()), (None, true));
     }
-    assert_eq!((backlogs.next_to_serve(0, false, |_| false), is_noted()), (None, false));
+    assert_eq!((next(&mut backlogs), is_noted()), (None, false));
 }

@@ -36,21 +36,13 @@ impl<'a> Finished<'a> {
         (Self(first), Self(rest))
     }
 
-    /// Appends the pages of the slots to `home`, which has room for `room` pages, and returns the
-    /// number of pages. `Err` returns the slots if there is too little room, or if a slot is not a
-    /// frame in a single page whose number is in `own`. The pages in `own` belong to `region`.
+    /// Appends the pages of the slots to `home`, and returns the number of pages. `Err` returns the
+    /// slots if a slot is not a frame in a single page whose number is in `own`. The pages in `own`
+    /// belong to `region`.
     ///
     /// Passing each frame to a function would take three times as many instructions per page.
     #[inline(always)]
-    pub fn pages_to(
-        self,
-        home: &mut Vec<Page>,
-        room: usize,
-        (region, own): (&Region, &Range<u32>),
-    ) -> Result<usize, Self> {
-        if self.0.len() > room {
-            return Err(self);
-        }
+    pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
         let (count, before) = (self.0.len(), home.len());
         home.reserve(count);
         if !self.copy_pages(&mut home.spare_capacity_mut()[..count], own) {

@@ -42,6 +42,9 @@ const POSTED_FEW: usize = 16;
 /// the next wait is half as long, so at a steady rate, less than half of the ring is full.
 const COALESCE_PART: u64 = 4;
 
+/// By how much the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its default).
+const TIMER_SLACK: Duration = Duration::from_micros(50);
+
 /// The stage of a queue's life.
 #[derive(Debug)]
 enum Stage {
@@ -113,20 +116,36 @@ pub(super) struct Queue {
 #[derive(Clone, Copy, Debug)]
 struct Coalescing {
     longest: Duration,
-    /// The next wait, and the number of frames that were delivered before the last wait.
     wait: Duration,
+    /// Whether the last poll began a wait.
+    waits: bool,
+    /// The last poll with frames, and the number of frames that were delivered until then.
+    last: Timestamp,
     delivered: u64,
 }
 
 impl Coalescing {
-    /// Returns how long to wait, after the queue has delivered `delivered` frames in all and its
-    /// ring of `ring` frames is empty.
-    fn next(&mut self, delivered: u64, ring: u32) -> Duration {
-        let waited = delivered - std::mem::replace(&mut self.delivered, delivered);
-        let is_full = waited > u64::from(ring) / COALESCE_PART;
-        let next = if is_full { self.wait / 2 } else { self.wait * 2 };
-        self.wait = next.clamp(COALESCE_MIN, self.longest);
-        self.wait
+    fn new(longest: Duration) -> Self {
+        Self { longest, wait: longest, waits: false, last: Timestamp::ZERO, delivered: 0 }
+    }
+
+    /// Returns how long frames may wait after a poll that emptied a ring of `ring` frames, with
+    /// `delivered` frames in all. `None` if the CPU should wait for the next frame, because the poll
+    /// found no frame, or because frames arrive at longer intervals than a wait lasts.
+    fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
+        let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
+        let waited = std::mem::replace(&mut self.waits, false);
+        if arrived == 0 {
+            return None;
+        }
+        let gap = now.since(std::mem::replace(&mut self.last, now));
+        if waited {
+            let is_full = arrived > u64::from(ring) / COALESCE_PART;
+            let next = if is_full { self.wait / 2 } else { self.wait * 2 };
+            self.wait = next.clamp(COALESCE_MIN, self.longest);
+        }
+        self.waits = waited || gap <= self.wait + TIMER_SLACK;
+        self.waits.then_some(self.wait)
     }
 }
 
@@ -142,7 +161,7 @@ impl Queue {
             seconds,
             missing: false,
             mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
-            coalescing: device.coalesce.map(|longest| Coalescing { longest, wait: longest, delivered: 0 }),
+            coalescing: device.coalesce.map(Coalescing::new),
             device,
             number,
             hash,
@@ -399,11 +418,9 @@ impl RxQueue for Queue {
         Ok(match (more, self.starved) {
             (false, true) => Polled::NotBefore(out.now() + PAGES_LOOK),
             (false, false) if !matches!(self.stage, Stage::Ending(..)) && self.device.busy_poll.is_none() => {
-                // After a poll without frames, the CPU waits for the socket, however long that takes.
-                match self.coalescing.as_mut().filter(|_| !out.is_empty()) {
-                    Some(coalescing) => Polled::Coalesce(out.now() + coalescing.next(self.handed, self.device.ring)),
-                    None => Polled::Drained,
-                }
+                let (handed, ring) = (self.handed, self.device.ring);
+                let wait = self.coalescing.as_mut().and_then(|waits| waits.after_poll(out.now(), handed, ring));
+                wait.map_or(Polled::Drained, |wait| Polled::Coalesce(out.now() + wait))
             }
             _ => Polled::More,
         })
@@ -495,22 +512,37 @@ fn hash_before(out: &Completions<'_>, page: &mut Page, offset: u32) -> Option<Fl
 mod tests {
     use super::*;
 
-    /// The wait never leaves more than half of the ring full at a steady rate, and returns to the
-    /// longest wait when fewer frames arrive.
+    /// A wait never leaves more than half of the ring full at a steady rate, and becomes longer when
+    /// fewer frames arrive.
     #[test]
     fn a_ring_that_fills_up_shortens_the_wait() {
         const LONGEST: Duration = Duration::from_millis(8);
-        let mut coalescing = Coalescing { longest: LONGEST, wait: LONGEST, delivered: 0 };
-        let (ring, mut delivered) = (1024, 0);
+        let mut coalescing = Coalescing::new(LONGEST);
+        let (ring, mut delivered, mut now) = (1024, 0, Timestamp::ZERO);
         // The numbers are frames per millisecond.
         for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
             let mut wait = coalescing.wait;
             for _ in 0..20 {
-                delivered += (f64::from(rate) * wait.as_secs_f64() * 1e3) as u64;
-                wait = coalescing.next(delivered, ring);
+                now = now + wait;
+                delivered += ((f64::from(rate) * wait.as_secs_f64() * 1e3) as u64).max(1);
+                wait = coalescing.after_poll(now, delivered, ring).unwrap();
             }
             let millis = wait.as_secs_f64() * 1e3;
             assert!(least <= millis && millis <= most, "{rate} frames per millisecond: {wait:?}");
         }
+    }
+    /// Frames at long intervals do not wait, because a wait would only add a second sleep.
+    #[test]
+    fn only_frames_at_short_intervals_wait() {
+        let wait = Duration::from_micros(50);
+        let mut coalescing = Coalescing::new(wait);
+        let mut at = |micros, delivered| {
+            let now = Timestamp::ZERO + Duration::from_micros(micros);
+            coalescing.after_poll(now, delivered, 1024)
+        };
+        assert_eq!([at(1000, 1), at(2000, 2), at(2001, 2), at(3000, 3)], [None; 4]);
+        // After a second frame at a short interval, frames wait until a wait ends without a frame.
+        assert_eq!([at(3010, 4), at(3060, 5), at(3300, 6)], [Some(wait); 3]);
+        assert_eq!([at(3350, 6), at(3450, 7), at(3460, 8)], [None, None, Some(wait)]);
     }
 }

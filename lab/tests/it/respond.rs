@@ -2,13 +2,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, bind, sendto, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Running, Snapshot, Timestamp};
 use steerage_device::af_packet::{AfPacketOptions, Direction};
 use steerage_device::fault::{Fault, FaultCounts, FaultTotals, Faults};
@@ -355,6 +360,64 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
     });
     net.until_ended(End::Closed, 10);
     assert_eq!(net.responding.so_far().refused, 1);
+    net.end();
+}
+
+/// A socket whose connect and reads end after [`HANG`].
+fn client_socket() -> OwnedFd {
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    let hang = TimeVal::seconds(HANG.as_secs() as i64);
+    setsockopt(&socket, sockopt::SendTimeout, &hang).unwrap();
+    setsockopt(&socket, sockopt::ReceiveTimeout, &hang).unwrap();
+    socket
+}
+
+/// Linux sends data in a SYN with TCP Fast Open.
+#[test]
+fn a_kernel_that_sends_data_in_its_syn_is_answered() {
+    let Some(net) = Net::new(config(), 1) else { return };
+    net.client(|| {
+        // Flag 4 sends data also without a cookie of an earlier connection.
+        std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", "5").unwrap();
+        let socket = client_socket();
+        let to = SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap();
+        let fast_open = MsgFlags::from_bits_retain(nix::libc::MSG_FASTOPEN);
+        assert_eq!(sendto(socket.as_raw_fd(), b"early", &to, fast_open).unwrap(), 5);
+        let mut stream = TcpStream::from(socket);
+        let mut got = [0; 5];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"early");
+        close(stream);
+    });
+    net.until_ended(End::Closed, 1);
+    net.end();
+}
+
+/// A host that restarted connects again from the same port. Its kernel answers the challenge ACK by
+/// a reset.
+#[test]
+fn a_kernel_that_forgot_its_connection_connects_again() {
+    let Some(net) = Net::new(config(), 1) else { return };
+    net.client(|| {
+        let connected = |port: u16| {
+            let socket = client_socket();
+            setsockopt(&socket, sockopt::ReuseAddr, &true).unwrap();
+            bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port)).unwrap();
+            nix::sys::socket::connect(socket.as_raw_fd(), &SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap())
+                .unwrap();
+            let stream = TcpStream::from(socket);
+            echo(&stream, b"here");
+            stream
+        };
+        let first = connected(0);
+        let port = first.local_addr().unwrap().port();
+        // A socket in this mode vanishes without a FIN or a reset.
+        setsockopt(&first, sockopt::TcpRepair, &1).unwrap();
+        drop(first);
+        close(connected(port));
+    });
+    net.until_ended(End::Closed, 1);
+    assert_eq!(net.ended(End::Aborted), 1);
     net.end();
 }
 

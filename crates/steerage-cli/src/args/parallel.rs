@@ -103,6 +103,9 @@ pub(crate) struct SplitArgs {
     pub(crate) format: Option<FormatArg>,
 }
 
+/// The most header lines. Zeek's logs have eight.
+const HEADER_MAX: usize = 100;
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct JobOutputArgs {
@@ -110,9 +113,14 @@ pub(crate) struct JobOutputArgs {
     #[arg(long, conflicts_with_all = ["no_merge", "results"])]
     pub(crate) tag: bool,
 
-    /// Print the output of job 1 first, then that of job 2, and so on
+    /// Print the output of job 1 first, then that of job 2, and so on, each without a change
     #[arg(short, long, conflicts_with_all = ["no_merge", "results"])]
     pub(crate) keep_order: bool,
+
+    /// Print the first N lines of each output only once, as for CSV
+    #[arg(long, value_name = "N", conflicts_with_all = ["no_merge", "results"], allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, HEADER_MAX))]
+    pub(crate) header: Option<usize>,
 
     /// Let the jobs write to standard output themselves; lines may mix
     #[arg(hide_short_help = true, long, conflicts_with = "results")]

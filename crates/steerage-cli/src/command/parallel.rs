@@ -7,7 +7,7 @@
 //! | `feed` | how packets get to a job: a pipe, a file or an interface |
 //! | `inherited` | a pipe or a file without a name, which a job inherits |
 //! | `brake` | pauses reading while the jobs have enough input |
-//! | `merge`, `lines` | merge the output of all jobs line by line |
+//! | `merge`, `lines`, `sink` | merge the output of all jobs line by line |
 //! | `results` | the directories of `--results` |
 //! | `summary` | the results of the jobs, and whether splitting paid |
 //! | `console`, `template` | standard error; the command of each job |
@@ -20,6 +20,7 @@ mod job;
 mod lines;
 mod merge;
 mod results;
+mod sink;
 mod summary;
 mod template;
 mod watch;
@@ -107,7 +108,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let make = |_| Ok(move |_cpu| split.split());
     // The sandbox allows no new files, so these files are created now.
     let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());
-    let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()? };
+    let header = args.output.header.unwrap_or(0);
+    let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()?, header };
     let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Parallel), sending, make)?;
     let Some(jobs) = jobs.get().cloned() else { return Err(JobsError::Wrong("there are no jobs".to_owned()).into()) };
     let console = Console::new(args.output.quiet);
@@ -142,7 +144,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let ended = ended?;
 
     let snapshot = ended.report.snapshot();
-    let nobody_reads = matches!(merged, Err(Stopped::NobodyReads));
+    let nobody_reads = matches!(merged, Err(Stopped::NobodyReads | Stopped::Unmergeable { .. }));
     let summaries = summaries(&jobs, snapshot, nobody_reads, &console);
     let not_written = jobs.not_written(&jobs.lock(), snapshot);
     let split_cpu = job::own_cpu().saturating_sub(cpu_before + merge_cpu);
@@ -159,6 +161,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         Err(Stopped::NotKept(error)) => {
             return Err(JobsError::NotKept { directory: temporary_directory(), error }.into());
         }
+        Err(Stopped::Unmergeable { job, kind }) => return Err(JobsError::Unmergeable { job, kind }.into()),
         Err(Stopped::NobodyReads) | Ok(()) => {}
     }
     if !ended.outcome.failed.is_empty() {

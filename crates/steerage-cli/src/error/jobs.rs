@@ -38,6 +38,11 @@ pub(crate) enum JobsError {
         .directory.display()
     )]
     NotKept { directory: PathBuf, error: io::Error },
+    #[error(
+        "job {job} writes {kind}, which cannot be merged line by line: add --results DIR for a file from each job, or \
+         --keep-order for one output after the other"
+    )]
+    Unmergeable { job: usize, kind: &'static str },
     /// The jobs' input format has one link type, but the packets have several.
     #[error(
         "the packets have several link types, {first} and {other}, and a pcap file has one: add --format pcapng, or give \

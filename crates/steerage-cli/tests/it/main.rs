@@ -38,6 +38,7 @@ mod outputs_streams;
 mod pages;
 mod parallel;
 mod parallel_files;
+mod parallel_output;
 mod parallel_results;
 mod parallel_tools;
 mod planted;

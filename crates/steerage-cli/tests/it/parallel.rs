@@ -225,7 +225,7 @@ fn lines_are_whole_and_jobs_in_their_order_if_asked() {
     assert!(ran.out.lines().all(|line| line == "the end" || (1..=4).any(|job| line == format!("{job} of 4"))));
     let (ran, _) = shell(&["-j", "4", "--keep-order", "--tag"], script);
     let expected: String =
-        (1..=4).map(|job| format!("{job}\t{job} of 4\n").repeat(300) + &format!("{job}\tthe end\n")).collect();
+        (1..=4).map(|job| format!("{job}\t{job} of 4\n").repeat(300) + &format!("{job}\tthe end")).collect();
     assert!(ran.out == expected, "{}", ran.out);
 }
 
@@ -280,7 +280,7 @@ fn a_full_disk_fails_the_jobs_and_nothing_else() {
     assert!(summary["lost"].as_u64().unwrap() > 0);
 
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut parallel = command(&["parallel", capture(), "-j", "2", "-q", "--", "cat"]);
+    let mut parallel = command(&["parallel", capture(), "-j", "2", "-q", "--", "od"]);
     let ran = Ran::of(parallel.stdout(Stdio::from(full)).output().unwrap());
     assert_eq!(ran.code, Some(255), "{ran:?}");
     assert!(ran.err.contains("cannot write the output of the jobs to standard output: No space left"), "{ran:?}");
@@ -288,7 +288,7 @@ fn a_full_disk_fails_the_jobs_and_nothing_else() {
 
 #[test]
 fn a_reader_that_has_enough_is_no_error() {
-    let mut parallel = command(&["parallel", capture(), "-j", "2", "-q", "--", "sh", "-c", "cat; yes"]);
+    let mut parallel = command(&["parallel", capture(), "-j", "2", "-q", "--", "sh", "-c", "od; yes"]);
     let mut child = parallel.spawn().unwrap();
     drop(child.stdout.take());
     let ran = Ran::of(child.wait_with_output().unwrap());

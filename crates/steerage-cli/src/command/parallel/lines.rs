@@ -39,10 +39,10 @@ impl Lines {
         self.within
     }
 
-    /// Ends the output: adds a newline if the last line has none.
-    pub(super) fn end(&mut self, out: &mut Vec<u8>) {
+    /// Ends the output. If `adds_newline` is set, adds a newline if the last line has none.
+    pub(super) fn end(&mut self, adds_newline: bool, out: &mut Vec<u8>) {
         if self.within || !self.rest.is_empty() {
-            self.rest.push(b'\n');
+            self.rest.extend(adds_newline.then_some(b'\n'));
             self.pass_on(out);
             self.within = false;
         }
@@ -89,8 +89,8 @@ mod tests {
         assert!(!lines.take(b"\nthree\n\nfou", &mut out));
         assert_eq!(out, b"one\ntwo\nthree\n\n");
         assert_eq!(lines.last(), "three");
-        lines.end(&mut out);
-        lines.end(&mut out);
+        lines.end(true, &mut out);
+        lines.end(true, &mut out);
         assert_eq!(out, b"one\ntwo\nthree\n\nfou\n");
         assert_eq!(lines.last(), "fou");
     }
@@ -101,8 +101,8 @@ mod tests {
         for byte in b"a\nb\n\nc" {
             lines.take(&[*byte], &mut out);
         }
-        lines.end(&mut out);
-        assert_eq!(out, b"3\ta\n3\tb\n3\t\n3\tc\n");
+        lines.end(false, &mut out);
+        assert_eq!(out, b"3\ta\n3\tb\n3\t\n3\tc");
     }
 
     #[test]

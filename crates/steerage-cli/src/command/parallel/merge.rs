@@ -3,9 +3,8 @@
 //! One thread reads from all jobs. If the reader of standard output is slow, this thread waits. The
 //! jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::console::Console;
 use super::lines::Lines;
+use super::sink::Sink;
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -44,6 +44,8 @@ pub(super) struct MergeOptions {
     pub(super) tag: bool,
     /// A file for each job but the first, if the jobs' output is printed in the order of the jobs.
     pub(super) kept: Option<Vec<File>>,
+    /// The number of lines at the start of each output that are printed only once.
+    pub(super) header: usize,
 }
 
 pub(super) type LastLines = Arc<Mutex<Vec<Heard>>>;
@@ -61,6 +63,11 @@ pub(super) enum Stopped {
     Failed(io::Error),
     /// The output of later jobs cannot be stored in a file.
     NotKept(io::Error),
+    /// The output of this job is not lines.
+    Unmergeable {
+        job: usize,
+        kind: &'static str,
+    },
 }
 
 struct Open {
@@ -87,9 +94,9 @@ impl<'a> Merge<'a> {
         let lines = |job: usize| Lines::tagged(options.tag.then_some(job + 1));
         let open: Vec<_> = sources.into_iter().map(|source| Open { lines: lines(source.job), source }).collect();
         let jobs = open.iter().map(|open| open.source.job + 1).max().unwrap_or(0);
-        let order = options.kept.map(|kept| Order { turn: 0, ended: vec![false; jobs], kept: kept.into() });
+        let to = Sink::new(jobs, options.kept, options.header);
         let bytes = vec![0; READ_BYTES];
-        Self { open, to: Sink { order }, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
+        Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
     /// Merges until all jobs have closed their outputs. If writing to standard output fails, closes
@@ -115,7 +122,7 @@ impl<'a> Merge<'a> {
                 break;
             }
         }
-        result
+        result.and_then(|()| self.to.finish())
     }
 
     fn ready(&self, holder: Option<usize>) -> Vec<usize> {
@@ -144,7 +151,7 @@ impl<'a> Merge<'a> {
         let within = if got > 0 {
             open.lines.take(&self.bytes[..got], &mut out)
         } else {
-            open.lines.end(&mut out);
+            open.lines.end(from == From::Stderr, &mut out);
             false
         };
         if from == From::Stderr {
@@ -156,7 +163,7 @@ impl<'a> Merge<'a> {
                 *of_job = heard;
             }
         } else {
-            *holder = within.then_some(job).filter(|_| self.to.order.is_none());
+            *holder = within.then_some(job).filter(|_| self.to.mixes());
             let to = &mut self.to;
             self.console.beside(|| to.write(job, &out))?;
         }
@@ -169,61 +176,4 @@ impl<'a> Merge<'a> {
         }
         Ok(())
     }
-}
-
-fn stopped(error: io::Error) -> Stopped {
-    if error.kind() == io::ErrorKind::BrokenPipe { Stopped::NobodyReads } else { Stopped::Failed(error) }
-}
-
-struct Sink {
-    order: Option<Order>,
-}
-
-/// Keeps the jobs' output in order. Early output of later jobs is stored in files.
-struct Order {
-    turn: usize,
-    ended: Vec<bool>,
-    kept: VecDeque<File>,
-}
-
-impl Sink {
-    fn write(&mut self, job: usize, lines: &[u8]) -> Result<(), Stopped> {
-        match &mut self.order {
-            Some(order) if job > order.turn => order.keep(job, lines).map_err(Stopped::NotKept),
-            _ => write(lines).map_err(stopped),
-        }
-    }
-
-    fn end(&mut self, job: usize) -> Result<(), Stopped> {
-        let Some(order) = &mut self.order else { return Ok(()) };
-        order.ended[job] = true;
-        while order.ended.get(order.turn) == Some(&true) {
-            order.turn += 1;
-            let Some(mut kept) = order.kept.pop_front() else { continue };
-            kept.rewind().map_err(Stopped::NotKept)?;
-            let mut bytes = vec![0; READ_BYTES];
-            loop {
-                match kept.read(&mut bytes).map_err(Stopped::NotKept)? {
-                    0 => break,
-                    got => write(&bytes[..got]).map_err(stopped)?,
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Order {
-    fn keep(&mut self, job: usize, lines: &[u8]) -> io::Result<()> {
-        self.kept[job - self.turn - 1].write_all(lines)
-    }
-}
-
-fn write(lines: &[u8]) -> io::Result<()> {
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let mut out = io::stdout().lock();
-    out.write_all(lines)?;
-    out.flush()
 }

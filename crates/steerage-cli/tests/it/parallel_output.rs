@@ -1,0 +1,144 @@
+//! The bytes that `steerage parallel` passes on. The expected bytes are those of GNU parallel for the
+//! same jobs, or of one job alone.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::skip;
+
+use crate::parallel::capture;
+use crate::program::command;
+
+/// Runs this script in three jobs. The script's argument is the number of the job.
+fn steerage(options: &[&str], script: &str) -> Output {
+    let args = [&["parallel", capture(), "-q"], options, &["--", "sh", "-c", script, "sh", "{n}"]].concat();
+    command(&args).output().unwrap()
+}
+
+/// Runs the script in three jobs of GNU parallel.
+fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
+    let scratch = Scratch::new();
+    let file = scratch.join("job");
+    fs::write(&file, script).unwrap();
+    let mut gnu = Command::new("parallel");
+    gnu.env("HOME", &*scratch).args(options).arg("sh").arg(&file).arg("{}").args([":::", "1", "2", "3"]);
+    match gnu.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Some(output.stdout),
+        other => {
+            skip(&format!("GNU parallel is absent: {other:?}"));
+            None
+        }
+    }
+}
+
+/// The ends and separators of jobs' outputs.
+const SCRIPTS: [&str; 9] = [
+    "cat >/dev/null; printf 'no newline %s' $1",
+    "cat >/dev/null; printf 'one\\n%s' $1",
+    "cat >/dev/null; printf '%s\\n\\n\\n' $1",
+    "cat >/dev/null; printf '%s\\r\\nx\\r' $1",
+    "cat >/dev/null; printf 'a%s\\000b%s\\000' $1 $1",
+    "cat >/dev/null; printf '\\n\\r\\r\\n\\001\\002\\377%s\\n\\376' $1",
+    "cat >/dev/null; [ $1 = 2 ] || echo $1",
+    "cat >/dev/null; head -c 3000000 /dev/zero | tr '\\000' $1",
+    "cat >/dev/null",
+];
+
+#[test]
+fn keep_order_keeps_bytes_as_gnu_parallel_does() {
+    for script in SCRIPTS {
+        for options in [&["-k"][..], &["-k", "--tag"]] {
+            // GNU parallel also begins each part after a carriage return with the tag.
+            if options.contains(&"--tag") && script.contains("\\r") {
+                continue;
+            }
+            let Some(expected) = gnu(options, script) else { return };
+            let ran = steerage(&[&["-j", "3"], options].concat(), script);
+            assert!(ran.status.success(), "{script}: {ran:?}");
+            assert!(ran.stdout == expected, "{script} {options:?}: {} bytes", ran.stdout.len());
+        }
+    }
+}
+
+/// One job's output is the job's own, in each mode. Outputs of several jobs share no line.
+#[test]
+fn lines_of_two_jobs_do_not_join() {
+    for script in SCRIPTS {
+        let alone = Command::new("sh").args(["-c", script, "sh", "1"]).stdin(Stdio::null()).output().unwrap();
+        for options in [&["-j", "1"][..], &["-j", "1", "-k"], &["-j", "1", "--no-merge"]] {
+            assert!(steerage(options, script).stdout == alone.stdout, "{script} {options:?}");
+        }
+    }
+    let out = String::from_utf8(steerage(&["-j", "3"], SCRIPTS[0]).stdout).unwrap();
+    let mut lines: Vec<&str> = out.split('\n').collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["no newline 1", "no newline 2", "no newline 3"]);
+    // Errors are lines for a person.
+    let err = steerage(&["-j", "2", "-k"], "cat >/dev/null; printf 'error %s' $1 >&2").stderr;
+    let mut lines: Vec<&str> = str::from_utf8(&err).unwrap().lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["error 1", "error 2"]);
+}
+
+/// The header is printed once and first, in each order of the jobs' output, and whatever separates
+/// the columns.
+#[test]
+fn header_lines_are_printed_once() {
+    for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
+        // Job 1 is the last to write.
+        let script = format!("cat >/dev/null; [ $1 = 1 ] && sleep 0.2; printf '{head}%s,1\\n%s,2' $1 $1");
+        let shown = Command::new("printf").arg(head).output().unwrap().stdout;
+        for options in [&["-k"][..], &[]] {
+            let ran = steerage(&[&["-j", "3", "--header", count], options].concat(), &script);
+            let out = ran.stdout.strip_prefix(&shown[..]).unwrap_or_else(|| panic!("{options:?}: {ran:?}"));
+            let body = String::from_utf8(out.to_vec()).unwrap();
+            if options.is_empty() {
+                let mut lines: Vec<&str> = body.lines().collect();
+                lines.sort_unstable();
+                assert_eq!(lines, ["1,1", "1,2", "2,1", "2,2", "3,1", "3,2"]);
+            } else {
+                assert_eq!(body, "1,1\n1,22,1\n2,23,1\n3,2");
+            }
+        }
+    }
+    // A job without output or with too few lines has no header to show.
+    let script = "cat >/dev/null; case $1 in 1) ;; 2) echo head ;; 3) printf 'head\\nmore\\nbody\\n' ;; esac";
+    for options in [&["-k"][..], &[]] {
+        let ran = steerage(&[&["-j", "3", "--header", "2"], options].concat(), script);
+        assert_eq!(String::from_utf8(ran.stdout).unwrap(), "head\nmore\nbody\n");
+    }
+    let ran = steerage(&["-j", "3", "--header", "5"], "cat >/dev/null; printf 'only\\n'");
+    assert_eq!(ran.stdout, b"only\n");
+    let ran = steerage(&["-j", "2", "--header", "1", "--tag"], "cat >/dev/null; printf 'head\\nbody\\n'");
+    let text = String::from_utf8(ran.stdout).unwrap();
+    let heads = text.lines().filter(|line| line.ends_with("\thead")).count();
+    assert_eq!((heads, text.lines().count()), (1, 3), "{text}");
+}
+
+/// Output that is not lines would be corrupt after merging, so the run is refused, unless the
+/// outputs stay apart.
+#[test]
+fn output_that_is_not_lines_is_not_merged() {
+    for (start, kind) in [
+        ("\\n\\r\\r\\n\\034\\000", "a pcapng file"),
+        ("\\324\\303\\262\\241\\002\\000", "a pcap file"),
+        ("\\115\\074\\262\\241\\002\\000", "a pcap file"),
+        ("\\241\\262\\303\\324\\000\\002", "a pcap file"),
+        ("text\\000text", "binary data"),
+        ("[\\n  {\\n", "a JSON array"),
+    ] {
+        let script = format!("cat >/dev/null; printf '{start}'; printf 'and more'");
+        let ran = steerage(&["-j", "2"], &script);
+        let err = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
+        assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
+        // A job that writes more than its pipe holds is killed by SIGPIPE, and another line reports that.
+        assert_eq!(err.matches("writes").count(), 1, "{err}");
+        for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
+            assert!(steerage(options, &script).status.success(), "{options:?}");
+        }
+    }
+    // Lines that only look like the start of an array.
+    assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
+}

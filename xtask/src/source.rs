@@ -1,86 +1,77 @@
-//! Reads the sources of a crate: its modules, the names that each defines, and the paths that each mentions. Code that
-//! only tests see is left out.
+//! Reads the sources of a crate: its modules, the names that each defines, and the paths that each
+//! mentions. Code that only tests see is left out.
 //!
-//! This is text, not what the compiler makes of it: calls of methods are not seen, and neither are names that a macro
-//! puts together.
+//! The sources are read as tokens: calls of methods are not seen, and neither are names that a
+//! macro puts together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
-use std::{mem, slice};
+use std::mem;
+use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
-use syn::{Ident, ItemUse, UseTree};
+use syn::{Ident, UseTree};
 
-/// A chain of re-exports or globs that is longer than this goes in a circle.
+/// A chain of re-exports or globs that is longer than this is a circle.
 const HOPS_MAX: usize = 8;
 /// The word after one of these is the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
-/// With one of these, an item begins. A field, a variant or an arm of a `match` begins otherwise.
+/// An item can also begin with one of these. A field, a variant or an arm of a `match` cannot.
 const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
+
+type Names = Vec<String>;
 
 #[derive(Default)]
 pub(crate) struct Crate {
     pub(crate) files: Vec<File>,
-    modules: BTreeMap<Vec<String>, Module>,
-    mentions: Vec<Mention>,
+    /// The public names in the root; `*` stands for the names of a glob.
+    pub(crate) public: Names,
+    modules: BTreeMap<Names, Module>,
+    /// A file, the module in it, a path that the module mentions, and the line.
+    mentions: Vec<(usize, Names, Names, usize)>,
+    /// The module that is read now, and the folder of its children.
+    module: Names,
+    folder: PathBuf,
+    /// The lines of the file that is read now which only tests see.
+    tests: BTreeSet<usize>,
+    /// The modules whose files were not read yet, with the paths of the files without `.rs`.
+    waiting: Vec<(PathBuf, Names)>,
 }
 
+#[derive(Default)]
 pub(crate) struct File {
     pub(crate) path: String,
     /// Lines of code, without tests, comments and blank lines.
     pub(crate) lines: usize,
-    module: Vec<String>,
+    module: Names,
 }
 
 #[derive(Default)]
 struct Module {
     file: usize,
-    items: BTreeSet<String>,
-    /// What `use` brings in, by the name that it has here.
-    aliases: BTreeMap<String, Vec<String>>,
-    globs: Vec<Vec<String>>,
-}
-
-struct Mention {
-    file: usize,
-    module: Vec<String>,
-    path: Vec<String>,
-    line: usize,
+    /// The names in the module. A name that `use` brings in has its path.
+    names: BTreeMap<String, Option<Names>>,
+    globs: Vec<Names>,
 }
 
 impl Crate {
-    pub(crate) fn read(root: PathBuf) -> Result<Self, String> {
+    pub(crate) fn read(src: &Path) -> Result<Self, String> {
         let mut krate = Self::default();
-        let mut waiting = vec![(vec![root], Vec::new())];
-        while let Some((candidates, module)) = waiting.pop() {
-            let found = candidates.iter().find_map(|path| Some((path, fs::read_to_string(path).ok()?)));
-            let (path, text) = found.ok_or_else(|| format!("no file for a module: {}", candidates[0].display()))?;
-            let tokens = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
-            let file = krate.files.len();
-            krate.files.push(File { path: path.display().to_string(), lines: 0, module: module.clone() });
-            let mut reader = Reader {
-                krate: &mut krate,
-                file,
-                module: module.clone(),
-                children: Vec::new(),
-                tests: BTreeSet::new(),
-            };
-            reader.module().file = file;
-            reader.walk(tokens);
-            let Reader { children, tests, .. } = reader;
-            let code = text
-                .lines()
-                .map(str::trim)
-                .zip(1..)
-                .filter(|(line, number)| !line.is_empty() && !line.starts_with("//") && !tests.contains(number));
-            krate.files[file].lines = code.count();
-            let owns_folder = module.is_empty() || path.ends_with("mod.rs");
-            let folder = if owns_folder { path.with_file_name("") } else { path.with_extension("") };
-            for child in children {
-                let stem = folder.join(child[module.len()..].join("/"));
-                waiting.push((vec![stem.with_extension("rs"), stem.join("mod.rs")], child));
-            }
+        let root = if src.join("lib.rs").exists() { "lib" } else { "main" };
+        krate.waiting.push((src.join(root), Vec::new()));
+        while let Some((stem, module)) = krate.waiting.pop() {
+            let paths = [stem.with_extension("rs"), stem.join("mod.rs")];
+            let found = paths.iter().find_map(|path| Some((path.display(), fs::read_to_string(path).ok()?)));
+            let (path, text) = found.ok_or_else(|| format!("no file for a module: {}", paths[0].display()))?;
+            krate.folder = if module.is_empty() { src.to_owned() } else { stem };
+            krate.files.push(File { path: path.to_string(), module: module.clone(), lines: 0 });
+            (krate.module, krate.tests) = (module, BTreeSet::new());
+            krate.walk(text.parse().map_err(|error| format!("{path}: {error}"))?, true);
+            let code =
+                text.lines().map(str::trim).zip(1..).filter(|(line, number)| {
+                    !line.is_empty() && !line.starts_with("//") && !krate.tests.contains(number)
+                });
+            krate.files.last_mut().expect("it was pushed above").lines = code.count();
         }
         Ok(krate)
     }
@@ -89,129 +80,137 @@ impl Crate {
         self.files.iter().map(|file| file.lines).sum()
     }
 
-    /// Groups of neighbours, which are modules of one parent, that import each other: their names, and a line of text for
-    /// each import between them. A file imports for all modules around it. A circle of files is always one of neighbours.
-    pub(crate) fn circles(&self) -> Vec<(String, String)> {
+    /// Describes each group of neighbours, which are modules of one parent, that import each other.
+    /// A file imports for all modules around it. A circle of files is always one of neighbours.
+    pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
-        for mention in &self.mentions {
-            let Some(to) = self.file_of(&mention.module, &mention.path, 0) else { continue };
-            let (one, other) = (&self.files[mention.file].module, &self.files[to].module);
-            let shared = one.iter().zip(other).take_while(|(one, other)| one == other).count();
-            if let (Some(from), Some(into)) = (one.get(..=shared), other.get(..=shared)) {
-                let text =
-                    format!("{}:{} imports {}", self.files[mention.file].path, mention.line, self.files[to].path);
-                imports.entry(from).or_default().entry(into).or_insert(text);
+        for (file, module, path, line) in &self.mentions {
+            let Some(to) = self.file_of(module, path, 0) else { continue };
+            let (from, to) = (&self.files[*file], &self.files[to]);
+            let shared = from.module.iter().zip(&to.module).take_while(|(one, other)| one == other).count();
+            if let (Some(one), Some(other)) = (from.module.get(..=shared), to.module.get(..=shared)) {
+                let text = format!("\n    {}:{line} imports {}", from.path, to.path);
+                imports.entry(one).or_default().entry(other).or_insert(text);
             }
         }
-        let from = |module| imports.get(module).into_iter().flatten();
+        let imports_of = |module| imports.get(module).into_iter().flatten();
         let reached = |start| {
             let (mut seen, mut waiting) = (BTreeSet::new(), vec![start]);
             while let Some(module) = waiting.pop() {
-                waiting.extend(from(module).map(|(to, _)| *to).filter(|to| seen.insert(*to)));
+                waiting.extend(imports_of(module).map(|(to, _)| *to).filter(|to| seen.insert(*to)));
             }
             seen
         };
-        let mut circles = BTreeMap::new();
-        for module in imports.keys() {
-            let group: Vec<_> = reached(module).into_iter().filter(|other| reached(other).contains(module)).collect();
-            let inside = group.iter().flat_map(|one| from(one).filter(|(to, _)| group.contains(to)));
-            let text = inside.map(|(_, text)| format!("    {text}\n")).collect::<String>();
-            if !group.is_empty() {
-                circles.insert(group.iter().map(|module| module.join("::")).collect::<Vec<_>>().join(" "), text);
-            }
-        }
-        circles.into_iter().collect()
+        let groups = imports.keys().map(|module| -> Vec<_> {
+            reached(*module).into_iter().filter(|other| reached(*other).contains(module)).collect()
+        });
+        let groups: BTreeSet<_> = groups.filter(|group| !group.is_empty()).collect();
+        let described = groups.iter().map(|group| {
+            let names: Vec<_> = group.iter().map(|module| module.join("::")).collect();
+            let inside = group.iter().flat_map(|one| imports_of(one).filter(|(to, _)| group.contains(to)));
+            let text: String = inside.map(|(_, text)| text.as_str()).collect();
+            format!("{} import each other: move what both need below both{text}", names.join(" "))
+        });
+        described.collect()
     }
 
-    /// The file that defines what this path, read in this module, leads to. `None` for a module as a whole, and for what
-    /// another crate defines.
+    /// The file that defines what this path, read in this module, leads to. `None` for a module as a
+    /// whole, and for what another crate defines.
     fn file_of(&self, module: &[String], path: &[String], hops: usize) -> Option<usize> {
         let mut at = module.to_vec();
         for (index, name) in path.iter().enumerate() {
             let here = self.modules.get(&at)?;
-            let goes_on = |start: &[String]| self.file_of(&at, &[start, &path[index + 1..]].concat(), hops + 1);
-            match name.as_str() {
-                "crate" => at.clear(),
-                "self" => {}
-                "super" => drop(at.pop()),
+            let follow = |start: &[String], skip| self.file_of(&at, &[start, &path[skip..]].concat(), hops + 1);
+            match (name.as_str(), here.names.get(name)) {
+                ("crate", _) => at.clear(),
+                ("self", _) => {}
+                ("super", _) => drop(at.pop()),
                 _ if hops == HOPS_MAX => return None,
-                _ if self.modules.contains_key(&[&at[..], slice::from_ref(name)].concat()) => at.push(name.clone()),
-                _ if here.items.contains(name) => return Some(here.file),
-                _ if here.aliases.contains_key(name) => return goes_on(&here.aliases[name]),
-                _ => return here.globs.iter().find_map(|glob| goes_on(&[&glob[..], slice::from_ref(name)].concat())),
+                _ if self.modules.contains_key(&[&at[..], &path[index..=index]].concat()) => at.push(name.clone()),
+                (_, Some(None)) => return Some(here.file),
+                (_, Some(Some(start))) => return follow(start, index + 1),
+                (_, None) => return here.globs.iter().find_map(|glob| follow(glob, index)),
             }
         }
         None
     }
-}
 
-struct Reader<'a> {
-    krate: &'a mut Crate,
-    file: usize,
-    module: Vec<String>,
-    /// Modules in files of their own.
-    children: Vec<Vec<String>>,
-    /// Lines of code that only tests see.
-    tests: BTreeSet<usize>,
-}
-
-impl Reader<'_> {
-    fn module(&mut self) -> &mut Module {
-        self.krate.modules.entry(self.module.clone()).or_default()
+    fn here(&mut self) -> &mut Module {
+        let new = Module { file: self.files.len() - 1, ..Module::default() };
+        self.modules.entry(self.module.clone()).or_insert(new)
     }
 
-    fn mention(&mut self, path: Vec<String>, line: usize) {
-        self.krate.mentions.push(Mention { file: self.file, module: self.module.clone(), path, line });
+    fn mention(&mut self, path: Names, line: usize) {
+        self.mentions.push((self.files.len() - 1, self.module.clone(), path, line));
     }
 
-    fn walk(&mut self, tokens: TokenStream) {
+    /// Reads tokens of the current module. `is_item` is true outside of all braces but a module's.
+    fn walk(&mut self, tokens: TokenStream, is_item: bool) {
+        self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-        let (mut path, mut line, mut before) = (Vec::new(), 0, String::new());
+        let (mut path, mut line, mut before, mut was_pub) = (Names::new(), 0, String::new(), false);
         let mut rest = &tokens[..];
         while let Some((token, after)) = rest.split_first() {
             rest = after;
+            let (word, start) = (token.to_string(), token.span().start().line);
             let next = after.first().map(ToString::to_string).unwrap_or_default();
-            let word = token.to_string();
+            let is_public = was_pub && is_item && self.module.is_empty();
             match token {
                 TokenTree::Punct(_) if word == "#" && is_of_tests(&next) => {
                     let (part, others) = after.split_at(length_of_part(&after[1..]) + 1);
-                    let last = part.last().unwrap_or(token);
-                    self.tests.extend(token.span().start().line..=last.span().end().line);
+                    self.tests.extend(start..=part[part.len() - 1].span().end().line);
                     rest = others;
                 }
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
-                    let length = 1 + after.iter().position(|token| is_sign(token, ";")).unwrap_or(after.len() - 1);
-                    let (part, others) = after.split_at(length);
-                    let item = [slice::from_ref(token), part].concat().into_iter().collect();
-                    self.import(item, before != "pub" && !before.starts_with('('), token.span().start().line);
+                    let (part, others) = after.split_at(after.iter().position(is_semicolon).unwrap_or(after.len()));
+                    let is_private = before != "pub" && !before.starts_with('(');
+                    // Without a leading `::`, as in all sources of the workspace, this is a tree.
+                    let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
+                    for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
+                        self.public.extend(is_public.then(|| name.clone()));
+                        // A re-export passes the name on. It is an import only if this file uses the name as well.
+                        if is_private {
+                            self.mention(path.clone(), start);
+                        }
+                        match name.as_str() {
+                            "*" => self.here().globs.push(path),
+                            // An item has precedence over an import of the same name.
+                            _ => {
+                                let new = self.here().names.entry(name).or_insert_with(|| Some(Names::new()));
+                                new.iter_mut().for_each(|target| target.clone_from(&path));
+                            }
+                        }
+                    }
                     rest = others;
                 }
                 TokenTree::Ident(_) if word == "mod" && before != "::" => {
-                    self.module.push(next);
-                    match after.get(1) {
-                        Some(TokenTree::Group(group)) => {
-                            self.module().file = self.file;
-                            self.walk(group.stream());
-                        }
-                        _ => self.children.push(self.module.clone()),
+                    self.public.extend(is_public.then(|| next.clone()));
+                    self.module.push(next.clone());
+                    self.folder.push(&next);
+                    match &after[1] {
+                        TokenTree::Group(group) => self.walk(group.stream(), true),
+                        _ => self.waiting.push((self.folder.clone(), self.module.clone())),
                     }
                     self.module.pop();
+                    self.folder.pop();
                     rest = &after[2..];
                 }
-                TokenTree::Ident(_) => {
-                    if KEYWORDS.contains(&before.as_str()) {
-                        self.module().items.insert(word.clone());
-                    } else if before != "." {
-                        if before != "::" {
-                            self.mention(mem::take(&mut path), line);
-                        }
-                        line = token.span().start().line;
-                        path.push(word.clone());
-                    }
+                TokenTree::Ident(_) if KEYWORDS.contains(&before.as_str()) => {
+                    drop(self.here().names.insert(word.clone(), None));
                 }
-                TokenTree::Group(group) => self.walk(group.stream()),
+                TokenTree::Ident(_) if before != "." => {
+                    let is_named = is_public && KEYWORDS.contains(&word.as_str());
+                    self.public.extend(is_named.then(|| next.clone()));
+                    if before != "::" {
+                        self.mention(mem::take(&mut path), line);
+                    }
+                    line = start;
+                    path.push(word.clone());
+                }
+                TokenTree::Group(group) => self.walk(group.stream(), false),
                 _ => {}
             }
+            was_pub = word == "pub" && !next.starts_with('(');
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
@@ -222,25 +221,10 @@ impl Reader<'_> {
         }
         self.mention(path, line);
     }
-
-    fn import(&mut self, item: TokenStream, is_private: bool, line: usize) {
-        let Ok(item) = syn::parse2::<ItemUse>(item) else { return };
-        for (name, path) in leaves(&item.tree, &[]) {
-            // A re-export passes the name on. It is an import only if this file uses the name as well.
-            if is_private {
-                self.mention(path.clone(), line);
-            }
-            if name == "*" {
-                self.module().globs.push(path);
-            } else {
-                self.module().aliases.insert(name, path);
-            }
-        }
-    }
 }
 
-fn is_sign(token: &TokenTree, sign: &str) -> bool {
-    matches!(token, TokenTree::Punct(_)) && token.to_string() == sign
+fn is_semicolon(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(sign) if sign.as_char() == ';')
 }
 
 fn is_of_tests(attribute: &str) -> bool {
@@ -254,13 +238,13 @@ fn length_of_part(tokens: &[TokenTree]) -> usize {
     let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));
     let is_last = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-        token => is_sign(token, ";") || !is_item && is_sign(token, ","),
+        token => is_semicolon(token) || !is_item && token.to_string() == ",",
     };
     tokens.iter().position(is_last).map_or(tokens.len(), |last| last + 1)
 }
 
 /// What a `use` brings in: each name, and its path.
-pub(crate) fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Vec<String>)> {
+fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Names)> {
     let longer = |name: &Ident| [path, &[name.to_string()]].concat();
     match tree {
         UseTree::Path(tree) => leaves(&tree.tree, &longer(&tree.ident)),

@@ -112,16 +112,6 @@ pub enum Polled {
     Ended,
 }
 
-impl Polled {
-    /// The time before which the queue need not be polled again, if the queue named a time.
-    pub(crate) fn due(self) -> Option<Timestamp> {
-        match self {
-            Self::NotBefore(due) | Self::Coalesce(due) => Some(due),
-            Self::More | Self::Drained | Self::Ended => None,
-        }
-    }
-}
-
 /// A device with its receive queues, as given to the builder.
 ///
 /// ```

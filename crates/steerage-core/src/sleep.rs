@@ -14,6 +14,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use steerage_flow::Timestamp;
 use steerage_mem::park::{Bell, Events};
@@ -107,6 +108,51 @@ impl Sleep {
             if let Err(error) = events.forget(device) {
                 tracing::debug!(queue = queue.id, "cannot take a device out of an epoll: {error}");
             }
+        }
+    }
+}
+
+/// How long a CPU keeps polling before it sleeps.
+pub(crate) struct Patience {
+    longest: Duration,
+    now: Duration,
+    idle_since: Option<Timestamp>,
+    /// The last round without work, and whether the frames of a queue may wait since then.
+    idle: (Timestamp, bool),
+}
+
+impl Patience {
+    pub(crate) fn new(longest: Duration) -> Self {
+        Self { longest, now: longest, idle_since: None, idle: (Timestamp::ZERO, false) }
+    }
+
+    pub(crate) fn worked(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// Whether the CPU should poll again after a round without work at `now`.
+    pub(crate) fn keeps_polling(&mut self, now: Timestamp, queues: &[OwnedQueue]) -> bool {
+        let coalesces = |queue: &OwnedQueue| matches!(queue.state.polled, Polled::Coalesce(due) if due > now);
+        self.idle = (now, queues.iter().any(coalesces));
+        now.since(*self.idle_since.get_or_insert(now)) < self.now && !self.idle.1
+    }
+
+    /// Learns from the length of the sleep that has just ended.
+    pub(crate) fn slept(&mut self, now: Timestamp) {
+        let (since, may_wait) = self.idle;
+        // The length of a coalesced sleep does not show when packets come.
+        if !may_wait {
+            self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
+        }
+    }
+}
+
+impl Polled {
+    /// The time before which the queue need not be polled again, if the queue named a time.
+    pub(crate) fn due(self) -> Option<Timestamp> {
+        match self {
+            Self::NotBefore(due) | Self::Coalesce(due) => Some(due),
+            Self::More | Self::Drained | Self::Ended => None,
         }
     }
 }

@@ -11,8 +11,7 @@ use crate::handler::Handler;
 use crate::limits::{MOVE_LOOK, OUTPUT_LOOK};
 use crate::platform::Platform;
 use crate::queue::OwnedQueue;
-use crate::rx::Polled;
-use crate::sleep::{Armed, queues_sleep_until};
+use crate::sleep::{Armed, Patience, queues_sleep_until};
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
     /// Prepares to sleep. The caller then waits on [`event_fd`](Self::event_fd) or
@@ -86,29 +85,19 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// Steps until the run is finished, and ends the handler. Before each sleep, the CPU keeps
     /// polling for a while: up to `idle_poll` if packets came in that time lately, and for less and
     /// less time otherwise, like KVM's `halt_poll_ns`. If the frames of a queue may wait
-    /// ([`Polled::Coalesce`]), the CPU sleeps at once.
+    /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at once.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
-        let mut patience = idle_poll;
-        let mut idle_since = None;
+        let mut patience = Patience::new(idle_poll);
         loop {
             match self.step() {
-                Stepped::Worked => idle_since = None,
+                Stepped::Worked => patience.worked(),
                 Stepped::Finished => return self.finish(),
                 Stepped::Idle => {
-                    let now = self.runner.cpu.now;
-                    let idle = now.since(*idle_since.get_or_insert(now));
-                    let may_wait =
-                        |queue: &OwnedQueue| matches!(queue.state.polled, Polled::Coalesce(due) if due > now);
-                    let coalesces = self.queues.iter().any(may_wait);
-                    if idle < patience && !coalesces {
+                    if patience.keeps_polling(self.runner.cpu.now, &self.queues) {
                         std::thread::yield_now();
                     } else if let Armed::Sleep(until) = self.arm() {
                         self.wait(until);
-                        let slept = self.platform.now().since(now);
-                        // The length of a coalesced sleep does not show when packets come.
-                        if !coalesces {
-                            patience = if slept < idle_poll { idle_poll } else { patience / 2 };
-                        }
+                        patience.slept(self.platform.now());
                     }
                 }
             }

@@ -20,7 +20,9 @@ use super::parquet::ROWS_OF_ALL_MAX;
 use super::record::FlowRecord;
 use super::record_ledger::{Unwritten, Volume};
 use super::timeouts::nanos;
-use super::writer_state::{Ended, FlowOutput, Message, OutputCounts, WriterEnd, WriterState};
+use super::writer_state::{
+    Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
+};
 
 /// The number of records in one message to a writer. A message takes at most 64 KiB, and the cost
 /// of passing a message is negligible per record.
@@ -29,10 +31,6 @@ pub(super) const RECORDS_AT_A_TIME: usize = 256;
 /// The maximum number of messages that wait for a writer: 4096 records. At a million records per
 /// second, the writer may pause for 4 ms.
 const WAITING_MAX: usize = 16;
-
-/// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
-/// collector that restarts is away for about a second.
-pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 

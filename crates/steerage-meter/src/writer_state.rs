@@ -26,6 +26,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
+/// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
+/// collector that restarts is away for about a second.
+pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
+
 #[derive(Debug)]
 pub(super) enum Message {
     Ended(Ended),

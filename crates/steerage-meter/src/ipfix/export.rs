@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::super::export::WAITING_FOR_COLLECTOR_MAX;
 use super::super::output::ExportError;
 use super::super::record::FlowRecord;
 use super::super::record_ledger::{Unwritten, Volume};
-use super::super::writer_state::{Ended, Message, WriterState};
+use super::super::writer_state::{Ended, Message, WAITING_FOR_COLLECTOR_MAX, WriterState};
 use super::collector::Collector;
 use super::message::{Encoder, Statistics};
 use super::pace::Pace;

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::console::Console;
 use super::lines::Lines;
-use super::sink::Sink;
+use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -54,20 +54,6 @@ pub(super) type LastLines = Arc<Mutex<Vec<Heard>>>;
 pub(super) struct Heard {
     pub(super) last_line: String,
     pub(super) all: bool,
-}
-
-/// The reason for which merging ended before the jobs ended.
-#[derive(Debug)]
-pub(super) enum Stopped {
-    NobodyReads,
-    Failed(io::Error),
-    /// The output of later jobs cannot be stored in a file.
-    NotKept(io::Error),
-    /// The output of this job is not lines.
-    Unmergeable {
-        job: usize,
-        kind: &'static str,
-    },
 }
 
 struct Open {

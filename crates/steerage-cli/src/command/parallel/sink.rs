@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 
-use super::merge::Stopped;
-
 const READ_BYTES: usize = 64 << 10;
 
 /// The most bytes of header lines that are kept of a job. Longer "header" lines are not header
@@ -15,6 +13,20 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The start of a job's output that says whether the output is text.
 const PROBE_BYTES: usize = 512;
+
+/// The reason for which merging ended before the jobs ended.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    NobodyReads,
+    Failed(io::Error),
+    /// The output of later jobs cannot be stored in a file.
+    NotKept(io::Error),
+    /// The output of this job is not lines.
+    Unmergeable {
+        job: usize,
+        kind: &'static str,
+    },
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Sink {

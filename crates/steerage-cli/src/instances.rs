@@ -89,7 +89,7 @@ pub(crate) fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError>
 /// instances.
 fn instances() -> Result<Vec<PathBuf>, SearchError> {
     let own = runtime_directory();
-    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Look)?;
+    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
         // If root's directory cannot be read, root's sockets cannot be used either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());

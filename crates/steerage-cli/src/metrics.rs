@@ -92,8 +92,8 @@ mod tests {
         let known: BTreeSet<String> = names().into_iter().chain(own).collect();
         let page = include_str!("../../../docs/metrics.md");
         let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
-        let told: BTreeSet<String> =
+        let documented: BTreeSet<String> =
             words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").map(str::to_owned).collect();
-        assert_eq!(told, known);
+        assert_eq!(documented, known);
     }
 }

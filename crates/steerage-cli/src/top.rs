@@ -19,10 +19,10 @@ use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::view::{self, Action, Colours, Model, Ui};
-use remote::{Answer, Query, Remote};
+use remote::{Query, Remote, Reply};
 
 /// The longest time until a key, a reply or a signal is noticed.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_TIME: Duration = Duration::from_millis(50);
 
 /// The width of a table that does not go to a terminal.
 const WIDTH: usize = 80;
@@ -64,7 +64,7 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         if nth > 0 {
             std::thread::sleep(interval);
         }
-        let (seen, buckets) = remote.look(0).map_err(SearchError::Report)?;
+        let (seen, buckets) = remote.read(0).map_err(SearchError::Report)?;
         model.take(seen);
         model.take_buckets(0, buckets);
     }
@@ -100,17 +100,17 @@ fn watch(
         // There is only one query at a time, so an instance that does not reply gets no further
         // queries.
         if due.is_some_and(|due| due <= Instant::now()) {
-            remote.ask(Query::Look { queue: ui.queue });
+            remote.send(Query::Read { queue: ui.queue });
             due = None;
         }
-        while let Some(told) = remote.told() {
-            if !matches!(told, Answer::Set(_)) {
+        while let Some(reply) = remote.reply() {
+            if !matches!(reply, Reply::Set(_)) {
                 due = Some(Instant::now() + interval);
             }
-            learn(&mut model, &mut ui, told);
+            learn(&mut model, &mut ui, reply);
         }
         terminal.draw(|frame| view::draw(frame, &model, &ui, colours))?;
-        if !event::poll(LOOK)? {
+        if !event::poll(POLL_TIME)? {
             if ended.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -119,22 +119,22 @@ fn watch(
         if let Event::Key(key) = event::read()? {
             match ui.key(key, model.now().queues.len(), model.now().cpus.len()) {
                 Action::Quit => return Ok(()),
-                Action::SetMask(list) => remote.ask(Query::SetMask { queue: ui.queue, list }),
+                Action::SetMask(list) => remote.send(Query::SetMask { queue: ui.queue, list }),
                 Action::Nothing => {}
             }
         }
     }
 }
 
-fn learn(model: &mut Model, ui: &mut Ui, told: Answer) {
-    match told {
-        Answer::Seen { seen, queue, buckets } => {
+fn learn(model: &mut Model, ui: &mut Ui, reply: Reply) {
+    match reply {
+        Reply::Seen { seen, queue, buckets } => {
             model.take(*seen);
             model.take_buckets(queue, buckets);
             ui.queue = ui.queue.min(model.now().queues.len().saturating_sub(1));
         }
-        Answer::Gone(why) => model.lose(why),
-        Answer::Set(Ok(list)) => ui.said = Some(format!("in force: {}", view::or_none(list.trim()))),
-        Answer::Set(Err(why)) => ui.said = Some(why),
+        Reply::Gone(why) => model.lose(why),
+        Reply::Set(Ok(list)) => ui.said = Some(format!("in force: {}", view::or_none(list.trim()))),
+        Reply::Set(Err(why)) => ui.said = Some(why),
     }
 }

@@ -173,11 +173,11 @@ pub enum Opened {
 /// # Errors
 /// As for [`NewFile::create`], or `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
-    match Place::find(path)? {
-        Place::New { directory, name } => {
+    match Target::find(path)? {
+        Target::New { directory, name } => {
             NewFile::create_in(directory, name, readers).and_then(finish_or_remove).map(Opened::File)
         }
-        Place::Open(file) => Ok(Opened::Special(file)),
+        Target::Open(file) => Ok(Opened::Special(file)),
     }
 }
 
@@ -200,13 +200,13 @@ pub fn has_no_reader(error: &io::Error) -> bool {
 /// # Errors
 /// As for [`open`], or if the file cannot be written.
 pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
-    match Place::find(path)? {
-        Place::New { directory, name } => {
+    match Target::find(path)? {
+        Target::New { directory, name } => {
             let new = NewFile::create_in(directory, name, readers)?;
             new.file().write_all(bytes)?;
             finish_or_remove(new).map(drop)
         }
-        Place::Open(mut file) => {
+        Target::Open(mut file) => {
             let blocking = rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK;
             rustix::fs::fcntl_setfl(&file, blocking)?;
             file.write_all(bytes)
@@ -238,7 +238,7 @@ pub fn probe(name: &Path) -> io::Result<()> {
     NewFile::create_in(directory_of(name)?, OsString::from(".steerage"), Readers::Group).map(drop)
 }
 
-enum Place {
+enum Target {
     New {
         directory: Directory,
         name: OsString,
@@ -247,7 +247,7 @@ enum Place {
     Open(File),
 }
 
-impl Place {
+impl Target {
     fn find(path: &Path) -> Result<Self, PathError> {
         let (directory, name) = match Directory::holding(path) {
             Err(PathError::Descriptor(number)) => return open_descriptor(number).map(Self::Open),

@@ -51,7 +51,8 @@ use walk::{Missing, Walk};
 pub use error::{PathError, Who};
 
 /// Opens a directory or any other entry, without access to its contents.
-const LOOK: OFlags = OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
+const PATH_ONLY: OFlags =
+    OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
 /// A FIFO without a reader returns an error instead of waiting, and a terminal does not become the
 /// controlling terminal.
@@ -191,7 +192,7 @@ impl Directory {
     }
 
     fn open_own_with(&self, name: &OsStr, of_others: bool) -> Result<Self, PathError> {
-        let fd = rustix::fs::openat(&self.fd, single(name)?, LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        let fd = rustix::fs::openat(&self.fd, single(name)?, PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
         let owner = rustix::fs::fstat(&fd)?.st_uid;
         let directory = Self { fd, path: self.path.join(name), of_others };
         let by = match directory.access()? {

@@ -24,14 +24,14 @@ use crate::activity::Activity;
 use crate::distances::Distances;
 use crate::elephants::Elephants;
 use crate::limits::{REFINE_EVERY, REFINE_EVERY_MAX};
-use crate::load::{BucketWork, LoadMeter, Looked};
+use crate::load::{BucketWork, Interval, LoadMeter};
 use crate::others::OthersWant;
 use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy, Window};
 use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
 ///
-/// A program calls [`look`](Self::look) at the times that `look` returns. If the calls are late or
+/// A program calls [`check`](Self::check) at the times that `check` returns. If the calls are late or
 /// missing, packets follow the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
@@ -152,7 +152,7 @@ impl PolicyControl {
             self.begin(at, group, &active(group));
         }
         self.interval = self.policy.refine_every().unwrap_or(REFINE_EVERY);
-        self.due = self.next_look(Timestamp::ZERO).map(|_| Timestamp::ZERO);
+        self.due = self.next_check(Timestamp::ZERO).map(|_| Timestamp::ZERO);
     }
 
     /// Does the work that is due at `now`, and returns the time of the next call. `None`: no
@@ -162,12 +162,12 @@ impl PolicyControl {
     ///
     /// If a policy panics, buckets stay where they are, and no load check is due until another
     /// policy is set.
-    pub fn look(&mut self, now: Timestamp) -> Option<Timestamp> {
+    pub fn check(&mut self, now: Timestamp) -> Option<Timestamp> {
         if now < self.due? {
             return self.due;
         }
-        let looked = catch_unwind(AssertUnwindSafe(|| self.look_now(now)));
-        self.due = looked.unwrap_or_else(|_| {
+        let next = catch_unwind(AssertUnwindSafe(|| self.check_now(now)));
+        self.due = next.unwrap_or_else(|_| {
             tracing::error!(policy = self.policy.name(), "the policy panicked and is not called again");
             None
         });
@@ -181,7 +181,7 @@ impl PolicyControl {
         self.awaits_others = yes;
     }
 
-    fn look_now(&mut self, now: Timestamp) -> Option<Timestamp> {
+    fn check_now(&mut self, now: Timestamp) -> Option<Timestamp> {
         let view = self.handle.view();
         let mut is_active = self.activity.since_last(self.handle.ledgers()) | !view.is_settled;
         for (at, group) in view.groups.iter().enumerate() {
@@ -192,11 +192,11 @@ impl PolicyControl {
             // Without a choice, the control only checks for changes of the mask, as often as for
             // changes of the CPUs.
             let longest = if is_active && !self.chooses { WATCH_EVERY } else { REFINE_EVERY_MAX };
-            is_active = self.chooses && (is_active | self.look_at_load(now, &view));
+            is_active = self.chooses && (is_active | self.check_load(now, &view));
             let longer = (self.interval * 2).min(longest);
             self.interval = if is_active { every } else { longer.max(every) };
         }
-        self.next_look(now)
+        self.next_check(now)
     }
 
     /// Lets CPUs take samples, and begins to measure the load, only while a policy has a choice.
@@ -213,9 +213,9 @@ impl PolicyControl {
 
     /// The time of the load check after the one at `now`. A policy without load checks only has to
     /// supply plans that the core has not accepted yet.
-    fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
-        let looks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
-        looks.then(|| now + self.interval)
+    fn next_check(&self, now: Timestamp) -> Option<Timestamp> {
+        let checks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
+        checks.then(|| now + self.interval)
     }
 
     fn follow(&mut self, at: usize, group: &GroupView) -> bool {
@@ -245,13 +245,13 @@ impl PolicyControl {
         self.groups[at] = begun;
     }
 
-    fn look_at_load(&mut self, now: Timestamp, view: &View) -> bool {
+    fn check_load(&mut self, now: Timestamp, view: &View) -> bool {
         self.distances.collect(now);
         for (bucket, flow) in self.handle.take_flows() {
             self.elephants.note(bucket, flow);
         }
         let mut work: Vec<&mut BucketWork> = self.groups.iter_mut().map(|group| &mut group.work).collect();
-        let Some(looked) = self.load.look(now, self.handle.ledgers(), view, &mut work) else {
+        let Some(interval) = self.load.check(now, self.handle.ledgers(), view, &mut work) else {
             self.receivers.begin_anew();
             return false;
         };
@@ -266,10 +266,10 @@ impl PolicyControl {
         }
         let (mut requests, mut to_measure) = (Vec::new(), Vec::new());
         for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
-            requests.extend(self.look_at_group(now, at, view, &looked).map(|request| (at, request)));
+            requests.extend(self.check_group(now, at, view, &interval).map(|request| (at, request)));
             to_measure.extend(self.groups[at].policy.asks_distance().map(|cpu| (group.order[0], cpu)));
         }
-        if let Some(window) = &looked.window {
+        if let Some(window) = &interval.window {
             self.receivers.note_heavy(&window.heavy);
             self.follow_elephants();
         }
@@ -293,7 +293,7 @@ impl PolicyControl {
         if !self.policy.moves_receivers() {
             return false;
         }
-        let Some(change) = self.receivers.look(now, view, self.handle.ledgers()) else { return false };
+        let Some(change) = self.receivers.check(now, view, self.handle.ledgers()) else { return false };
         tracing::info!(queue = change.queue, polled_on = ?change.polled_on, "a trial of other CPUs begins or ends");
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
@@ -308,11 +308,11 @@ impl PolicyControl {
         true
     }
 
-    fn look_at_group(&mut self, now: Timestamp, at: usize, view: &View, looked: &Looked) -> Option<MapRequest> {
+    fn check_group(&mut self, now: Timestamp, at: usize, view: &View, interval: &Interval) -> Option<MapRequest> {
         let group = &view.groups[at];
-        let cpus = self.load.loads(looked, &group.queues, &view.others, &self.want);
+        let cpus = self.load.loads(interval, &group.queues, &view.others, &self.want);
         let Group { policy, work, .. } = &mut self.groups[at];
-        let window = looked.window.as_ref().map(|window| Window {
+        let window = interval.window.as_ref().map(|window| Window {
             cpus: &window.cpus,
             buckets: &window.shares[at],
             samples: work.samples as u64,
@@ -322,7 +322,7 @@ impl PolicyControl {
             (0..cpus.len()).map(|cpu| self.distances.between(first, cpu as CpuIndex)).collect();
         policy.refine(&GroupLoad {
             now,
-            elapsed: looked.elapsed,
+            elapsed: interval.elapsed,
             order: &group.order,
             owners: group.owners,
             map: &group.map,

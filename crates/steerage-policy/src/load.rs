@@ -162,7 +162,7 @@ impl BucketWork {
     }
 }
 
-pub(crate) struct Looked {
+pub(crate) struct Interval {
     pub(crate) elapsed: Duration,
     before: Vec<CpuCounts>,
     finished_before: Vec<Vec<u64>>,
@@ -188,13 +188,13 @@ pub(crate) struct Heavy {
 impl LoadMeter {
     /// Reads the counters at `now`. Returns `None` if this is the first reading or a bucket is
     /// moving. `work` is the load of each group's buckets, which is updated at the end of a window.
-    pub(crate) fn look(
+    pub(crate) fn check(
         &mut self,
         now: Timestamp,
         ledgers: &Ledgers,
         view: &View,
         work: &mut [&mut BucketWork],
-    ) -> Option<Looked> {
+    ) -> Option<Interval> {
         let elapsed = now.since(std::mem::replace(&mut self.last, now));
         let cpus: Vec<CpuCounts> = (0..ledgers.cpus.len()).map(|cpu| CpuCounts::read(ledgers, cpu)).collect();
         let finished: Vec<Vec<u64>> =
@@ -206,16 +206,22 @@ impl LoadMeter {
             return None;
         }
         let window = self.close_window(ledgers, view, work);
-        Some(Looked { elapsed, before, finished_before, window })
+        Some(Interval { elapsed, before, finished_before, window })
     }
 
     /// The load of each CPU since the last load check, with the packets that the CPU finished for
     /// one group.
-    pub(crate) fn loads(&self, looked: &Looked, queues: &[usize], others: &[f64], want: &OthersWant) -> Vec<CpuLoad> {
+    pub(crate) fn loads(
+        &self,
+        interval: &Interval,
+        queues: &[usize],
+        others: &[f64],
+        want: &OthersWant,
+    ) -> Vec<CpuLoad> {
         let packets =
-            |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - looked.finished_before[*q][cpu]).sum::<u64>();
-        let cpus = (0..looked.before.len()).map(|cpu| {
-            let load = load_since(&self.cpus[cpu], &looked.before[cpu], looked.elapsed, packets(cpu));
+            |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - interval.finished_before[*q][cpu]).sum::<u64>();
+        let cpus = (0..interval.before.len()).map(|cpu| {
+            let load = load_since(&self.cpus[cpu], &interval.before[cpu], interval.elapsed, packets(cpu));
             CpuLoad { others: others[cpu], others_want: want.of(cpu), ..load }
         });
         cpus.collect()

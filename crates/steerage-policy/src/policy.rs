@@ -170,8 +170,8 @@ impl MapRequest {
 ///
 /// #[derive(Clone, Debug, Default)]
 /// struct Stairs {
-///     /// How many looks in a row found that one CPU fewer would do.
-///     quiet_looks: u32,
+///     /// How many checks in a row found that one CPU fewer would do.
+///     quiet_checks: u32,
 /// }
 ///
 /// impl Policy for Stairs {
@@ -194,13 +194,13 @@ impl MapRequest {
 ///         let busiest = load.order.iter().map(busy).fold(0.0, f64::max);
 ///         let all: f64 = load.order.iter().map(busy).sum();
 ///         let is_quiet = in_use > load.owners && all < 0.5 * (in_use - 1) as f64;
-///         self.quiet_looks = if is_quiet { self.quiet_looks + 1 } else { 0 };
+///         self.quiet_checks = if is_quiet { self.quiet_checks + 1 } else { 0 };
 ///         let (wanted, cause) = match () {
 ///             () if busiest > 0.8 && in_use < load.order.len() => (in_use + 1, MoveCause::Joined),
-///             () if self.quiet_looks >= 100 => (in_use - 1, MoveCause::Left),
+///             () if self.quiet_checks >= 100 => (in_use - 1, MoveCause::Left),
 ///             () => return None,
 ///         };
-///         self.quiet_looks = 0;
+///         self.quiet_checks = 0;
 ///         let mut map = Box::new(*load.map);
 ///         for (bucket, cpu) in map.iter_mut().enumerate() {
 ///             *cpu = load.order[bucket * wanted / BUCKETS];

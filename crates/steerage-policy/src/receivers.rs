@@ -103,7 +103,7 @@ const TUNING: Tuning = Tuning::DEFAULT;
 impl Receivers {
     /// Returns the change that begins a trial, or the change that undoes a trial. Call this while
     /// no bucket moves.
-    pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
+    pub(crate) fn check(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
         // The time that other programs take is measured once in `WATCH_EVERY`.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
             return None;

@@ -161,7 +161,7 @@ fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
     (model.receive, model.cost, model.hand_over) = (0.6, 0.02, 3.0);
     let joined = (0..500).filter(|_| {
-        model.look();
+        model.check();
         model.active() != [0]
     });
     // A probe lasts for 100 ms, and the budget suffices for one probe.
@@ -226,7 +226,7 @@ fn what_pays_no_more_is_given_up() {
     for _ in 0..3 {
         model.hand_over = 3.0;
         let inline = (0..200).filter(|_| {
-            model.look();
+            model.check();
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
@@ -245,7 +245,7 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
     (model.receive, model.cost, model.hand_over, model.far) = (0.5, 0.02, 0.1, 15.0);
     let places = [(50, &[0, 1][..]), (200, &[0])];
-    let (mut joined, mut wrong, mut looks) = (0, 0, 0);
+    let (mut joined, mut wrong, mut checks) = (0, 0, 0);
     for round in 0..20 {
         for (nanos, best) in places {
             model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
@@ -256,16 +256,16 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
                 continue;
             }
             for _ in 0..150 {
-                model.look();
+                model.check();
                 wrong += usize::from(model.active() != best);
-                looks += 1;
+                checks += 1;
             }
         }
     }
     // While the CPUs are far, they are tried again for 100 ms each: first after 10 s, and then
     // after twice the time whenever the trial fails.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
-    assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.requests);
+    assert!(wrong < checks / 50, "{wrong} of {checks} checks: {:?}", model.requests);
 }
 
 /// The first CPU in the order is not always the nearest. The policy finds the nearest CPU, and
@@ -291,7 +291,7 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(model.active(), [0], "{:?}", model.policy.findings());
     // While no CPU is known to be near, the policy measures the distances of all CPUs.
     let asked = (0..12).filter_map(|_| {
-        model.look();
+        model.check();
         model.policy.asks_distance()
     });
     let mut asked: Vec<u16> = asked.collect();
@@ -310,7 +310,7 @@ fn what_is_best_on_one_cpu_is_left_there() {
     model.tell_apart = 0.6;
     model.run(SETTLE);
     let spread = (0..6000).filter(|_| {
-        model.look();
+        model.check();
         model.active().len() > 1
     });
     let spread = spread.count();
@@ -329,7 +329,7 @@ fn the_distance_is_asked_for_where_it_matters() {
         let mut model = Model::new(2, 1, 15).zipf(10_000, load);
         (model.receive, model.cost) = (0.1, cost);
         for _ in 0..100 {
-            model.look();
+            model.check();
         }
         assert_eq!(model.policy.asks_distance(), asks, "{load} CPUs, {cost}");
     }
@@ -342,13 +342,13 @@ fn of_what_two_cpus_can_do_little_is_lost() {
         let mut model = Model::new(2, 1, 10).zipf(10_000, 4.0 * (1.0 - receive));
         (model.receive, model.hand_over) = (4.0 * receive, hand_over);
         model.run(SETTLE);
-        let looks = 500;
-        let done = (0..looks).map(|_| {
-            model.look();
+        let checks = 500;
+        let done = (0..checks).map(|_| {
+            model.check();
             let loads = model.loads(&model.buckets());
             1.0 / loads[0].max(loads[1])
         });
-        let done = done.sum::<f64>() / f64::from(looks);
+        let done = done.sum::<f64>() / f64::from(checks);
         let work: f64 = model.buckets().iter().sum();
         let busier = |handed: f64| {
             let (here, there) = (work - handed + handed * hand_over, handed * (1.0 + hand_over));
@@ -384,7 +384,7 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
 /// Half of the load checks are up to three seconds late, as on a machine that is short of time. The
 /// policy decides as if they were in time.
 #[test]
-fn late_looks_are_harmless() {
+fn late_checks_are_harmless() {
     let late = |mut model: Model| {
         model.late = Duration::from_secs(3);
         model
@@ -421,7 +421,7 @@ fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
     (model.receive, model.hand_over) = (0.6, 3.0);
     while model.moves(MoveCause::Joined) == 0 {
-        model.look();
+        model.check();
     }
     model.map.fill(0);
     model.policy.cpus_changed();

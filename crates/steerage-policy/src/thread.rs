@@ -61,12 +61,12 @@ impl SharedControl {
         }
     }
 
-    /// Does the work that is due, as [`PolicyControl::look`] does. If another thread is already
+    /// Does the work that is due, as [`PolicyControl::check`] does. If another thread is already
     /// calling the control, this returns at once with an early time.
-    pub fn look(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn check(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
-            Ok(mut control) => control.look(now),
-            Err(TryLockError::Poisoned(control)) => control.into_inner().look(now),
+            Ok(mut control) => control.check(now),
+            Err(TryLockError::Poisoned(control)) => control.into_inner().check(now),
             Err(TryLockError::WouldBlock) => Some(now + REFINE_RETRY),
         }
     }
@@ -88,19 +88,19 @@ impl SharedControl {
         let mut next_watch = watch.is_some().then(|| self.handle.now() + WATCH_EVERY);
         if let Some(watch) = &mut watch {
             // The first measurement begins now.
-            self.look_at_cpus(watch);
+            self.check_cpus(watch);
             self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(true);
         }
         loop {
-            let next_look = self.look(self.handle.now());
+            let next_check = self.check(self.handle.now());
             let now = self.handle.now();
             if let Some(watch) = watch.as_mut().filter(|_| next_watch.is_some_and(|at| now >= at)) {
-                self.look_at_cpus(watch);
+                self.check_cpus(watch);
                 self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(false);
                 let every = if activity.since_last(self.handle.ledgers()) { WATCH_EVERY } else { REFINE_EVERY_MAX };
                 next_watch = Some(now + every);
             }
-            let call = match next_look.into_iter().chain(next_watch).min() {
+            let call = match next_check.into_iter().chain(next_watch).min() {
                 Some(next) => calls.recv_timeout(next.since(self.handle.now())),
                 None => calls.recv().map_err(RecvTimeoutError::from),
             };
@@ -110,7 +110,7 @@ impl SharedControl {
         }
     }
 
-    fn look_at_cpus(&self, watch: &mut CpuWatch) {
+    fn check_cpus(&self, watch: &mut CpuWatch) {
         let found = watch.poll();
         self.handle.set_others_time(&found.others);
         for (cpu, error) in found.not_pinned {

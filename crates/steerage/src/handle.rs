@@ -51,7 +51,7 @@ impl Handle {
     /// in force. If another thread is in this function, the call returns at once with an early
     /// time.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
-        self.control.look(now)
+        self.control.check(now)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<
         error @ Error::RunFile(_) => error,
         error => Error::Refused(error.to_string()),
     })?;
-    stdout::print(told(&loaded, &args.file.display().to_string(), &plan).as_bytes())
+    stdout::print(described(&loaded, &args.file.display().to_string(), &plan).as_bytes())
 }
 
 /// Checks the command without opening a device or writing a file.
@@ -52,12 +52,12 @@ fn plan(cli: &Cli) -> Result<String, Error> {
     instance::check(run)
 }
 
-fn told(loaded: &LoadedRun, file: &str, cpus: &str) -> String {
+fn described(loaded: &LoadedRun, file: &str, cpus: &str) -> String {
     let words: Vec<String> = loaded.arguments.iter().map(|argument| shell_word(argument)).collect();
     let file = printable(file);
-    let mut told = format!("{file} is right; it runs\n\n    steerage {}\n\n", words.join(" "));
+    let mut text = format!("{file} is right; it runs\n\n    steerage {}\n\n", words.join(" "));
     for origin in &loaded.origins {
-        told.push_str(&format!("{file}:{:<4} {}\n", origin.line, printable(&origin.what)));
+        text.push_str(&format!("{file}:{:<4} {}\n", origin.line, printable(&origin.what)));
     }
-    told + cpus
+    text + cpus
 }

@@ -14,7 +14,7 @@ pub(crate) enum SearchError {
     #[error("{0}")]
     None(NoInstance),
     #[error("cannot look for runs: {0}")]
-    Look(SocketError),
+    Directory(SocketError),
     #[error(
         "no run {name} was found: {}",
         match why {

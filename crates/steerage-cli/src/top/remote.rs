@@ -39,15 +39,15 @@ impl Remote {
     }
 
     /// Reads a report, and the buckets of the queue with this index.
-    pub(super) fn look(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
-        let seen = self.try_to_look(queue);
+    pub(super) fn read(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
+        let seen = self.try_read(queue);
         if seen.is_err() {
             (self.client, self.queues) = (None, Vec::new());
         }
         seen.map_err(|why| printable(&why))
     }
 
-    fn try_to_look(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
+    fn try_read(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
         let seen = Seen::of(self.report()?)?;
         if self.queues.len() != seen.document.snapshot.queues.len() {
             self.queues = self.directories()?;
@@ -104,36 +104,36 @@ impl Remote {
 
     /// Moves the connection to a thread of its own, so that slow replies do not delay keys.
     pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
-        let (ask, asked) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (queries, to_send) = mpsc::channel();
+        let (to_return, replies) = mpsc::channel();
         thread::Builder::new().name("top".to_owned()).spawn(move || {
-            for asked in asked {
-                let answer = match asked {
-                    Query::Look { queue } => match self.look(queue) {
-                        Ok((seen, buckets)) => Answer::Seen { seen: Box::new(seen), queue, buckets },
-                        Err(why) => Answer::Gone(why),
+            for query in to_send {
+                let reply = match query {
+                    Query::Read { queue } => match self.read(queue) {
+                        Ok((seen, buckets)) => Reply::Seen { seen: Box::new(seen), queue, buckets },
+                        Err(why) => Reply::Gone(why),
                     },
-                    Query::SetMask { queue, list } => Answer::Set(self.set_mask(queue, &list)),
+                    Query::SetMask { queue, list } => Reply::Set(self.set_mask(queue, &list)),
                 };
-                if tell.send(answer).is_err() {
+                if to_return.send(reply).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(RemoteThread { ask, told })
+        Ok(RemoteThread { queries, replies })
     }
 }
 
 /// A query to the instance.
 #[derive(Debug)]
 pub(super) enum Query {
-    Look { queue: usize },
+    Read { queue: usize },
     SetMask { queue: usize, list: String },
 }
 
 /// The reply to a query.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     Seen { seen: Box<Seen>, queue: usize, buckets: Vec<Bucket> },
     Gone(String),
     Set(Result<String, String>),
@@ -142,19 +142,19 @@ pub(super) enum Answer {
 /// An instance with a thread of its own that sends the queries.
 #[derive(Debug)]
 pub(super) struct RemoteThread {
-    ask: Sender<Query>,
-    told: Receiver<Answer>,
+    queries: Sender<Query>,
+    replies: Receiver<Reply>,
 }
 
 impl RemoteThread {
-    pub(super) fn ask(&self, what: Query) {
+    pub(super) fn send(&self, query: Query) {
         // The thread ends only when the `RemoteThread` is dropped, so it receives this query.
-        let _ = self.ask.send(what);
+        let _ = self.queries.send(query);
     }
 
     /// The next reply, if there is one.
-    pub(super) fn told(&self) -> Option<Answer> {
-        self.told.try_recv().ok()
+    pub(super) fn reply(&self) -> Option<Reply> {
+        self.replies.try_recv().ok()
     }
 }
 

@@ -48,7 +48,7 @@ impl Ground {
     }
 
     fn holding_from(&self, working: &str, path: &str) -> Result<String, String> {
-        let fd = rustix::fs::openat(CWD, self.at(working), LOOK, Mode::empty()).unwrap();
+        let fd = rustix::fs::openat(CWD, self.at(working), PATH_ONLY, Mode::empty()).unwrap();
         let start = Directory { fd, path: PathBuf::from("."), of_others: false };
         self.place(Walk::begin_in(start, Path::new(path)).and_then(|walk| walk.reach_holder(Missing::Fails)))
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::access::Access;
 use super::error::{PathError, Who};
-use super::{Directory, LOOK, is_trusted};
+use super::{Directory, PATH_ONLY, is_trusted};
 
 /// The maximum number of links that are followed in one path: the kernel's limit.
 const LINKS_MAX: usize = 40;
@@ -55,7 +55,7 @@ impl Walk {
         if path.as_os_str().is_empty() {
             return Err(Errno::NOENT.into());
         }
-        let fd = rustix::fs::openat(CWD, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        let fd = rustix::fs::openat(CWD, ".", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
         Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
@@ -92,7 +92,7 @@ impl Walk {
             if name == ".." {
                 return Err(Errno::ISDIR.into());
             }
-            match rustix::fs::openat(self.here()?, &name, LOOK, Mode::empty()) {
+            match rustix::fs::openat(self.here()?, &name, PATH_ONLY, Mode::empty()) {
                 Ok(next) if self.may_follow(&rustix::fs::fstat(&next)?, self.here()?.access()?) => {
                     self.follow(next.as_fd())?;
                 }
@@ -128,7 +128,7 @@ impl Walk {
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
         // Below a working directory of another user, what follows is checked when it is opened.
         let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
-        let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, others) {
+        let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
                     // Another process of this user may have created the directory at the same
@@ -192,7 +192,7 @@ impl Walk {
         if let Access::Sticky(by) | Access::Others(by) = here.access()? {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
         }
-        let fd = rustix::fs::openat(here, "..", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        let fd = rustix::fs::openat(here, "..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
         self.at = vec![Directory { fd, path: here.path.join(".."), of_others: false }];
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Walk {
 }
 
 fn root() -> Result<Directory, PathError> {
-    let fd = rustix::fs::openat(CWD, "/", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+    let fd = rustix::fs::openat(CWD, "/", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
     Ok(Directory { fd, path: PathBuf::from("/"), of_others: false })
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 pub(super) const CHILDREN_MAX: usize = 400;
 
 /// How many times the children are listed until two lists agree.
-const LOOKS: usize = 8;
+const TRIES: usize = 8;
 
 /// The children of this process. `None` if this process has more children than a filter can name,
 /// or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
@@ -15,7 +15,7 @@ pub(super) fn running() -> Option<Vec<i32>> {
     // The children of a thread that ends belong to another thread afterwards, whose list was
     // perhaps read before.
     let mut before = list()?;
-    for _ in 0..LOOKS {
+    for _ in 0..TRIES {
         let now = list()?;
         if now == before {
             return (now.len() <= CHILDREN_MAX).then_some(now);

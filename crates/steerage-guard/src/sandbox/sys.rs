@@ -204,13 +204,13 @@ fn path<'a>(context: &ucontext_t, which: Argument, buffer: &'a mut [u8; PATH_BYT
     if at.is_null() {
         return None;
     }
-    for (place, byte) in buffer.iter_mut().enumerate() {
+    for (index, byte) in buffer.iter_mut().enumerate() {
         // SAFETY: the program made the call with this pointer to a path that ends with NUL, and no
         // byte after the NUL is read. If the pointer is wrong, the process ends with SIGSEGV
         // instead of SIGSYS.
-        *byte = unsafe { *at.add(place) } as u8;
+        *byte = unsafe { *at.add(index) } as u8;
         if *byte == 0 {
-            return Some(&buffer[..place]);
+            return Some(&buffer[..index]);
         }
     }
     Some(buffer)

@@ -53,7 +53,7 @@ enum Busy {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Told {
+enum Report {
     Nothing,
     Left { epoch: u64 },
     Arrived { epoch: u64 },
@@ -64,7 +64,7 @@ struct Cpu {
     busy: Busy,
     /// Whether the gate was closed while the CPU was in its handler.
     is_declared_dead: bool,
-    to_tell: Told,
+    pending_report: Report,
     /// State in the handler, and between the handler and the machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
@@ -146,7 +146,7 @@ impl World {
         let cpu = Cpu {
             busy: Busy::No,
             is_declared_dead: false,
-            to_tell: Told::Nothing,
+            pending_report: Report::Nothing,
             has: BTreeSet::new(),
             carries: Vec::new(),
         };
@@ -231,7 +231,7 @@ impl World {
 
     fn has_something_to_follow(&self, cpu: CpuIndex) -> bool {
         let state = &self.cpus[usize::from(cpu)];
-        if state.is_declared_dead || state.to_tell != Told::Nothing {
+        if state.is_declared_dead || state.pending_report != Report::Nothing {
             return true;
         }
         let Some(slice) = self.moves.slice() else { return false };
@@ -313,7 +313,7 @@ impl World {
         if at(&self.moves).is_some() && at(&self.moves) != before {
             assert!(actions.changed, "a new phase is not announced");
             for cpu in 0..self.cpus.len() as CpuIndex {
-                let is_asleep = self.cpus[usize::from(cpu)].to_tell == Told::Nothing;
+                let is_asleep = self.cpus[usize::from(cpu)].pending_report == Report::Nothing;
                 let is_back = !self.cpus[usize::from(cpu)].is_declared_dead;
                 let must_wake = is_asleep && is_back && self.has_something_to_follow(cpu);
                 assert!(
@@ -398,13 +398,13 @@ impl World {
                 let leaves = |state: &FlowState| state.0 == group && buckets.contains(&state.1);
                 cpu.carries = cpu.has.iter().filter(|state| leaves(state)).map(|state| (state.1, state.2)).collect();
                 cpu.has.retain(|state| !leaves(state));
-                cpu.to_tell = Told::Left { epoch };
+                cpu.pending_report = Report::Left { epoch };
             }
             Busy::Arriving { epoch, group } if counts => {
                 let arrives = |(bucket, queue)| (group, bucket, queue);
                 self.known.extend(cpu.carries.iter().copied().map(arrives));
                 cpu.has.extend(cpu.carries.drain(..).map(arrives));
-                cpu.to_tell = Told::Arrived { epoch };
+                cpu.pending_report = Report::Arrived { epoch };
             }
             Busy::Leaving { .. } | Busy::Arriving { .. } => {}
         }

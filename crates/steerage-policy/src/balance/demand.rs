@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_lasts_for_a_dwell_and_one_disturbed_look_is_none() {
+    fn a_peak_lasts_for_a_dwell_and_one_disturbed_check_is_none() {
         let (dwell, at) = (Duration::from_secs(1), |millis| Timestamp::ZERO + Duration::from_millis(millis));
         let mut demand = Demand::default();
         assert!(!demand.note(at(10), 1.0, false, false, dwell));
@@ -58,6 +58,6 @@ mod tests {
             demand.note(at(millis), 2.0, false, false, dwell);
         }
         assert_eq!(demand.peak(), 2.0);
-        assert!(demand.note(at(9000), 3.0, true, true, dwell), "a late look stands for several");
+        assert!(demand.note(at(9000), 3.0, true, true, dwell), "a late check stands for several");
     }
 }

@@ -10,7 +10,7 @@ use crate::limits::{MIN_SAMPLES, Tuning};
 
 /// A regime with its CPUs and their distances.
 #[derive(Clone, Debug, PartialEq)]
-struct Place {
+struct RegimeKey {
     kind: RegimeKind,
     /// The CPUs besides the owners, in ascending order, with the index of their crossing.
     others: Vec<(u16, usize)>,
@@ -33,10 +33,10 @@ pub(super) struct Choice {
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) costs: Costs,
-    measured: Vec<(Place, Estimate)>,
+    measured: Vec<(RegimeKey, Estimate)>,
     /// The regime whose probe failed last. However good its prediction is, this regime is only
     /// tried again as a probe.
-    refuted: Option<Place>,
+    refuted: Option<RegimeKey>,
     /// How many load checks in a row differed from the measurements by more than random error.
     surprises: u32,
 }
@@ -70,17 +70,17 @@ impl Known {
 
     /// Records that the current regime was probed and is no better than the previous regime.
     pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
-        self.refuted = Some(self.place(seen, &seen.regime, tuning));
+        self.refuted = Some(self.key(seen, &seen.regime, tuning));
     }
 
     pub(super) fn is_refuted(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> bool {
-        self.refuted.as_ref().is_some_and(|refuted| *refuted == self.known_place(seen, regime, tuning))
+        self.refuted.as_ref().is_some_and(|refuted| *refuted == self.known_key(seen, regime, tuning))
     }
 
     pub(super) fn measured(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> &mut Estimate {
-        let place = self.place(seen, regime, tuning);
-        let at = self.measured.iter().position(|(known, _)| *known == place).unwrap_or_else(|| {
-            self.measured.push((place, Estimate::UNKNOWN));
+        let key = self.key(seen, regime, tuning);
+        let at = self.measured.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            self.measured.push((key, Estimate::UNKNOWN));
             self.measured.len() - 1
         });
         &mut self.measured[at].1
@@ -95,18 +95,18 @@ impl Known {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
 
-    fn place(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
+    fn key(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> RegimeKey {
         let mut others: Vec<(u16, usize)> =
             regime.others.iter().map(|cpu| (*cpu, self.class(seen, *cpu, tuning))).collect();
         others.sort_unstable();
-        Place { kind: regime.kind, others }
+        RegimeKey { kind: regime.kind, others }
     }
 
-    fn known_place(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
+    fn known_key(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> RegimeKey {
         let class = |cpu: &u16| (*cpu, self.class_of(seen.load.apart[usize::from(*cpu)], tuning));
         let mut others: Vec<(u16, usize)> = regime.others.iter().map(class).collect();
         others.sort_unstable();
-        Place { kind: regime.kind, others }
+        RegimeKey { kind: regime.kind, others }
     }
 
     /// Updates the throughput of the current regime. Returns whether the workload has changed.
@@ -252,8 +252,8 @@ impl Known {
             rate = Estimate { mean, var: var * mean * mean };
             is_relative = true;
         }
-        let place = self.place(seen, &regime, tuning);
-        let measured = self.measured.iter().find(|(known, _)| *known == place).map(|(_, rate)| *rate);
+        let key = self.key(seen, &regime, tuning);
+        let measured = self.measured.iter().find(|(known, _)| *known == key).map(|(_, rate)| *rate);
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();

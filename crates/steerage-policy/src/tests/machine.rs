@@ -52,7 +52,7 @@ pub(super) struct Machine {
     pub(super) now: Timestamp,
     busy: Vec<f64>,
     sums: Vec<CpuLoad>,
-    looks: f64,
+    checks: f64,
     window: Duration,
     is_moving: bool,
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
@@ -90,7 +90,7 @@ impl Machine {
             now: Timestamp::ZERO,
             busy: vec![0.0; cpus],
             sums: vec![CpuLoad::default(); cpus],
-            looks: 0.0,
+            checks: 0.0,
             window: Duration::ZERO,
             is_moving: false,
             changes: Vec::new(),
@@ -256,7 +256,7 @@ impl Machine {
         self.order()[1]
     }
 
-    pub(super) fn look(&mut self) -> Done {
+    pub(super) fn check(&mut self) -> Done {
         self.now = self.now + REFINE_EVERY;
         self.window += REFINE_EVERY;
         let nanos = REFINE_EVERY.as_nanos() as f64;
@@ -324,21 +324,21 @@ impl Machine {
             (sum.busy, sum.receive, sum.full) = (sum.busy + now.busy, sum.receive + now.receive, sum.full + now.full);
             sum.packets += now.packets;
         }
-        self.looks += 1.0;
+        self.checks += 1.0;
         if self.is_moving {
             self.window = Duration::ZERO;
         }
         if self.window < Tuning::DEFAULT.probe {
             if self.window.is_zero() {
-                (self.sums, self.looks) = (vec![CpuLoad::default(); cpus.len()], 0.0);
+                (self.sums, self.checks) = (vec![CpuLoad::default(); cpus.len()], 0.0);
             }
             return None;
         }
         self.window = Duration::ZERO;
         let mut sums = std::mem::replace(&mut self.sums, vec![CpuLoad::default(); cpus.len()]);
-        let looks = std::mem::take(&mut self.looks);
+        let checks = std::mem::take(&mut self.checks);
         for (sum, now) in sums.iter_mut().zip(cpus) {
-            (sum.busy, sum.receive, sum.full) = (sum.busy / looks, sum.receive / looks, sum.full / looks);
+            (sum.busy, sum.receive, sum.full) = (sum.busy / checks, sum.receive / checks, sum.full / checks);
             (sum.others, sum.others_want) = (now.others, now.others_want);
         }
         let mut seen: Vec<f64> = Vec::with_capacity(BUCKETS);
@@ -358,7 +358,7 @@ impl Machine {
     pub(super) fn run(&mut self, time: Duration) -> f64 {
         let (mut handled, mut best, mut known) = (0.0, 0.0, Vec::<(u64, f64)>::new());
         for _ in 0..time.as_nanos() / REFINE_EVERY.as_nanos() {
-            let done = self.look();
+            let done = self.check();
             handled += done.handled;
             let offered = done.best;
             let at = known.iter().position(|(key, _)| *key == offered.to_bits()).unwrap_or_else(|| {

@@ -171,12 +171,12 @@ impl Model {
     }
 
     pub(super) fn throughput_of_look(&mut self) -> f64 {
-        self.look();
+        self.check();
         let (handled, offered) = self.handled;
         handled / offered
     }
 
-    pub(super) fn look(&mut self) -> Option<MoveCause> {
+    pub(super) fn check(&mut self) -> Option<MoveCause> {
         let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
         let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
         let elapsed = REFINE_EVERY + delay;
@@ -242,7 +242,7 @@ impl Model {
     pub(super) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
-            self.look();
+            self.check();
         }
     }
 
@@ -251,10 +251,10 @@ impl Model {
     }
 
     pub(super) fn worst(&mut self, time: Duration) -> f64 {
-        let looks = time.as_nanos() / REFINE_EVERY.as_nanos();
-        (0..looks)
+        let checks = time.as_nanos() / REFINE_EVERY.as_nanos();
+        (0..checks)
             .map(|_| {
-                self.look();
+                self.check();
                 self.uneven()
             })
             .fold(0.0, f64::max)

@@ -84,7 +84,7 @@ struct PacketJson {
     headers: Vec<HeaderJson>,
     end: String,
     #[serde(flatten)]
-    place: FlowPlacement,
+    placement: FlowPlacement,
 }
 
 #[derive(Serialize)]
@@ -201,7 +201,7 @@ impl PacketJson {
             length: specimen.wire_len,
             headers: found.headers().map(header).collect(),
             end: found.end.to_string(),
-            place: FlowPlacement::of(&specimen.flow, key, specimen.hash),
+            placement: FlowPlacement::of(&specimen.flow, key, specimen.hash),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! too long.
 
 use super::queue::{Fate, Target};
-use super::{Busy, Scenario, Told, World};
+use super::{Busy, Report, Scenario, World};
 use crate::{Ask, CpuIndex, Event, MovePhase, Slice};
 
 impl World {
@@ -10,12 +10,12 @@ impl World {
         if self.cpus[usize::from(cpu)].is_declared_dead {
             self.come_back(cpu);
         }
-        self.tell(cpu);
+        self.report(cpu);
         loop {
             let Some(slice) = self.moves.slice() else { return };
             let (phase, epoch) = (slice.phase, slice.epoch);
             let waits_for_me =
-                slice.waits_for(usize::from(cpu)) && self.cpus[usize::from(cpu)].to_tell == Told::Nothing;
+                slice.waits_for(usize::from(cpu)) && self.cpus[usize::from(cpu)].pending_report == Report::Nothing;
             match phase {
                 MovePhase::Park => self.park(cpu),
                 MovePhase::Leave if waits_for_me => {
@@ -46,13 +46,16 @@ impl World {
         }
     }
 
-    fn tell(&mut self, index: CpuIndex) {
+    fn report(&mut self, index: CpuIndex) {
         let cpu = &mut self.cpus[usize::from(index)];
-        let carries =
-            if matches!(cpu.to_tell, Told::Left { .. }) { std::mem::take(&mut cpu.carries) } else { Vec::new() };
-        match std::mem::replace(&mut cpu.to_tell, Told::Nothing) {
-            Told::Nothing => {}
-            Told::Left { epoch } => {
+        let carries = if matches!(cpu.pending_report, Report::Left { .. }) {
+            std::mem::take(&mut cpu.carries)
+        } else {
+            Vec::new()
+        };
+        match std::mem::replace(&mut cpu.pending_report, Report::Nothing) {
+            Report::Nothing => {}
+            Report::Left { epoch } => {
                 let takes =
                     |slice: &&Slice| slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(index));
                 if let Some(slice) = self.moves.slice().filter(takes) {
@@ -76,7 +79,7 @@ impl World {
                 with_state.dedup();
                 self.on(Event::Left { cpu: index, epoch, with_state: &with_state });
             }
-            Told::Arrived { epoch } => drop(self.on(Event::Arrived { cpu: index, epoch })),
+            Report::Arrived { epoch } => drop(self.on(Event::Arrived { cpu: index, epoch })),
         }
     }
 
@@ -137,7 +140,7 @@ impl World {
         owned.into_iter().for_each(|at| self.go_by_the_map_in_force(at));
         let cpu = &mut self.cpus[usize::from(cpu)];
         cpu.is_declared_dead = false;
-        cpu.to_tell = Told::Nothing;
+        cpu.pending_report = Report::Nothing;
         cpu.carries.clear();
     }
 

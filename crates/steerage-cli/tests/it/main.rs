@@ -53,3 +53,4 @@ mod terminal;
 mod tools;
 mod top;
 mod udp;
+mod values;

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver parquet collectors attacks debian static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
+STEPS := gate packages deny semver parquet collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -61,6 +61,14 @@ $(STAMPS)/collectors:
 $(STAMPS)/attacks:
 	@((EUID == 0)) || skip "it takes root"
 	STEERAGE_ATTACKS=1 CI=true cargo test -p steerage-cli --test it --locked attacks
+
+# The flows of each capture of a folder, against tshark's. STEERAGE_CAPTURES names folders of your own.
+$(STAMPS)/values:
+	@needs tshark:tshark
+	captures=$${STEERAGE_CAPTURES:-../shared/captures}
+	for folder in $$captures; do [[ -d $$folder ]] || skip "there is no $$folder: set STEERAGE_CAPTURES"; done
+	cargo build --profile test -p steerage-cli --locked
+	.ci/values target/debug/steerage $$captures
 
 # The Debian package, in a bare root and under systemd.
 $(STAMPS)/debian:

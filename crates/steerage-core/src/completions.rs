@@ -8,7 +8,7 @@ use crate::page_cache::QueuePages;
 use steerage_flow::offload::Offload;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
-use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, RecordForm, Spot, Tail};
+use steerage_mem::{Blocks, Claim, Completion, Fit, FrameHeader, Page, RecordForm, Spot, Tail};
 
 pub use steerage_mem::Gather;
 
@@ -51,10 +51,10 @@ impl Filled {
 }
 
 /// The bytes for which a frame counts: the length on the wire that the device reports, at most the
-/// length of the longest frame.
+/// length that the frame's header can state. A packet function reads the same length.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
-    claimed.min(FRAME_BYTES_MAX) as u64
+    claimed.min(u32::MAX as usize) as u64
 }
 
 /// The bytes on the wire of frames that are handed over in sequence.

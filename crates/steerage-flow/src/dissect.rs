@@ -13,7 +13,8 @@
 //! | `link` | Ethernet and other link headers, tags, PPP, MPLS |
 //! | `network` | IPv4, IPv6, extensions, fragments |
 //! | `transport` | ports, ICMP |
-//! | `tunnel` | GRE, VXLAN, Geneve, GTP-U |
+//! | `tunnel` | GRE, EtherIP, Geneve, GTP-U |
+//! | `overlay` | VXLAN, NSH, LISP, GUE, L2TP, EoIP, Ethernet below MPLS labels |
 //! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: headers around copied, redirected or tunnelled packets |
 //! | `dissection`, `ports` | the result; the UDP ports of tunnels |
 //!
@@ -22,6 +23,7 @@ mod dissections;
 mod link;
 mod mirror;
 mod network;
+mod overlay;
 mod plain;
 mod ports;
 #[cfg(test)]
@@ -35,7 +37,8 @@ use crate::link_type::LinkType;
 pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
 pub use dissections::Dissections;
 pub(crate) use plain::{plain, plain_ip};
-pub(crate) use ports::PAIRS as TUNNEL_PORTS;
+pub use ports::set_vxlan_ports;
+pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};
 
 /// The flow that a frame belongs to, as its sender sees it. Apply [`FlowKey::both_directions`] if
 /// both directions should have the same key. Returns `None` if the frame has no complete IP header.

@@ -7,7 +7,8 @@
 //! both cases all fragments of a datagram reach the same CPU in order. The table stores keys and
 //! not CPUs, so that fragments follow when their bucket moves to another CPU.
 //!
-//! Each receive queue has a table, which only the queue's owner uses. Frames that the fast path can
+//! Each receive queue has a table, which only the queue's owner uses. The flow meter finds the flows of
+//! fragments with a table of the same type. Frames that the fast path can
 //! read never reach the table.
 
 use crate::flow_key::FlowKey;
@@ -17,13 +18,14 @@ use crate::dissect::{Dissection, Fragment};
 use crate::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
 use crate::time::Timestamp;
 
-/// A datagram of which some fragments have arrived.
+/// A datagram of which some fragments have arrived. `V` is what its fragments share: the key by
+/// which they are steered, or the flow to which they belong.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    datagram: FlowKey,
-    /// The key by which the datagram's fragments are steered.
-    key: FlowKey,
-    since: Timestamp,
+pub struct Datagram<V> {
+    name: FlowKey,
+    /// The value that all fragments of the datagram share.
+    pub value: V,
+    since: u64,
     /// The number of the datagram's bytes that have arrived.
     bytes: u32,
     /// The length of the datagram's data, which only the last fragment states. `u32::MAX` until
@@ -31,17 +33,17 @@ struct Entry {
     bytes_all: u32,
     /// True after the first fragment, which has the ports, has arrived.
     first_came: bool,
-    /// True if the entry can be reused, because all of the datagram has arrived or the entry was
-    /// never used.
+    /// True if another datagram may replace this one, because all of it has arrived. Until then,
+    /// fragments that arrive twice find the datagram.
     free: bool,
 }
 
-impl Entry {
-    fn begin(fragment: &Fragment, key: FlowKey, since: Timestamp) -> Self {
-        let (bytes, bytes_all, first_came) = (0, u32::MAX, false);
-        let mut entry = Self { datagram: fragment.datagram, key, since, bytes, bytes_all, first_came, free: false };
-        entry.note(fragment);
-        entry
+impl<V: Copy> Datagram<V> {
+    fn begin(fragment: &Fragment, value: V, since: u64) -> Self {
+        let (name, bytes, bytes_all, first_came) = (fragment.datagram, 0, u32::MAX, false);
+        let mut datagram = Self { name, value, since, bytes, bytes_all, first_came, free: false };
+        datagram.note(fragment);
+        datagram
     }
 
     fn note(&mut self, fragment: &Fragment) {
@@ -53,8 +55,81 @@ impl Entry {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    fn is_old(&self, now: Timestamp) -> bool {
-        now.since(self.since) >= FRAGMENT_TIME
+    fn is_old(&self, now: u64) -> bool {
+        u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
+    }
+}
+
+/// The fragmented datagrams of which some fragments have arrived recently. [`FragmentTable`] uses
+/// this table to steer fragments, and programs can use it to find the flow of a fragment by the same
+/// rule.
+#[derive(Debug)]
+pub struct Datagrams<V> {
+    sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
+    counts: FragmentCounts,
+}
+
+impl<V: Copy> Default for Datagrams<V> {
+    fn default() -> Self {
+        let sets = vec![[None; FRAGMENT_WAYS]; FRAGMENT_SETS].into_boxed_slice();
+        Self { sets, counts: FragmentCounts::default() }
+    }
+}
+
+impl<V: Copy> Datagrams<V> {
+    const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
+
+    /// Returns the value that the fragments of a datagram share. `own` is the value of the
+    /// fragment's own headers, which is used if `fragment` is the first of its datagram and arrives
+    /// first. `alone` is the value of a datagram whose first fragment arrives later. `hash` is a
+    /// keyed hash of the datagram's key, so that no sender can fill a chosen set of the table. `now`
+    /// is in nanoseconds.
+    pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
+        let is_first = fragment.offset == 0;
+        let own = if is_first { own } else { alone };
+        let set = &mut self.sets[hash as usize % FRAGMENT_SETS];
+        let Some(known) = set.iter_mut().flatten().find(|known| known.name == fragment.datagram) else {
+            return match set.iter_mut().find(|place| place.is_none_or(|known| known.free || known.is_old(now))) {
+                Some(place) => place.insert(Datagram::begin(fragment, own, now)).value,
+                None => {
+                    // Every fragment computes this value from its own headers, without the table.
+                    self.counts.full += 1;
+                    alone
+                }
+            };
+        };
+        let is_old = known.is_old(now);
+        if is_old && !is_first {
+            self.counts.aged += 1;
+        }
+        // A repeated first fragment belongs to another datagram, because senders reuse
+        // identifications.
+        if is_old || (is_first && known.first_came) {
+            *known = Datagram::begin(fragment, own, now);
+        } else {
+            known.note(fragment);
+        }
+        known.value
+    }
+
+    /// Removes the datagrams whose values meet a condition.
+    pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
+        let places = self.sets.iter_mut().flatten();
+        places.filter_map(|place| place.take_if(|known| departs(&known.value))).collect()
+    }
+
+    /// Adds a datagram of another table. If the set is full, the later fragments of the datagram
+    /// become another datagram.
+    pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
+        let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
+        if let Some(place) = set.iter_mut().find(|place| place.is_none_or(|known| known.free)) {
+            *place = Some(datagram);
+        }
+    }
+
+    /// Returns the counts since the last call.
+    pub fn take_counts(&mut self) -> FragmentCounts {
+        std::mem::take(&mut self.counts)
     }
 }
 
@@ -93,28 +168,16 @@ pub struct FragmentCounts {
 /// assert_eq!(key(&second), key_of_first);
 /// assert_eq!(table.take_counts().full, 0);
 /// ```
-#[derive(Debug)]
-pub struct FragmentTable {
-    sets: Box<[[Entry; FRAGMENT_WAYS]]>,
-    counts: FragmentCounts,
-}
-
-impl Default for FragmentTable {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+#[derive(Debug, Default)]
+pub struct FragmentTable(Datagrams<FlowKey>);
 
 impl FragmentTable {
     /// The table's size in memory, in bytes.
-    pub const BYTES: usize = FRAGMENT_SETS * FRAGMENT_WAYS * size_of::<Entry>();
+    pub const BYTES: usize = Datagrams::<FlowKey>::BYTES;
 
     /// An empty table.
     pub fn new() -> Self {
-        let nothing = FlowKey::from_bytes(&[]);
-        let (since, bytes, bytes_all) = (Timestamp::ZERO, 0, u32::MAX);
-        let empty = Entry { datagram: nothing, key: nothing, since, bytes, bytes_all, first_came: false, free: true };
-        Self { sets: vec![[empty; FRAGMENT_WAYS]; FRAGMENT_SETS].into_boxed_slice(), counts: FragmentCounts::default() }
+        Self::default()
     }
 
     /// Returns the key by which a frame is steered. The inner datagram is looked up first, because
@@ -125,42 +188,15 @@ impl FragmentTable {
     }
 
     /// Returns the key by which a fragment is steered. `key` is the key of the fragment's own
-    /// headers, which is used if `fragment` is the first of its datagram and arrives first.
+    /// headers.
     fn follow(&mut self, fragment: &Fragment, key: FlowKey, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
-        let is_first = fragment.offset == 0;
-        let own = if is_first { key } else { fragment.datagram };
-        // The hash is keyed, so that no sender can fill a chosen set of the table.
-        let set = &mut self.sets[hasher.hash(&fragment.datagram).0 as usize % FRAGMENT_SETS];
-        let Some(entry) = set.iter_mut().find(|entry| entry.datagram == fragment.datagram) else {
-            return match set.iter_mut().find(|entry| entry.free || entry.is_old(now)) {
-                Some(place) => {
-                    *place = Entry::begin(fragment, own, now);
-                    own
-                }
-                None => {
-                    // Every fragment computes this key from its own headers, without the table.
-                    self.counts.full += 1;
-                    fragment.datagram
-                }
-            };
-        };
-        let is_old = entry.is_old(now);
-        if is_old && !is_first {
-            self.counts.aged += 1;
-        }
-        // A repeated first fragment belongs to another datagram, because senders reuse
-        // identifications.
-        if is_old || (is_first && entry.first_came) {
-            *entry = Entry::begin(fragment, own, now);
-            return own;
-        }
-        entry.note(fragment);
-        entry.key
+        let hash = hasher.hash(&fragment.datagram).0;
+        self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
     }
 
     /// Returns the counts since the last call.
     pub fn take_counts(&mut self) -> FragmentCounts {
-        std::mem::take(&mut self.counts)
+        self.0.take_counts()
     }
 }
 
@@ -208,6 +244,18 @@ mod tests {
         assert_eq!(table.take_counts(), FragmentCounts { full: 0, aged: 1 });
         assert_eq!(table.follow(&fragment(7, 16, false), FLOW, &hasher, end), own);
         assert_eq!(table.take_counts(), FragmentCounts::default());
+    }
+
+    /// A fragment that arrives twice still finds its datagram when all of the datagram has arrived,
+    /// and the next datagram with the same identification is not taken for its rest.
+    #[test]
+    fn doubled_fragments_follow_their_datagram() {
+        let (mut table, hasher) = table();
+        let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
+        for _ in 0..2 {
+            let offsets = [(0, true), (0, true), (8, false), (8, false), (8, false)];
+            assert_eq!(offsets.map(|(offset, more)| at(offset, more)), [FLOW; 5]);
+        }
     }
 
     /// If the table is full, every fragment is steered by its datagram's own key, even the first

@@ -241,7 +241,7 @@ impl<K: KeyRule> FrameHasher<K> {
         }
         let batch = EthernetFrames(batch);
         match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
-            (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER => {
+            (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER && !dissect::are_ports_chosen() => {
                 frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
             }
             _ => {

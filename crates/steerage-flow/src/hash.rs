@@ -55,7 +55,7 @@ pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
 /// Pairs of a source port and a destination port, in network byte order. Either port alone may
 /// identify a tunnel.
-pub(crate) type PortPairs = [[[u8; 2]; 2]; 8];
+pub(crate) type PortLanes = [[u8; 2]; 16];
 
 /// The hash of a flow: 32 bits. With a keyed hasher, all bits are equally well distributed.
 ///
@@ -280,7 +280,7 @@ impl FlowHasher {
     /// Returns the kernel that hashes plain frames without making a [`FlowKey`], if this CPU has
     /// AES. A frame with one of the ports in `tunnels` is not plain.
     #[inline]
-    pub(crate) fn plain_frames(&self, tunnels: &'static PortPairs) -> Option<PlainFrames<'_>> {
+    pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
             Kind::Aes(kernel) => PlainFrames::new(kernel, tunnels),
             _ => None,

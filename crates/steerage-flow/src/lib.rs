@@ -46,7 +46,7 @@ pub mod wire;
 pub use affinity::Affinity;
 pub use flow_key::{FlowKey, FlowParts, ParseFlowKeyError};
 pub use flow_limit::{FlowLimit, FlowLimits};
-pub use fragments::{FragmentCounts, FragmentTable};
+pub use fragments::{Datagram, Datagrams, FragmentCounts, FragmentTable};
 pub use frame_key::{
     BothDirections, CustomKey, FrameAccess, FrameHasher, KeyRule, OneDirection, SteeringKey, SteeringKeys,
 };

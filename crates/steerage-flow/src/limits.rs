@@ -8,9 +8,12 @@ use std::time::Duration;
 /// because each layer may add tags and extension headers.
 pub const FLOW_HEADERS_MAX: usize = 32;
 
-/// The most VLAN tags that are read after an Ethernet header: an outer and an inner tag (IEEE
-/// 802.1ad).
-pub const VLAN_TAGS_MAX: usize = 2;
+/// The most VLAN tags that are read after an Ethernet header: twice the number in the deepest
+/// stacks in use, in which two providers each add a tag to a frame with two.
+pub const VLAN_TAGS_MAX: usize = 8;
+
+/// The number of VLAN identifiers that a dissection has: those of the outermost two tags.
+pub const VLAN_IDS: usize = 2;
 
 /// The most MPLS labels that are read before the payload: twice the number in the deepest stacks
 /// that routers impose.
@@ -32,6 +35,10 @@ pub const GTP_EXTENSIONS_MAX: usize = 4;
 /// The most tags of a TZSP header that are read. A sensor writes about ten tags. Padding tags count
 /// as well.
 pub const TZSP_TAGS_MAX: usize = 32;
+
+/// The most UDP ports that a user can choose for VXLAN, besides its two usual ports. The ports are
+/// compared one after the other.
+pub const VXLAN_PORTS_MAX: usize = 4;
 
 /// The longest time for which the table waits for the fragments of a datagram, as in Linux
 /// (`ipfrag_time`).

@@ -5,114 +5,59 @@
 //! belong to its flow. Otherwise the datagram is a flow of its own, without ports, and its first
 //! fragment belongs to that flow too.
 
-use steerage::flow::Fragment;
-use steerage::{
-    BucketId, FlowKey,
-    flow::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS},
-};
+use steerage::flow::{Datagram, Datagrams, Fragment};
+use steerage::{BucketId, FlowKey};
 
 use super::key::{Directed, Key, Seeds};
-use super::timeouts::nanos;
 
-#[derive(Clone, Copy, Debug)]
-struct Datagram {
-    name: FlowKey,
-    flow: Directed,
-    bucket: BucketId,
-    since: u64,
-    bytes: u32,
-    /// The datagram's total number of bytes. `u32::MAX` until the last fragment arrives, which
-    /// contains this number.
-    bytes_all: u32,
-    first_came: bool,
-}
-
-impl Datagram {
-    fn begin(fragment: &Fragment, flow: Directed, bucket: BucketId, since: u64) -> Self {
-        let (name, bytes, bytes_all) = (fragment.datagram, 0, u32::MAX);
-        Self { name, flow, bucket, since, bytes, bytes_all, first_came: false }
-    }
-
-    /// Counts a fragment. Returns true if the datagram is complete.
-    fn note(&mut self, fragment: &Fragment) -> bool {
-        self.first_came |= fragment.offset == 0;
-        self.bytes = self.bytes.saturating_add(fragment.bytes);
-        if !fragment.more {
-            self.bytes_all = fragment.offset.saturating_add(fragment.bytes);
-        }
-        self.bytes >= self.bytes_all
-    }
-
-    fn is_old(&self, now: u64) -> bool {
-        now.abs_diff(self.since) >= nanos(FRAGMENT_TIME)
-    }
-}
-
-type Set = [Option<Datagram>; FRAGMENT_WAYS];
-
-/// The incomplete datagrams on a CPU, whose maximum number is the one that steering uses for each
-/// queue.
+/// The datagrams on a CPU, with their flows. The table is the one by which steering keeps the
+/// fragments of a datagram together.
 #[derive(Debug)]
-pub(super) struct Datagrams {
-    sets: Vec<Set>,
+pub(super) struct FlowsOfDatagrams {
+    table: Option<Datagrams<Followed>>,
     seeds: Seeds,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Followed {
+    flow: Directed,
+    bucket: BucketId,
+}
+
 #[derive(Debug)]
-pub(super) struct DepartedDatagrams(Vec<Datagram>);
+pub(super) struct DepartedDatagrams(Vec<Datagram<Followed>>);
 
-impl Datagrams {
+impl FlowsOfDatagrams {
     pub(super) fn new(seeds: Seeds) -> Self {
-        Self { sets: Vec::new(), seeds }
-    }
-
-    fn set(&mut self, name: &FlowKey) -> &mut Set {
-        if self.sets.is_empty() {
-            self.sets = vec![[None; FRAGMENT_WAYS]; FRAGMENT_SETS];
-        }
-        // The mark is a hash of the datagram's name, which is hashed again with random seeds, so
-        // that attackers cannot fill a chosen set.
-        let hash = Key::other().key.marked(name).hash(&self.seeds);
-        &mut self.sets[hash as usize % FRAGMENT_SETS]
+        Self { table: None, seeds }
     }
 
     /// The flow of a fragment. `flow` has only the data of the fragment's own headers.
     pub(super) fn follow(&mut self, fragment: &Fragment, flow: Directed, bucket: BucketId, now: u64) -> Directed {
-        let is_first = fragment.offset == 0;
         let alone = flow.without_ports();
         let alone = Directed { key: alone.key.marked(&fragment.datagram), ..alone };
-        let own = if is_first { flow } else { alone };
-        let set = self.set(&fragment.datagram);
-        let known = set.iter().position(|place| place.is_some_and(|known| known.name == fragment.datagram));
-        let place = known.or_else(|| set.iter().position(|place| place.is_none_or(|known| known.is_old(now))));
-        // If the set is full, all fragments, including the first one, belong to a flow without
-        // ports. Steering treats the fragments of such a datagram in the same way.
-        let Some(place) = place.map(|place| &mut set[place]) else { return alone };
-        let mut datagram = match *place {
-            // A second first fragment belongs to a new datagram, because datagram ids repeat.
-            Some(datagram) if known.is_some() && !datagram.is_old(now) && !(is_first && datagram.first_came) => {
-                datagram
-            }
-            _ => Datagram::begin(fragment, own, bucket, now),
-        };
-        let is_whole = datagram.note(fragment);
-        *place = (!is_whole).then_some(datagram);
-        datagram.flow
+        let [own, alone] = [flow, alone].map(|flow| Followed { flow, bucket });
+        let hash = hash(&fragment.datagram, &self.seeds);
+        self.table.get_or_insert_default().follow(fragment, hash, own, alone, now).flow
     }
 
     pub(super) fn depart(&mut self, bucket: BucketId) -> DepartedDatagrams {
-        let places = self.sets.iter_mut().flatten();
-        DepartedDatagrams(places.filter_map(|place| place.take_if(|known| known.bucket == bucket)).collect())
+        let departs = |followed: &Followed| followed.bucket == bucket;
+        DepartedDatagrams(self.table.as_mut().map_or_else(Vec::new, |table| table.depart(departs)))
     }
 
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: DepartedDatagrams) {
-        for datagram in departed.0 {
-            // If the set is full, the later fragments of the datagram form a flow of their own.
-            if let Some(place) = self.set(&datagram.name).iter_mut().find(|place| place.is_none()) {
-                *place = Some(Datagram { bucket, ..datagram });
-            }
+        for mut datagram in departed.0 {
+            datagram.value.bucket = bucket;
+            self.table.get_or_insert_default().arrive(datagram, |name| hash(name, &self.seeds));
         }
     }
+}
+
+/// The mark is a hash of the datagram's name, which is hashed again with random seeds, so that
+/// attackers cannot fill a chosen set.
+fn hash(name: &FlowKey, seeds: &Seeds) -> u32 {
+    Key::other().key.marked(name).hash(seeds)
 }
 
 impl DepartedDatagrams {
@@ -123,6 +68,8 @@ impl DepartedDatagrams {
 
 #[cfg(test)]
 mod tests {
+    use steerage::flow::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
+
     use super::*;
 
     const BUCKET: BucketId = BucketId { group: 0, bucket: 7 };
@@ -143,18 +90,17 @@ mod tests {
 
     #[test]
     fn later_fragments_follow_the_first() {
-        let mut datagrams = Datagrams::new(Seeds::by_chance());
+        let mut datagrams = FlowsOfDatagrams::new(Seeds::by_chance());
         for id in [7, 8, 7] {
             assert_eq!(datagrams.follow(&fragment(id, 0, true), with_ports(), BUCKET, NOW), with_ports());
             assert_eq!(datagrams.follow(&fragment(id, 8, true), without(), BUCKET, NOW), with_ports());
             assert_eq!(datagrams.follow(&fragment(id, 16, false), without(), BUCKET, NOW), with_ports());
         }
-        assert!(datagrams.sets.iter().flatten().all(Option::is_none), "all came whole");
     }
 
     #[test]
     fn what_comes_first_without_ports_is_a_flow_of_its_own() {
-        let mut datagrams = Datagrams::new(Seeds::by_chance());
+        let mut datagrams = FlowsOfDatagrams::new(Seeds::by_chance());
         let later = datagrams.follow(&fragment(7, 8, true), without(), BUCKET, NOW);
         assert_ne!(later, without());
         assert_eq!(later.key.flow_key(later.turned), without().key.flow_key(without().turned));
@@ -163,13 +109,14 @@ mod tests {
         // datagram.
         assert_ne!(datagrams.follow(&fragment(8, 8, true), without(), BUCKET, NOW), later);
         assert_eq!(datagrams.follow(&fragment(9, 0, true), with_ports(), BUCKET, NOW), with_ports());
-        let old = NOW + nanos(FRAGMENT_TIME);
+        let old = NOW + FRAGMENT_TIME.as_nanos() as u64;
         assert_ne!(datagrams.follow(&fragment(9, 8, true), without(), BUCKET, old), with_ports());
     }
 
     #[test]
     fn datagrams_move_with_their_bucket() {
-        let (mut here, mut there) = (Datagrams::new(Seeds::by_chance()), Datagrams::new(Seeds::by_chance()));
+        let (mut here, mut there) =
+            (FlowsOfDatagrams::new(Seeds::by_chance()), FlowsOfDatagrams::new(Seeds::by_chance()));
         here.follow(&fragment(7, 0, true), with_ports(), BUCKET, NOW);
         assert!(here.depart(BucketId { group: 0, bucket: 8 }).is_empty());
         there.arrive(BUCKET, here.depart(BUCKET));
@@ -179,7 +126,7 @@ mod tests {
 
     #[test]
     fn many_at_a_time_lose_none_of_their_packets() {
-        let mut datagrams = Datagrams::new(Seeds::by_chance());
+        let mut datagrams = FlowsOfDatagrams::new(Seeds::by_chance());
         for id in 0..4 * (FRAGMENT_SETS * FRAGMENT_WAYS) as u32 {
             let first = datagrams.follow(&fragment(id, 0, true), with_ports(), BUCKET, NOW);
             let later = datagrams.follow(&fragment(id, 8, true), without(), BUCKET, NOW);

@@ -83,7 +83,7 @@ use counts::{AllPublished, Published};
 use export::RECORDS_AT_A_TIME;
 use flow::{Flow, Seen};
 use flow_limit::FlowLimit;
-use fragments::{Datagrams, DepartedDatagrams};
+use fragments::{DepartedDatagrams, FlowsOfDatagrams};
 use index::NONE;
 use key::{Key, Seeds};
 use largest::Largest;
@@ -232,7 +232,7 @@ impl Metering {
             timeouts,
             clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive),
             table: Table::new(timeouts, &self.limit),
-            datagrams: Datagrams::new(self.seeds),
+            datagrams: FlowsOfDatagrams::new(self.seeds),
             names: Names::new(self.options.names),
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
@@ -259,7 +259,7 @@ pub struct Meter {
     timeouts: Timeouts,
     clock: Clock,
     table: Table,
-    datagrams: Datagrams,
+    datagrams: FlowsOfDatagrams,
     names: Names,
     /// The packets of the current batch, and the candidate slots of their flows.
     batch: Box<[Seen; HANDLE_BUDGET]>,
@@ -331,10 +331,14 @@ impl Meter {
     /// has a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
+        // A packet without a time takes the time of the packet before it, or of the first packet with
+        // a time.
+        let mut latest = batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut timed = true;
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
             timed = true;
             if !which.contains(nth) {
+                latest = Some(seen.time);
                 continue;
             }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
@@ -349,7 +353,8 @@ impl Meter {
             }
             self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
             timed = time.is_some();
-            seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
+            latest = time.map(WallTime::as_nanos).or(latest);
+            seen.time = self.clock.of_packet(latest, path);
             seen.bytes = wire_len as u32;
             self.handled_bytes += total_len as u64;
         }

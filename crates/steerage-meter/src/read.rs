@@ -262,10 +262,10 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists eight tunnels over UDP. Two of them are also recognized by the source
-        // port.
-        assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 8);
-        assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 2);
+        // docs/flows.md lists the ports of tunnels over UDP. Three of them are also recognized as
+        // the source port.
+        assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
+        assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {
             let (plain, slow) = both(&frame, LinkType::ETHERNET, Layers::Inner);
             assert!(plain.is_none_or(|plain| plain == slow), "{:?}", &frame[34..38]);

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use steerage::flow::limits::VXLAN_PORTS_MAX;
 use steerage::flow::{HashKey, HashKind, Layers};
 use steerage::limits::BACKLOG_MAX;
 use steerage_device::DeviceHash;
@@ -48,6 +49,11 @@ pub(crate) struct HashArgs {
     /// Use the outermost IP header, so that a tunnel stays on one CPU
     #[arg(hide_short_help = true, long)]
     pub(crate) outer: bool,
+
+    /// Read VXLAN on UDP port PORT too, besides 4789 and 8472: up to 4 ports, with commas between them
+    #[arg(hide_short_help = true, long, value_name = "PORT", value_delimiter = ',', num_args = 1..=VXLAN_PORTS_MAX,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) vxlan_port: Vec<u16>,
 }
 
 impl HashArgs {

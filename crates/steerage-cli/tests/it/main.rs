@@ -57,3 +57,4 @@ mod terminal;
 mod tools;
 mod top;
 mod udp;
+mod values;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::flow_key::FlowKey;
 
-use crate::limits::{FLOW_HEADERS_MAX, VLAN_TAGS_MAX};
+use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 
 /// Selects the flow of a packet inside a tunnel: the inner flow or the tunnel's own.
 ///
@@ -68,8 +68,8 @@ pub struct Dissection {
     /// The fragments in the frame, at most two, from the outermost to the innermost. There are two
     /// if a fragment of an inner packet is carried in a fragment of a tunnel's packet.
     pub fragments: [Option<Fragment>; 2],
-    /// The VLAN identifiers of the outermost frame's tags, the outer tag first.
-    pub vlans: [Option<u16>; VLAN_TAGS_MAX],
+    /// The VLAN identifiers of the tags before the first IP header, the outermost tag first.
+    pub vlans: [Option<u16>; VLAN_IDS],
     /// The innermost tunnel that was entered.
     pub tunnel: Option<Tunnel>,
     pub(super) headers: Headers,
@@ -90,7 +90,7 @@ impl Dissection {
             icmp: None,
             is_quoted: false,
             fragments: [None, None],
-            vlans: [None; VLAN_TAGS_MAX],
+            vlans: [None; VLAN_IDS],
             tunnel: None,
             headers: Headers::EMPTY,
         }
@@ -182,7 +182,11 @@ pub struct Tunnel {
     ///
     /// | tunnel | identifier |
     /// |---|---|
-    /// | VXLAN, Geneve | network identifier, 24 bits |
+    /// | VXLAN, VXLAN-GPE, Geneve | network identifier, 24 bits |
+    /// | NSH | service path, 24 bits |
+    /// | LISP | instance, 24 bits |
+    /// | L2TP | session; in version 2 after the tunnel, with 16 bits each |
+    /// | EoIP | tunnel, 16 bits |
     /// | GTP-U | endpoint identifier |
     /// | GRE | key; in version 1 the call id |
     /// | MPLS | the lowest label, 20 bits |
@@ -246,11 +250,18 @@ pub enum HeaderKind {
     Teredo,
     Capwap,
     Tzsp,
+    VxlanGpe,
+    Nsh,
+    L2tp,
+    Lisp,
+    Gue,
+    Eoip,
+    ControlWord,
 }
 
 impl HeaderKind {
     /// All kinds of headers, each at the index that equals its number.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 38] = [
         Self::Ethernet,
         Self::Vlan,
         Self::Snap,
@@ -282,6 +293,13 @@ impl HeaderKind {
         Self::Teredo,
         Self::Capwap,
         Self::Tzsp,
+        Self::VxlanGpe,
+        Self::Nsh,
+        Self::L2tp,
+        Self::Lisp,
+        Self::Gue,
+        Self::Eoip,
+        Self::ControlWord,
     ];
 }
 
@@ -319,6 +337,13 @@ impl fmt::Display for HeaderKind {
             Self::Teredo => "Teredo",
             Self::Capwap => "CAPWAP",
             Self::Tzsp => "TZSP",
+            Self::VxlanGpe => "VXLAN-GPE",
+            Self::Nsh => "NSH",
+            Self::L2tp => "L2TP",
+            Self::Lisp => "LISP",
+            Self::Gue => "GUE",
+            Self::Eoip => "EoIP",
+            Self::ControlWord => "control word",
         })
     }
 }

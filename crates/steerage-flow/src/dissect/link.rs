@@ -29,7 +29,7 @@ const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
 impl Walk<'_> {
     /// The first step of the walk for a frame of this link type.
     pub(super) fn link(&mut self, link: LinkType) -> Result<Step, End> {
-        if link != LinkType::ETHERNET {
+        if link != LinkType::ETHERNET && LinkType::READ.contains(&link) {
             self.stations = Some(Stations::default());
         }
         match link {
@@ -39,8 +39,7 @@ impl Walk<'_> {
             LinkType::IPV6 => Ok(Step::Ipv6),
             LinkType::LINUX_SLL => self.linux_cooked(),
             LinkType::LINUX_SLL2 => self.linux_cooked_2(),
-            LinkType::PPP => Ok(Step::Ppp),
-            LinkType::PPP_HDLC => self.hdlc(),
+            LinkType::PPP | LinkType::PPP_HDLC => self.hdlc(),
             LinkType::C_HDLC => self.cisco_hdlc(),
             LinkType::NULL => self.bsd_loopback(true),
             LinkType::LOOP => self.bsd_loopback(false),
@@ -74,6 +73,7 @@ impl Walk<'_> {
             ethertype::PPP => Ok(Step::Ppp),
             ethertype::BACKBONE => self.backbone(),
             ethertype::MACSEC => self.macsec(),
+            ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
                 // An EtherType must follow here. A number below `MIN`, which would be a length,
@@ -91,7 +91,8 @@ impl Walk<'_> {
         }
         let tag = self.take::<{ vlan::BYTES }>(HeaderKind::Vlan)?;
         if self.is_outermost() {
-            if let Some(id) = self.out.vlans.get_mut(self.tags) {
+            // Inside a provider backbone's frame, the tags of the customer's frame follow.
+            if let Some(id) = self.out.vlans.iter_mut().find(|id| id.is_none()) {
                 *id = Some(be16(tag, 0) & vlan::ID);
             }
         }
@@ -122,7 +123,8 @@ impl Walk<'_> {
     }
 
     /// RFC 3032: a list of labels, whose last label is marked. MPLS does not state the type of its
-    /// payload, so only the first four bits of an IP header identify IP.
+    /// payload, so the first four bits of an IP header identify IP, and a header that looks like
+    /// Ethernet's identifies a pseudowire.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -145,7 +147,7 @@ impl Walk<'_> {
             None => Err(End::Truncated),
             Some([byte]) if byte >> 4 == 4 && number != MPLS_EXPLICIT_NULL[1] => Ok(Step::Ipv4),
             Some([byte]) if byte >> 4 == 6 && number != MPLS_EXPLICIT_NULL[0] => Ok(Step::Ipv6),
-            Some(_) => Err(End::UnknownPayload),
+            Some(_) => self.pseudowire(),
         }
     }
 

@@ -1,49 +1,89 @@
 //! Tables of the UDP ports that identify a tunnel.
 
-use crate::wire::port::{CAPWAP, GENEVE, GRE, GTP_U, MPLS, TEREDO, TZSP, VXLAN};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+
+use crate::limits::VXLAN_PORTS_MAX;
+use crate::wire::port::{
+    CAPWAP, GENEVE, GRE, GTP_U, GUE, L2TP, LISP, MPLS, TEREDO, TZSP, VXLAN, VXLAN_GPE, VXLAN_LINUX,
+};
 
 /// These ports identify a tunnel only as the destination port, because the source port depends on
 /// the inner flow.
-pub(super) const TO: [u16; 6] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP];
+pub(super) const TO: [u16; 10] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP, VXLAN_LINUX, VXLAN_GPE, LISP, GUE];
 /// These ports identify a tunnel as the source or the destination port, because the other side of
 /// such a tunnel uses an arbitrary port.
-pub(super) const TO_OR_FROM: [u16; 2] = [TEREDO, CAPWAP];
+pub(super) const TO_OR_FROM: [u16; 3] = [TEREDO, CAPWAP, L2TP];
 
-/// All ports that identify a tunnel, as pairs of a destination port and a source port in network
-/// byte order.
-pub(crate) static PAIRS: [[[u8; 2]; 2]; 8] = {
-    assert!(TO.len() + TO_OR_FROM.len() == 8);
-    let (mut pairs, mut at) = ([[[0; 2]; 2]; 8], 0);
-    while at < pairs.len() {
-        let to = if at < TO.len() { TO[at] } else { TO_OR_FROM[at - TO.len()] };
-        pairs[at] = [TO_OR_FROM[at % TO_OR_FROM.len()].to_be_bytes(), to.to_be_bytes()];
+/// All ports that identify a tunnel in network byte order: source ports at the first
+/// [`FROM_LANES`], and destination ports after them.
+pub(crate) static LANES: [[u8; 2]; 16] = {
+    assert!(TO.len() + 2 * TO_OR_FROM.len() == 16);
+    let (mut lanes, mut at) = ([[0; 2]; 16], 0);
+    while at < lanes.len() {
+        let from = TO_OR_FROM.len();
+        let port = if at < from {
+            TO_OR_FROM[at]
+        } else if at < 2 * from {
+            TO_OR_FROM[at - from]
+        } else {
+            TO[at - 2 * from]
+        };
+        lanes[at] = port.to_be_bytes();
         at += 1;
     }
-    pairs
+    lanes
 };
 
-/// Returns the port that identifies a tunnel, if `from` or `to` does.
+/// The number of [`LANES`] that are source ports.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
+pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
+
+/// The ports that the user chose for VXLAN. 0 if unused. They are the only settings of dissection,
+/// and are for the whole process, so that all readers of a frame agree.
+static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
+
+/// Reads UDP packets to these ports as VXLAN, in addition to ports 4789 and 8472, in the whole
+/// process. Call this function before frames are read. At most
+/// [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used, and port 0 is ignored.
+pub fn set_vxlan_ports(ports: &[u16]) {
+    for (place, port) in CHOSEN.iter().zip(ports) {
+        place.store(*port, Ordering::Relaxed);
+        if *port != 0 {
+            UPPER_BYTES[usize::from(port >> 8)].store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the user chose a port. The kernel for plain frames compares only [`LANES`].
+pub(crate) fn are_chosen() -> bool {
+    CHOSEN[0].load(Ordering::Relaxed) != 0
+}
+
+/// Returns the port that identifies a tunnel, if `from` or `to` does. All ports of VXLAN give
+/// [`VXLAN`].
 #[inline(always)]
-pub(super) const fn of_tunnel(from: u16, to: u16) -> Option<u16> {
+pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     match (from, to) {
-        (_, GTP_U | GRE | VXLAN | GENEVE | MPLS | TZSP | TEREDO | CAPWAP) => Some(to),
-        (TEREDO | CAPWAP, _) => Some(from),
+        (_, VXLAN_LINUX) => Some(VXLAN),
+        (_, GTP_U | GRE | VXLAN | GENEVE | MPLS | TZSP | VXLAN_GPE | LISP | GUE | TEREDO | CAPWAP | L2TP) => Some(to),
+        (TEREDO | CAPWAP | L2TP, _) => Some(from),
+        _ if to != 0 && CHOSEN.iter().any(|port| port.load(Ordering::Relaxed) == to) => Some(VXLAN),
         _ => None,
     }
 }
 
 /// For each upper byte of a port, true if some port with that byte identifies a tunnel. The entries
 /// for destination ports come first; the entries for source ports begin at 256.
-static UPPER_BYTES: [bool; 512] = {
-    let (mut bytes, mut at) = ([false; 512], 0);
+static UPPER_BYTES: [AtomicBool; 512] = {
+    let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
-        bytes[(TO[at] >> 8) as usize] = true;
+        bytes[(TO[at] >> 8) as usize] = AtomicBool::new(true);
         at += 1;
     }
     at = 0;
     while at < TO_OR_FROM.len() {
-        bytes[(TO_OR_FROM[at] >> 8) as usize] = true;
-        bytes[256 + (TO_OR_FROM[at] >> 8) as usize] = true;
+        bytes[(TO_OR_FROM[at] >> 8) as usize] = AtomicBool::new(true);
+        bytes[256 + (TO_OR_FROM[at] >> 8) as usize] = AtomicBool::new(true);
         at += 1;
     }
     bytes
@@ -53,5 +93,6 @@ static UPPER_BYTES: [bool; 512] = {
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];
-    UPPER_BYTES[usize::from(to)] | UPPER_BYTES[256 + usize::from(from)]
+    let is_some = |at: usize| UPPER_BYTES[at].load(Ordering::Relaxed);
+    is_some(usize::from(to)) | is_some(256 + usize::from(from))
 }

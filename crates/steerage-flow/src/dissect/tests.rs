@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::ports::{TO, TO_OR_FROM};
 use super::{Dissection, End, HeaderKind, Layers, dissect, flow_key, plain};
-use crate::limits::{FLOW_HEADERS_MAX, IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX, MPLS_LABELS_MAX};
+use crate::limits::{FLOW_HEADERS_MAX, IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX, MPLS_LABELS_MAX, VLAN_TAGS_MAX};
 use crate::link_type::LinkType;
 use crate::wire::{ethertype, port, protocol};
 
@@ -161,7 +161,12 @@ fn tags_and_labels() {
         assert_eq!(found.key.to_string(), FLOW6);
         assert_eq!(found.vlans.iter().flatten().collect::<Vec<_>>(), vec![&5; tags.len()]);
     }
-    assert_eq!(shown(&tagged(&[0x88a8, 0x8100, 0x8100], ethertype::IPV6, &packet)), format!("{STATIONS} 0x8100"));
+    for count in [3, VLAN_TAGS_MAX] {
+        let found = ethernet(&tagged(&vec![0x8100; count], ethertype::IPV6, &packet));
+        assert_eq!((found.key.to_string().as_str(), found.vlans), (FLOW6, [Some(5); 2]));
+    }
+    let deep = tagged(&[0x8100; VLAN_TAGS_MAX + 1], ethertype::IPV6, &packet);
+    assert_eq!((shown(&deep), ethernet(&deep).end), (format!("{STATIONS} 0x8100"), End::TooDeep));
 
     let labels = |count: usize| [[0, 1, 0x20, 64].repeat(count - 1), vec![0, 1, 0x31, 64]].concat();
     for count in [1, 2, MPLS_LABELS_MAX] {
@@ -215,7 +220,6 @@ fn icmp_queries_go_by_identifier_both_ways() {
     assert_eq!(shown6(58, &[&[135, 0, 0, 0, 0, 7, 0, 1]]), "icmp6 fd00::1 > fd00::2", "neighbour solicitation");
 }
 
-/// An ICMP error about a packet has the key of the replies to that packet.
 /// A capture cuts headers at any byte. What is there is read.
 #[test]
 fn cut_headers_are_read_as_far_as_they_go() {
@@ -236,6 +240,7 @@ fn cut_headers_are_read_as_far_as_they_go() {
     }
 }
 
+/// An ICMP error about a packet has the key of the replies to that packet.
 #[test]
 fn icmp_errors_go_by_what_they_quote() {
     let turned4 = "udp 10.0.0.2:53 > 10.0.0.1:40000";
@@ -303,6 +308,28 @@ fn tunnels() {
     }
 }
 
+/// The outer tag of a backbone's frame stays the outer tag.
+#[test]
+fn tags_of_backbone_and_customer() {
+    let customer = tagged(&[0x8100], 0x0800, &v4(17, &UDP));
+    let mut frame = tagged(&[0x88a8], ethertype::BACKBONE, &[&[0, 0, 0, 9], &customer[..]].concat());
+    frame[15] = 1;
+    assert_eq!((shown(&frame).as_str(), ethernet(&frame).vlans), (FLOW4, [Some(1), Some(5)]));
+}
+
+/// All frames of a link type that is not read have one key, whatever they contain.
+#[test]
+fn links_that_are_not_read() {
+    for frame in [&[][..], &[7; 60], &eth(0x0800, &v4(17, &UDP))] {
+        let found = dissect(frame, LinkType(127), Layers::Inner);
+        assert_eq!((found.key, found.end), (FlowKey::from_bytes(&[]), End::UnknownLink));
+    }
+    let cisco = [&[0x0f, 0, 8, 0][..], &v4(17, &UDP)].concat();
+    for link in [LinkType::PPP, LinkType::PPP_HDLC, LinkType::C_HDLC] {
+        assert_eq!(dissect(&cisco, link, Layers::Inner).key.to_string(), FLOW4);
+    }
+}
+
 #[test]
 fn mirrors_and_backbones() {
     let (inner4, inner6) = (v4(17, &UDP), v6(17, &UDP));
@@ -363,7 +390,7 @@ fn mirrors_and_backbones() {
         }
     }
     // The other direction of these tunnels, whose client uses an arbitrary port.
-    for port in TO_OR_FROM {
+    for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
         udp[..2].copy_from_slice(&port.to_be_bytes());

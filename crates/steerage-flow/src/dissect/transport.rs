@@ -40,6 +40,10 @@ impl Walk<'_> {
         self.skip(udp::BYTES - PORTS_LEN);
         match tunnel {
             port::VXLAN => self.vxlan(),
+            port::VXLAN_GPE => self.vxlan_gpe(),
+            port::LISP => self.lisp(),
+            port::GUE => self.gue(),
+            port::L2TP => self.l2tp_in_udp(),
             port::GENEVE => self.geneve(),
             port::GTP_U => self.gtp_u(),
             port::GRE => self.gre(),

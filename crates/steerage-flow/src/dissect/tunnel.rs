@@ -16,8 +16,6 @@ mod gre {
     pub(super) const VERSION: u16 = 0x0007;
 }
 
-/// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
-const VXLAN_VALID: u8 = 0x08;
 /// The bits of a GTP-U header that say version 1 and GTP, not GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
@@ -38,6 +36,7 @@ impl Walk<'_> {
             // A list of routing entries (RFC 1701, removed by RFC 2784) can be arbitrarily long.
             0 if flags & gre::ROUTING == 0 => {}
             1 if flags & gre::KEY != 0 && ethertype == ethertype::PPP => return self.pptp(flags),
+            1 if flags & gre::KEY != 0 && ethertype == protocol_type::EOIP => return self.eoip(),
             _ => return Err(End::Malformed),
         }
         let words = |flag| usize::from(flags & flag != 0) * 4;
@@ -77,17 +76,6 @@ impl Walk<'_> {
             return Err(End::Malformed);
         }
         self.enter(HeaderKind::EtherIp, None);
-        Ok(Step::Ethernet)
-    }
-
-    /// RFC 7348, 5: the header consists of flags, a reserved field, the identifier, and a reserved
-    /// field.
-    pub(super) fn vxlan(&mut self) -> Result<Step, End> {
-        let header = self.take::<8>(HeaderKind::Vxlan)?;
-        if header[0] & VXLAN_VALID == 0 {
-            return Err(End::Malformed);
-        }
-        self.enter(HeaderKind::Vxlan, Some(be32(header, 4) >> 8));
         Ok(Step::Ethernet)
     }
 

@@ -140,6 +140,8 @@ impl<'a> Walk<'a> {
         }
         self.out.key = match &self.stations {
             Some(stations) => stations.key(),
+            // All frames of link types that are not read have one key.
+            None if end == End::UnknownLink => FlowKey::from_bytes(&[]),
             // The frame has no complete link header, so the key consists of the bytes of the frame.
             None => FlowKey::from_bytes(self.frame),
         };
@@ -169,6 +171,7 @@ impl<'a> Walk<'a> {
             protocol::ETHERNET => Ok(Step::Ethernet),
             protocol::ETHERIP => self.ether_ip(),
             protocol::GRE => self.gre(),
+            protocol::L2TP => self.l2tp_in_ip(),
             other => Err(End::UnknownProtocol(other)),
         }
     }

@@ -1,6 +1,6 @@
 //! A placeholder for the kernels of other architectures. No value of this type can exist.
 
-use super::{HashKey, Kernel, PortPairs, TOGETHER};
+use super::{HashKey, Kernel, PortLanes, TOGETHER};
 use crate::affinity::Affinity;
 use crate::flow_key::FlowKey;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ impl Absent {
 pub(crate) struct PlainFrames<'a>(Infallible, PhantomData<&'a ()>);
 
 impl<'a> PlainFrames<'a> {
-    pub(super) fn new<Aes>(_: &'a Aes, _: &'static PortPairs) -> Option<Self> {
+    pub(super) fn new<Aes>(_: &'a Aes, _: &'static PortLanes) -> Option<Self> {
         None
     }
 

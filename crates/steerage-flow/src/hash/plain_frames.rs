@@ -18,13 +18,15 @@
 //! [`FlowHasher::hash`](super::FlowHasher::hash) for the key of each frame.
 
 use super::aes::{Aes, absorb_block};
-use super::{PortPairs, TOGETHER};
+use super::{PortLanes, TOGETHER};
 use crate::affinity::Affinity;
+use crate::dissect::FROM_LANES;
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, vlan};
 use core::arch::x86_64::{
     __m128i, __m256i, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmpgt_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu8,
     _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi32, _mm_setr_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
     _mm_shuffle_epi32, _mm_xor_si128, _mm256_cmpeq_epi16, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi32,
+    _mm256_shuffle_epi8,
 };
 
 /// The lengths of the IPv4 and IPv6 headers, including the ports after them.
@@ -101,7 +103,7 @@ fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
 ///
 /// The CPU has AVX2.
 #[inline(always)]
-unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortPairs) -> u64 {
+unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     let head = u64::from_le_bytes(*bytes(frame, ethernet::TYPE_AT));
     let word = u32::from_le_bytes(*bytes(frame, shape.begin + PROTOCOL_WORD_AT));
     let protocol = (word >> shape.protocol_shift) as u8;
@@ -111,6 +113,18 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortPairs) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
+/// The position of each byte of the tunnels' ports in a packet's ports: the source port for the
+/// first lanes, and the destination port for the other lanes.
+const LANES: __m256i = {
+    let (mut places, mut at) = ([0; 32], 0);
+    while at < places.len() {
+        places[at] = (at % 2 + if at / 2 < FROM_LANES { 0 } else { 2 }) as u8;
+        at += 1;
+    }
+    // SAFETY: both types have 32 bytes, and all bytes are valid.
+    unsafe { std::mem::transmute::<[u8; 32], __m256i>(places) }
+};
+
 /// Returns a nonzero number if these ports, in network byte order, may be those of a tunnel. The
 /// function compares exact ports, because a table of upper bytes would also match NFS (2049, near
 /// GTP-U) and X11 (6000, near Geneve).
@@ -119,11 +133,12 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortPairs) -> u64 {
 ///
 /// The CPU has AVX2.
 #[inline(always)]
-unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortPairs) -> u32 {
+unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortLanes) -> u32 {
     // SAFETY: the array has 32 bytes, and the caller promises AVX2.
     unsafe {
         let tunnels: __m256i = _mm256_loadu_si256((&raw const *tunnels).cast());
-        let found = _mm256_cmpeq_epi16(_mm256_set1_epi32(i32::from_ne_bytes(ports)), tunnels);
+        let ports = _mm256_shuffle_epi8(_mm256_set1_epi32(i32::from_ne_bytes(ports)), LANES);
+        let found = _mm256_cmpeq_epi16(ports, tunnels);
         _mm256_movemask_epi8(found) as u32
     }
 }
@@ -198,13 +213,13 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a> {
     aes: &'a Aes,
-    tunnels: &'static PortPairs,
+    tunnels: &'static PortLanes,
 }
 
 impl<'a> PlainFrames<'a> {
     /// Returns the kernel, if this CPU has its instructions.
     #[inline]
-    pub(super) fn new(aes: &'a Aes, tunnels: &'static PortPairs) -> Option<Self> {
+    pub(super) fn new(aes: &'a Aes, tunnels: &'static PortLanes) -> Option<Self> {
         aes.reads_frames.then_some(Self { aes, tunnels })
     }
 

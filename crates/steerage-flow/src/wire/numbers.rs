@@ -29,6 +29,8 @@ pub mod ethertype {
     pub const METADATA: u16 = 0x8909;
     /// A backbone's tag before a customer's whole frame (IEEE 802.1Q, 9.5; formerly 802.1ah).
     pub const BACKBONE: u16 = 0x88e7;
+    /// Network service header (RFC 8300).
+    pub const NSH: u16 = 0x894f;
     /// IEEE 802.1AE.
     pub const MACSEC: u16 = 0x88e5;
     /// The smallest EtherType. A smaller number in the field is the frame's length (IEEE 802.3,
@@ -83,6 +85,8 @@ pub mod protocol {
     pub const ETHERIP: u8 = 97;
     /// RFC 4023.
     pub const MPLS: u8 = 137;
+    /// L2TP, version 3 (RFC 3931).
+    pub const L2TP: u8 = 115;
     /// RFC 8986.
     pub const ETHERNET: u8 = 143;
 
@@ -124,27 +128,37 @@ pub mod protocol {
     }
 }
 
-/// UDP ports of tunnels (from IANA, except for TZSP), and the ports of the services echo and
+/// UDP ports of tunnels (from IANA, except for TZSP and the older port of VXLAN), and the ports of the services echo and
 /// discard.
 pub mod port {
     /// RFC 862.
     pub const ECHO: u16 = 7;
     /// RFC 863.
     pub const DISCARD: u16 = 9;
+    /// RFC 2661.
+    pub const L2TP: u16 = 1701;
     /// 3GPP TS 29.281, 4.4.2.
     pub const GTP_U: u16 = 2152;
     /// RFC 4380.
     pub const TEREDO: u16 = 3544;
+    /// RFC 9300.
+    pub const LISP: u16 = 4341;
     /// RFC 8086.
     pub const GRE: u16 = 4754;
     /// RFC 7348.
     pub const VXLAN: u16 = 4789;
+    /// VXLAN with the payload's type (draft-ietf-nvo3-vxlan-gpe).
+    pub const VXLAN_GPE: u16 = 4790;
     /// RFC 5415.
     pub const CAPWAP: u16 = 5247;
+    /// draft-ietf-intarea-gue.
+    pub const GUE: u16 = 6080;
     /// RFC 8926.
     pub const GENEVE: u16 = 6081;
     /// RFC 7510.
     pub const MPLS: u16 = 6635;
+    /// The port that Linux, flannel and Cilium use for VXLAN.
+    pub const VXLAN_LINUX: u16 = 8472;
     /// TZSP's usual port, which IANA has assigned to no other service.
     pub const TZSP: u16 = 37008;
 }
@@ -156,6 +170,8 @@ pub mod gre {
     pub const ERSPAN: u16 = 0x88be;
     /// ERSPAN, type III.
     pub const ERSPAN_3: u16 = 0x22eb;
+    /// MikroTik's Ethernet over IP, with version 1.
+    pub const EOIP: u16 = 0x6400;
     /// WCCP: a packet that a router redirects to a cache.
     pub const WCCP: u16 = 0x883e;
 }

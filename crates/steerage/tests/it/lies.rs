@@ -224,11 +224,11 @@ impl RxQueue for Long {
 }
 
 #[test]
-fn no_frame_is_longer_on_the_wire_than_a_frame_can_be() {
+fn no_frame_is_longer_on_the_wire_than_a_header_can_state() {
     for lends in [false, true] {
         let (ledger, frames) = run(Box::new(Long(None, lends)));
         assert_eq!((frames.len(), ledger.received()), (2, 2));
-        assert_eq!(ledger.received_bytes(), 2 * FRAME_BYTES_MAX as u64);
+        assert_eq!(ledger.received_bytes(), 2 * u64::from(u32::MAX));
     }
 }
 
@@ -295,5 +295,5 @@ fn what_is_taken_back_takes_its_bytes_along() {
     let seen = Arc::default();
     let (ledger, frames) = run(Box::new(Takes(Long(None, true), Arc::clone(&seen))));
     assert_eq!((*seen.lock().unwrap(), frames.len()), (2, 1));
-    assert_eq!((ledger.received(), ledger.received_bytes()), (1, FRAME_BYTES_MAX as u64));
+    assert_eq!((ledger.received(), ledger.received_bytes()), (1, u64::from(u32::MAX)));
 }

@@ -1,0 +1,349 @@
+//! Reads the headers of overlays: VXLAN and its extension, NSH, LISP, GUE, L2TP, EoIP, and Ethernet
+//! below MPLS labels. Each function returns the step for the payload that its header states. Where a
+//! header does not state its payload, the payload must look like an Ethernet frame.
+
+use super::dissection::{End, HeaderKind};
+use super::walk::{Step, Walk};
+use crate::wire::{be16, be32, ethernet, ethertype, ipv4, ppp, protocol};
+
+/// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
+const VXLAN_VALID: u8 = 0x08;
+/// The flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and of LISP (RFC 9305, 3) that says that
+/// the header's fourth byte is the payload's type.
+const TYPED: u8 = 0x04;
+/// The flag of LISP that says that the instance identifier is valid (RFC 9300, 5.3).
+const LISP_INSTANCE: u8 = 0x08;
+/// The version of NSH, in the upper two bits, and the bits of the length in words (RFC 8300, 2.2).
+const NSH_VERSION: u8 = 0xc0;
+const NSH_WORDS: u16 = 0x003f;
+const NSH_WORDS_MIN: u16 = 2;
+/// The version of GUE, in the upper two bits: with a header, or before IP without a header. Then the
+/// control flag, and the length of the optional fields in words (draft-ietf-intarea-gue, 3).
+const GUE_VERSION: u8 = 0xc0;
+const GUE_BARE: u8 = 0x40;
+const GUE_CONTROL: u8 = 0x20;
+const GUE_WORDS: u8 = 0x1f;
+/// The flags and the version of L2TP (RFC 2661, 3.1; RFC 3931, 4.1.2.1).
+mod l2tp {
+    pub(super) const CONTROL: u16 = 0x8000;
+    pub(super) const LENGTH: u16 = 0x4000;
+    pub(super) const SEQUENCE: u16 = 0x0800;
+    pub(super) const OFFSET: u16 = 0x0200;
+    pub(super) const VERSION: u16 = 0x000f;
+}
+/// The lengths of a cookie and of the sublayer header after it, together (RFC 3931, 4.1 and 4.6).
+/// The control channel agrees on both.
+const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
+/// The beginning of PPP in HDLC framing.
+const PPP_IN_HDLC: [u8; 2] = [0xff, 3];
+/// The upper four bits of a pseudowire's control word (RFC 4385, 3).
+const CONTROL_WORD: u8 = 0;
+const CONTROL_WORD_BYTES: usize = 4;
+
+impl Walk<'_> {
+    /// RFC 7348, 5: the header consists of flags, a reserved field, the identifier, and a reserved
+    /// field.
+    pub(super) fn vxlan(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::Vxlan)?;
+        if header[0] & VXLAN_VALID == 0 {
+            return Err(End::Malformed);
+        }
+        self.enter(HeaderKind::Vxlan, Some(be32(header, 4) >> 8));
+        Ok(Step::Ethernet)
+    }
+
+    /// draft-ietf-nvo3-vxlan-gpe, 3: the header of VXLAN, with the payload's type.
+    pub(super) fn vxlan_gpe(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::VxlanGpe)?;
+        let id = (header[0] & VXLAN_VALID != 0).then_some(be32(header, 4) >> 8);
+        self.enter(HeaderKind::VxlanGpe, id);
+        if header[0] & TYPED == 0 { Ok(Step::Ethernet) } else { of_next_protocol(header[3]) }
+    }
+
+    /// RFC 8300, 2: version, flags and length; metadata type and payload type; the service path; and
+    /// then metadata.
+    pub(super) fn nsh(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::Nsh)?;
+        let words = be16(header, 0) & NSH_WORDS;
+        if header[0] & NSH_VERSION != 0 || words < NSH_WORDS_MIN {
+            return Err(End::Malformed);
+        }
+        self.enter(HeaderKind::Nsh, Some(be32(header, 4) >> 8));
+        self.skip(usize::from(words - NSH_WORDS_MIN) * 4);
+        of_next_protocol(header[3])
+    }
+
+    /// RFC 9300, 5.3: flags and nonce, then the instance identifier and status bits, then IP. RFC
+    /// 9305 adds the payload's type.
+    pub(super) fn lisp(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::Lisp)?;
+        self.enter(HeaderKind::Lisp, (header[0] & LISP_INSTANCE != 0).then_some(be32(header, 4) >> 8));
+        if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
+    }
+
+    /// draft-ietf-intarea-gue, 3: version, control flag and length; the payload's IP protocol; flags;
+    /// and then optional fields.
+    pub(super) fn gue(&mut self) -> Result<Step, End> {
+        let [first] = *self.peek::<1>().ok_or(End::Truncated)?;
+        if first & GUE_VERSION == GUE_BARE {
+            self.note(HeaderKind::Gue, self.offset())?;
+            self.enter(HeaderKind::Gue, None);
+            return Ok(Step::Ip);
+        }
+        let header = self.take::<4>(HeaderKind::Gue)?;
+        if first & GUE_VERSION != 0 {
+            return Err(End::Malformed);
+        }
+        if first & GUE_CONTROL != 0 {
+            return Err(End::Complete);
+        }
+        self.skip(usize::from(first & GUE_WORDS) * 4);
+        self.enter(HeaderKind::Gue, None);
+        match header[1] {
+            protocol::IPV4 => Ok(Step::Ipv4),
+            protocol::IPV6 => Ok(Step::Ipv6),
+            protocol::MPLS => Ok(Step::Mpls),
+            protocol::ETHERNET => Ok(Step::Ethernet),
+            protocol::ETHERIP => self.ether_ip(),
+            protocol::GRE => self.gre(),
+            _ => Err(End::UnknownPayload),
+        }
+    }
+
+    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding; then
+    /// PPP. Version 3 (RFC 3931, 4.1.2.1) has a reserved field and a session.
+    pub(super) fn l2tp_in_udp(&mut self) -> Result<Step, End> {
+        let header = self.take::<2>(HeaderKind::L2tp)?;
+        let flags = be16(header, 0);
+        if flags & l2tp::CONTROL != 0 {
+            return Err(End::Complete);
+        }
+        match flags & l2tp::VERSION {
+            2 => {}
+            3 => {
+                self.skip(2);
+                return self.l2tp_session();
+            }
+            _ => return Err(End::Malformed),
+        }
+        self.skip(if flags & l2tp::LENGTH != 0 { 2 } else { 0 });
+        let ids = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
+        self.skip(if flags & l2tp::SEQUENCE != 0 { 8 } else { 4 });
+        if flags & l2tp::OFFSET != 0 {
+            let padding = be16(self.peek::<2>().ok_or(End::Truncated)?, 0);
+            self.skip(2 + usize::from(padding));
+        }
+        self.enter(HeaderKind::L2tp, Some(ids));
+        Ok(Step::Ppp)
+    }
+
+    /// RFC 3931, 4.1.1: the session, or 0 before a control message.
+    pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
+        self.note(HeaderKind::L2tp, self.offset())?;
+        match self.peek::<4>() {
+            Some([0, 0, 0, 0]) => Err(End::Complete),
+            _ => self.l2tp_session(),
+        }
+    }
+
+    /// The session, a cookie and a sublayer header of version 3, and then Ethernet or PPP. Only the
+    /// control channel states which of these there are.
+    fn l2tp_session(&mut self) -> Result<Step, End> {
+        let session = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
+        self.skip(4);
+        self.enter(HeaderKind::L2tp, Some(session));
+        for cookie in L2TP_COOKIES {
+            let at = self.offset() + cookie;
+            if self.is_ethernet(at) {
+                self.skip(cookie);
+                return Ok(Step::Ethernet);
+            }
+            let is_ppp = |start: &[u8; 4]| {
+                start[..2] == PPP_IN_HDLC && matches!(be16(start, 2), ppp::IPV4 | ppp::IPV6 | ppp::MPLS)
+            };
+            if self.peek_at::<4>(at).is_some_and(is_ppp) {
+                self.skip(cookie);
+                return Ok(Step::Ppp);
+            }
+        }
+        Err(End::UnknownPayload)
+    }
+
+    /// MikroTik's Ethernet over IP, after the first four bytes of a GRE header: a length, and the
+    /// tunnel's identifier, whose lower byte is first.
+    pub(super) fn eoip(&mut self) -> Result<Step, End> {
+        let header = self.take::<4>(HeaderKind::Eoip)?;
+        self.enter(HeaderKind::Eoip, Some(u16::from_le_bytes([header[2], header[3]]).into()));
+        Ok(Step::Ethernet)
+    }
+
+    /// A pseudowire's Ethernet frame after MPLS labels, with a control word or without (RFC 4448).
+    /// MPLS does not state which.
+    pub(super) fn pseudowire(&mut self) -> Result<Step, End> {
+        let Some([first]) = self.peek::<1>() else { return Err(End::Truncated) };
+        if first >> 4 == CONTROL_WORD && self.is_ethernet(self.offset() + CONTROL_WORD_BYTES) {
+            self.take::<CONTROL_WORD_BYTES>(HeaderKind::ControlWord)?;
+            return Ok(Step::Ethernet);
+        }
+        if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
+    }
+
+    /// Whether the bytes at this offset look like an Ethernet frame: the sender's address is not a
+    /// group's, and a known EtherType and the first byte of such a payload follow.
+    fn is_ethernet(&self, at: usize) -> bool {
+        let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
+        let payload = header[ethernet::BYTES];
+        let is_station = header[ethernet::ADDRESS_BYTES] & 1 == 0;
+        is_station
+            && match be16(header, ethernet::TYPE_AT) {
+                ethertype::IPV4 => payload >> 4 == 4 && payload >= ipv4::PLAIN,
+                ethertype::IPV6 => payload >> 4 == 6,
+                ethertype::VLAN | ethertype::VLAN_SERVICE | ethertype::VLAN_QINQ => true,
+                ethertype::ARP | ethertype::MPLS | ethertype::PPPOE_SESSION | ethertype::BACKBONE => true,
+                _ => false,
+            }
+    }
+}
+
+/// The step for a payload type of VXLAN-GPE, NSH and LISP, which share their numbers for these.
+fn of_next_protocol(number: u8) -> Result<Step, End> {
+    match number {
+        1 => Ok(Step::Ipv4),
+        2 => Ok(Step::Ipv6),
+        3 => Ok(Step::Ethernet),
+        4 => Ok(Step::EtherType(ethertype::NSH)),
+        5 => Ok(Step::Mpls),
+        _ => Err(End::UnknownPayload),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dissect::{Dissection, Layers, dissect, flow_key};
+    use crate::link_type::LinkType;
+    use crate::wire::{FrameBuilder, port};
+
+    const FLOW: &str = "udp 10.1.1.1:1111 > 10.1.1.2:2222";
+
+    fn inner() -> Vec<u8> {
+        FrameBuilder::udp(([10, 1, 1, 1], 1111), ([10, 1, 1, 2], 2222)).frame(b"data")
+    }
+
+    fn read(frame: &[u8]) -> Dissection {
+        let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
+        assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
+        // Cut anywhere, the frame has the flow inside, the flow outside, or none.
+        for length in 0..frame.len() {
+            let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
+        }
+        found
+    }
+
+    fn in_udp(ports: (u16, u16), header: &[u8], payload: &[u8]) -> Dissection {
+        let outer = FrameBuilder::udp(([192, 0, 2, 1], ports.0), ([192, 0, 2, 2], ports.1));
+        read(&outer.frame(&[header, payload].concat()))
+    }
+
+    /// In IPv4 with this protocol.
+    fn in_ip(protocol: u8, header: &[u8], payload: &[u8]) -> Dissection {
+        let mut frame = FrameBuilder::udp(([192, 0, 2, 1], 0), ([192, 0, 2, 2], 0)).frame(b"");
+        frame.truncate(ethernet::BYTES + ipv4::BYTES);
+        frame[ethernet::BYTES + ipv4::PROTOCOL_AT] = protocol;
+        read(&[&frame, header, payload].concat())
+    }
+
+    fn assert_inside(found: &Dissection, kind: HeaderKind, id: Option<u32>) {
+        assert_eq!((found.key.to_string().as_str(), found.end), (FLOW, End::Complete), "{kind}");
+        assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), Some((kind, id)));
+    }
+
+    #[test]
+    fn vxlan_on_all_its_ports() {
+        let header = [8, 0, 0, 0, 0, 0, 42, 0];
+        for port in [port::VXLAN, port::VXLAN_LINUX] {
+            assert_inside(&in_udp((50_000, port), &header, &inner()), HeaderKind::Vxlan, Some(42));
+        }
+        let (frame, packet) = (inner(), inner()[ethernet::BYTES..].to_vec());
+        let nsh = |next: u8| [[0x0f, 0xc6, 1, next, 0, 0, 7, 255], [9; 8], [9; 8]].concat();
+        let gpe = |flags: u8, next: u8| [flags, 0, 0, next, 0, 0, 42, 0];
+        let found = |flags, next, payload: &[u8]| in_udp((50_000, port::VXLAN_GPE), &gpe(flags, next), payload);
+        assert_inside(&found(0x0c, 1, &packet), HeaderKind::VxlanGpe, Some(42));
+        assert_inside(&found(0x0c, 3, &frame), HeaderKind::VxlanGpe, Some(42));
+        assert_inside(&found(0x08, 0, &frame), HeaderKind::VxlanGpe, Some(42));
+        assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
+        assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
+        assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
+        // However deep the headers are nested, the work ends.
+        let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
+        assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
+    }
+
+    #[test]
+    fn nsh_below_ethernet() {
+        let frame = [&inner()[..12], &ethertype::NSH.to_be_bytes(), &[0, 2, 1, 3, 0, 1, 0, 255], &inner()].concat();
+        assert_inside(&read(&frame), HeaderKind::Nsh, Some(256));
+    }
+
+    #[test]
+    fn l2tp_of_both_versions() {
+        let packet = inner()[ethernet::BYTES..].to_vec();
+        let ppp = [&[0xff, 3, 0, 0x21], &packet[..]].concat();
+        let id = Some(7 << 16 | 9);
+        for (header, ports) in [
+            (&[0, 2, 0, 7, 0, 9][..], (1701, 1701)),
+            (&[0x40, 2, 0, 99, 0, 7, 0, 9], (1701, 40_000)),
+            (&[0x4a, 2, 0, 99, 0, 7, 0, 9, 0, 1, 0, 2, 0, 3, 1, 1, 1], (40_000, 1701)),
+        ] {
+            assert_inside(&in_udp(ports, header, &ppp), HeaderKind::L2tp, id);
+        }
+        assert_eq!(in_udp((1701, 1701), &[0xc8, 2, 0, 12], &[0; 8]).end, End::Complete);
+        let session = [0, 0, 1, 0];
+        for cookie in L2TP_COOKIES {
+            let header = [&session[..], &[0x33; 12][..cookie]].concat();
+            for payload in [&inner()[..], &ppp] {
+                assert_inside(&in_ip(protocol::L2TP, &header, payload), HeaderKind::L2tp, Some(256));
+                let header = [&[0, 3, 0, 0], &header[..]].concat();
+                assert_inside(&in_udp((1701, 1701), &header, payload), HeaderKind::L2tp, Some(256));
+            }
+        }
+        assert_eq!(in_ip(protocol::L2TP, &[0; 4], &inner()).end, End::Complete);
+        assert_eq!(in_ip(protocol::L2TP, &session, &[0; 40]).end, End::UnknownPayload);
+    }
+
+    #[test]
+    fn lisp_and_gue() {
+        let (frame, packet) = (inner(), inner()[ethernet::BYTES..].to_vec());
+        let lisp = |flags: u8, next: u8| [flags, 0, 0, next, 0, 0, 42, 1];
+        assert_inside(&in_udp((50_000, port::LISP), &lisp(0xc8, 0), &packet), HeaderKind::Lisp, Some(42));
+        assert_inside(&in_udp((50_000, port::LISP), &lisp(0x40, 0), &packet), HeaderKind::Lisp, None);
+        assert_inside(&in_udp((50_000, port::LISP), &lisp(0x04, 3), &frame), HeaderKind::Lisp, None);
+        let gue = |header: &[u8], payload: &[u8]| in_udp((50_000, port::GUE), header, payload);
+        assert_inside(&gue(&[0, protocol::IPV4, 0, 0], &packet), HeaderKind::Gue, None);
+        assert_inside(&gue(&[2, protocol::ETHERNET, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], &frame), HeaderKind::Gue, None);
+        assert_inside(&gue(&[], &packet), HeaderKind::Gue, None);
+        assert_eq!(gue(&[0x20, 1, 0, 0], &packet).end, End::Complete);
+        // A transport header right after GUE belongs to the addresses outside.
+        let bare = gue(&[0, protocol::TCP, 0, 0], &[0; 40]);
+        assert_eq!(
+            (bare.end, bare.key.to_string().as_str()),
+            (End::UnknownPayload, "udp 192.0.2.1:50000 > 192.0.2.2:6080")
+        );
+    }
+
+    #[test]
+    fn ethernet_over_mikrotik_and_mpls() {
+        let header = [0x20, 1, 0x64, 0, 0, 60, 5, 1];
+        assert_inside(&in_ip(protocol::GRE, &header, &inner()), HeaderKind::Eoip, Some(0x0105));
+        let below = |labels: &[u8], payload: &[u8]| {
+            read(&[&inner()[..12], &ethertype::MPLS.to_be_bytes(), labels, payload].concat())
+        };
+        let labels = [0, 1, 0, 64, 0, 1, 0x11, 64];
+        assert_inside(&below(&labels, &inner()), HeaderKind::Mpls, Some(17));
+        let found = below(&labels, &[&[0, 0, 0, 1], &inner()[..]].concat());
+        assert_inside(&found, HeaderKind::Mpls, Some(17));
+        assert!(found.headers().any(|header| header.kind == HeaderKind::ControlWord));
+        let other = below(&labels, &[0; 60]);
+        assert_eq!((other.end, other.is_flow), (End::UnknownPayload, false));
+    }
+}

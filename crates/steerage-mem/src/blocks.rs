@@ -95,7 +95,7 @@ pub struct Blocks {
     /// The number of blocks that are memory, and the number of bytes in each of them. Later blocks
     /// are windows.
     memory_blocks: usize,
-    memory_bytes: usize,
+    block_bytes: usize,
     /// For each window, the number of bytes that can be read.
     shown: Box<[u32]>,
     /// The maximum memory, in bytes.
@@ -134,9 +134,9 @@ impl Blocks {
     fn of(region: Arc<Region>, memory: usize) -> (Self, Claim) {
         let claim = Claim { first: region.number_of(0) };
         let lent = vec![Lent::default(); region.pages()].into();
-        let (memory_blocks, memory_bytes) = (region.pages(), region.page_bytes());
+        let (memory_blocks, block_bytes) = (region.pages(), region.page_bytes());
         let (shown, shares) = (Box::default(), Shares::default());
-        (Self { region, lent, memory_blocks, memory_bytes, shown, memory, shares }, claim)
+        (Self { region, lent, memory_blocks, block_bytes, shown, memory, shares }, claim)
     }
 
     /// Creates `count` blocks of `block_bytes` bytes in memory that the caller mapped at `base`.
@@ -255,7 +255,7 @@ impl Blocks {
     #[inline(always)]
     fn end_of(&self, block: usize) -> usize {
         if block < self.memory_blocks {
-            return self.memory_bytes;
+            return self.block_bytes;
         }
         self.shown.get(block - self.memory_blocks).map_or(0, |shown| *shown as usize)
     }

@@ -66,8 +66,11 @@ fn captures_have_the_same_values_in_place() {
     }
 }
 
-/// All frames with their headers, and the error. A header in place has no link type.
-fn all_of(capture: Capture) -> (Vec<(u64, u32, Vec<u8>)>, Option<String>) {
+/// The time, the length on the wire and the bytes of a frame. A header in place has no link type.
+type Values = (u64, u32, Vec<u8>);
+
+/// The values of all frames, and the error.
+fn all_of(capture: Capture) -> (Vec<Values>, Option<String>) {
     let mut tester = QueueTester::new(Box::new(capture)).unwrap();
     let mut all = Vec::new();
     for _ in 0..POLLS_MAX {

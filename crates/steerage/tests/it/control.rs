@@ -351,6 +351,7 @@ fn the_library_calls_the_control_by_itself() {
 
 /// With a live device, the policy decides only when the time that other programs take is known.
 #[test]
+#[expect(clippy::print_stderr, reason = "the reason of a skipped test")]
 fn the_policy_waits_for_the_time_that_others_take() {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         eprintln!("skipped: it takes two CPUs");

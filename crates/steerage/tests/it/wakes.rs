@@ -219,7 +219,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert_eq!(ran(|now| Polled::NotBefore(now + Duration::from_micros(40)), 100), 0);
     assert_eq!(ran(|now| Polled::Coalesce(now + Duration::from_micros(40)), 100), 100);
     // A time that has passed meanwhile is no reason to sleep.
-    assert_eq!(ran(|now| Polled::Coalesce(now), 100), 0);
+    assert_eq!(ran(Polled::Coalesce, 100), 0);
 }
 
 /// Neither a stop nor a change of the mask waits until the time that a queue has named: the clock

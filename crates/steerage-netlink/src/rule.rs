@@ -122,7 +122,7 @@ mod tests {
     fn rules_are_those_of_ip() {
         let Some(namespaces) = Namespaces::new(1) else { return };
         namespaces.must(0, "-6 rule add pref 900 from fd00::/8 lookup 77");
-        namespaces.must(0, "-6 rule add pref 901 iif lo blackhole");
+        namespaces.must(0, "-6 rule add pref 901 iif lo blackhole protocol static");
         let rules = || namespaces.within(0, || Rtnetlink::open().unwrap().rules().unwrap());
         let to = |priority, interface: Option<&str>, action, protocol| Rule {
             priority,
@@ -131,14 +131,15 @@ mod tests {
             protocol,
         };
         let (local, main) = (to(0, None, RuleTo::Table(255), 2), to(32766, None, RuleTo::Table(254), 2));
-        let theirs = to(901, Some("lo"), RuleTo::Blackhole, 3);
+        let theirs = to(901, Some("lo"), RuleTo::Blackhole, 4);
         assert_eq!(rules(), [local.clone(), theirs.clone(), main.clone()]);
         let ours = to(902, Some("nowhere"), RuleTo::Blackhole, 115);
         let (added, again) = namespaces.within(0, || {
             let mut kernel = Rtnetlink::open().unwrap();
             (kernel.add_rule(&ours), kernel.add_rule(&ours))
         });
-        assert!(added.is_ok() && again.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists));
+        assert!(added.is_ok(), "{added:?}");
+        assert_eq!(again.map_err(|error| error.kind()), Err(io::ErrorKind::AlreadyExists));
         assert_eq!(rules(), [local.clone(), theirs.clone(), ours.clone(), main.clone()]);
         namespaces.must(0, "-6 rule del pref 902 iif nowhere blackhole protocol 115");
         namespaces.within(0, || Rtnetlink::open().unwrap().delete_rule(&theirs)).unwrap();

@@ -34,6 +34,17 @@ pub(crate) struct SteeringArgs {
     pub(crate) check_order: bool,
 }
 
+/// A list of UDP ports.
+#[derive(Clone, Debug)]
+pub(crate) struct Ports(pub(crate) Vec<u16>);
+
+fn ports(text: &str) -> Result<Ports, String> {
+    let ports = text.split(',').map(|port| port.parse().ok().filter(|port| *port > 0)).collect::<Option<Vec<u16>>>();
+    let ports = ports.ok_or("a port is a number from 1 to 65535")?;
+    let most = VXLAN_PORTS_MAX;
+    if ports.len() <= most { Ok(Ports(ports)) } else { Err(format!("there can be at most {most} ports")) }
+}
+
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
 pub(crate) struct HashArgs {
@@ -51,9 +62,8 @@ pub(crate) struct HashArgs {
     pub(crate) outer: bool,
 
     /// Read VXLAN on UDP port PORT too, besides 4789 and 8472: up to 4 ports, with commas between them
-    #[arg(hide_short_help = true, long, value_name = "PORT", value_delimiter = ',', num_args = 1..=VXLAN_PORTS_MAX,
-        value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) vxlan_port: Vec<u16>,
+    #[arg(hide_short_help = true, long, value_name = "PORT", value_parser = ports)]
+    pub(crate) vxlan_port: Option<Ports>,
 }
 
 impl HashArgs {

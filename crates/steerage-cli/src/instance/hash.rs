@@ -21,7 +21,7 @@ pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHash
 /// The hash that the command line requests. `None` leaves the choice to the library. All commands
 /// that read headers call this function first, so it also sets the ports on which VXLAN is read.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
-    set_vxlan_ports(&args.vxlan_port);
+    set_vxlan_ports(args.vxlan_port.as_ref().map_or(&[], |ports| &ports.0));
     let key = match args.hash_key {
         None if args.allows_device() => return Ok(None),
         Some(key) => key,

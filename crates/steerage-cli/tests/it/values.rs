@@ -62,15 +62,15 @@ fn sequence_numbers_begin_connections() {
 
 #[test]
 fn cut_headers() {
-    check("tcp-snaplen-70-ipv6.pcap", "source_port tcp_flags tcp_flags_back", &["1000 19 18"]);
+    check("tcp-snaplen-70-ipv6.pcap", "source_port tcp_flags tcp_flags_back", &["1000 19 19"]);
 }
 
 #[test]
 fn names_behind_a_beginning() {
     check("fast-open.pcap", "http_host", &["www.example.com"]);
-    let records = records("http-methods.pcap");
-    let hosts = records.iter().filter(|record| record["http_host"].is_string()).count();
-    assert!(records.is_empty() || (records.len(), hosts) == (6, 5), "{records:?}");
+    // tshark has the hosts of five of these, and does not know the method BITS_POST of the sixth.
+    // RFC 9110, 9.1, allows any token as a method.
+    check("http-methods.pcap", "http_host", &["www.example.com"; 6]);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn links_and_tags() {
 #[test]
 fn overlays() {
     let columns = "source source_port destination_port tunnel tunnel_id";
-    check("missing-mpls-pw-cw.pcap", columns, &["10.1.1.1 1111 2222 MPLS 16"]);
+    check("missing-mpls-pw-cw.pcap", columns, &["10.1.1.1 1111 2222 MPLS 17"]);
     check("missing-vxlan-gpe.pcap", columns, &["10.1.1.1 1111 2222 VXLAN-GPE 42"]);
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Machine {
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
+    /// The result of `shares` for the map in force, because most checks do not change the map.
+    shares: Option<Vec<(f64, f64)>>,
     sums: Vec<CpuLoad>,
     checks: f64,
     window: Duration,
@@ -89,6 +91,7 @@ impl Machine {
             chance: Chance::new(cpus as u64 + work as u64),
             now: Timestamp::ZERO,
             busy: vec![0.0; cpus],
+            shares: None,
             sums: vec![CpuLoad::default(); cpus],
             checks: 0.0,
             window: Duration::ZERO,
@@ -261,7 +264,7 @@ impl Machine {
         self.window += REFINE_EVERY;
         let nanos = REFINE_EVERY.as_nanos() as f64;
         let offered = (self.offered)(self, self.now);
-        let shares = self.shares();
+        let shares = self.shares.take().unwrap_or_else(|| self.shares());
         for (cpu, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| **wanted > 0.0) {
             let is_used = cpu == 0 || shares[cpu].0 > 0.0;
             self.stolen[cpu] = if is_used { wanted.min(0.5) } else { *wanted };
@@ -296,6 +299,7 @@ impl Machine {
             })
             .collect();
         self.busy = cpus.iter().map(|cpu| cpu.busy.min(1.0)).collect();
+        self.shares = Some(shares);
         self.is_moving = has_moved;
         let closed = self.close_window(&cpus);
         self.is_moving = false;
@@ -310,7 +314,7 @@ impl Machine {
             // Count only the CPUs other than CPU 0. The shares decide whether CPU 0 also works.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
-            self.map = wish.map;
+            (self.map, self.shares) = (wish.map, None);
             let now = others(self.active());
             if before != now {
                 self.changes.push((self.now, wish.cause, now.len()));

@@ -5,6 +5,7 @@
 //! listening send ADDRESS:PORT PACKETS_PER_SECOND SECONDS
 //! listening receive DEVICE [TAKE]
 //! ```
+#![allow(clippy::print_stdout, reason = "the output of a tool")]
 
 use std::error::Error;
 use std::net::UdpSocket;

@@ -103,7 +103,7 @@ fn at_most(each: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::alone(args = (0), setup = device_hash, config = at_most(205))]
+#[bench::alone(args = (0), setup = device_hash, config = at_most(154))]
 #[bench::device_hash_1_target(args = (1), setup = device_hash, config = at_most(210))]
 #[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(250))]
 #[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(374))]

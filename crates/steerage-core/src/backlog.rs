@@ -29,6 +29,7 @@ pub(crate) struct Backlog {
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
+    /// The pages of kept packets return here when the packets are dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
     /// Whether the queue's device provides blocks for its frames.

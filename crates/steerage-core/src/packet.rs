@@ -5,17 +5,16 @@ mod shape;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 
+use crate::backlog::Source;
 use crate::ids::{BucketId, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX};
-use crate::queue::hash::QueueHasher;
 use crate::rps_map::bucket_of;
 use steerage_flow::dissect::{Dissection, Dissections, dissect};
 use steerage_flow::offload::{Offload, Segment};
 use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
 use steerage_mem::ring::{Frame, Frames, Hand};
-use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Spare};
+use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare};
 
 pub use crate::kept::Kept;
 pub use steerage_mem::{Segments, SegmentsMut};
@@ -36,14 +35,9 @@ impl fmt::Display for NoRoom {
 impl std::error::Error for NoRoom {}
 
 pub(crate) struct BatchContext<'a> {
-    pub(crate) lent: bool,
+    pub(crate) source: &'a Source,
     pub(crate) group: u16,
-    pub(crate) input: InputId,
-    pub(crate) queue: usize,
-    /// The pages of kept packets return here when the packets are dropped.
-    pub(crate) kept: &'a Arc<KeptPages>,
     pub(crate) spare: &'a Spare,
-    pub(crate) hasher: &'a QueueHasher,
     pub(crate) dissections: &'a Dissections,
 }
 
@@ -135,13 +129,13 @@ impl<'a> Batch<'a> {
 
     /// The input from which the packets came.
     pub fn input(&self) -> InputId {
-        self.context.input
+        self.context.source.input
     }
 
     /// The receive queue from which the packets came. Queues are numbered from 0 over all inputs,
     /// as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
     pub fn queue(&self) -> usize {
-        self.context.queue
+        self.context.source.queue
     }
 
     /// Calls `read` for each common packet: an Ethernet frame in one part with a device header.
@@ -172,7 +166,7 @@ impl<'a> Batch<'a> {
         Packets {
             frames: self.frames.frames(),
             verdicts: verdicts.iter_mut(),
-            copies: self.context.lent.then(|| copies.iter_mut()),
+            copies: self.context.source.lent.then(|| copies.iter_mut()),
             acted,
             context: &self.context,
         }
@@ -417,7 +411,7 @@ impl Packet<'_> {
     /// dissected at the first call, and again after the packet was written to. Tunnels are entered
     /// as `Builder::layers` says.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
-        let layers = self.context.hasher.layers();
+        let layers = self.context.source.hasher.layers();
         self.context.dissections.get_or(self.frame.nth(), || dissect(self.data(), self.link(), layers))
     }
 
@@ -435,7 +429,10 @@ impl Packet<'_> {
     /// the hash from the frame's bytes. So call this before you change the headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
-        self.frame.hash().map(FlowHash).unwrap_or_else(|| self.context.hasher.hash_one(self.frame.bytes(), self.link()))
+        self.frame
+            .hash()
+            .map(FlowHash)
+            .unwrap_or_else(|| self.context.source.hasher.hash_one(self.frame.bytes(), self.link()))
     }
 
     /// The type of the frame's first header, for [`dissect`].
@@ -499,7 +496,7 @@ impl Packet<'_> {
                 Ok(copy) => copy,
                 Err(NoRoom) => return Err(self),
             },
-            None => match self.context.kept.keep(self.frame) {
+            None => match self.context.source.kept_pages.keep(self.frame) {
                 Ok(kept) => kept,
                 Err(frame) => return Err(Self { frame, ..self }),
             },
@@ -528,7 +525,7 @@ impl Packet<'_> {
         if crate::page_cache::fault::is_due() {
             return Err(NoRoom);
         }
-        self.context.spare.copy(self.context.kept, HEADROOM, header, parts).ok_or(NoRoom)
+        self.context.spare.copy(&self.context.source.kept_pages, HEADROOM, header, parts).ok_or(NoRoom)
     }
 
     /// Keeps a copy of one of the packets of a super-frame, owned and `Send`.

@@ -47,8 +47,6 @@ pub(crate) struct OwnedQueue {
     pub(crate) id: usize,
     rx: Box<dyn RxQueue>,
     pages: QueuePages,
-    /// Whether the frames in the lane were neither written nor read by this CPU.
-    is_cold: bool,
     pub(crate) frames_polled: usize,
     link: LinkType,
     prefetch: usize,
@@ -119,7 +117,6 @@ impl OwnedQueue {
             id,
             rx,
             pages,
-            is_cold: false,
             frames_polled: 0,
             link: LinkType::ETHERNET,
             prefetch: 0,
@@ -224,8 +221,7 @@ impl OwnedQueue {
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
-        let is_read = self.hashing.hash(frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
-        self.is_cold = !is_read && self.prefetch == 0 && self.pages.blocks.is_none();
+        self.hashing.hash(frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
         sample_load(frames, self.polls, &self.ledger);
         if !self.flow_limits.is_empty() {
             self.limit_flows();
@@ -270,15 +266,16 @@ impl OwnedQueue {
     /// Takes up to `most` of the frames that stay in hand.
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        self.outbox.lane().take(most, self.is_cold);
-        self.outbox.lane().hand()
+        // A device that announces its stores, or provides blocks, has just written the frames.
+        let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
+        self.outbox.lane().take(most, is_cold)
     }
 
     /// Finishes the frames in hand: their memory returns to the queue at once.
     #[inline]
     pub(crate) fn finish(&mut self) {
-        let QueuePages { pool, blocks, .. } = &mut self.pages;
-        match blocks {
+        let pool = &mut self.pages.pool;
+        match &mut self.pages.blocks {
             None => self.outbox.lane().finish(|frames| pool.recycle_many(frames)),
             Some(blocks) => self.outbox.finish_lent(blocks, |frame| pool.recycle_frame(frame)),
         }
@@ -400,11 +397,6 @@ impl OwnedQueue {
 
     pub(crate) fn can_wait(&self) -> bool {
         self.limits.can_wait
-    }
-
-    /// Whether other queues may need pages of finished frames that this queue has not taken back.
-    pub(crate) fn keeps_pages_from_others(&self) -> bool {
-        self.outbox.keeps_pages_from_others()
     }
 
     /// Asks the CPUs that block this queue to wake its owner when half of a backlog is finished.

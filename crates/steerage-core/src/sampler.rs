@@ -62,11 +62,7 @@ impl Sampler {
         self.timed = Some((now, queue, hash.map(|hash| bucket_of(FlowHash(hash)))));
     }
 
-    #[inline(always)]
-    pub(crate) fn is_timing(&self) -> bool {
-        self.timed.is_some()
-    }
-
+    #[inline]
     pub(crate) fn end(&mut self, shared: &Shared, now: Timestamp) {
         // Without a hash, the bucket is unknown.
         let Some((since, queue, Some(bucket))) = self.timed.take() else { return };

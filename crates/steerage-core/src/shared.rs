@@ -168,3 +168,19 @@ impl Shared {
         }
     }
 }
+
+/// Stops the instance if a CPU ends before the run has finished, by a panic or because its future
+/// was dropped. If the instance went on, the other CPUs would wait for that CPU.
+#[derive(Debug)]
+pub(crate) struct StopsUnlessFinished {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) finished: bool,
+}
+
+impl Drop for StopsUnlessFinished {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.shared.stop();
+        }
+    }
+}

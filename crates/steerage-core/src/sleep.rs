@@ -181,7 +181,7 @@ pub(crate) fn queues_sleep_until(
             match queue.state.polled {
                 Polled::NotBefore(due) | Polled::Coalesce(due) if due > now => sooner(due),
                 Polled::Drained if queue.device().is_some() => {
-                    if queue.keeps_pages_from_others() {
+                    if queue.outbox.keeps_pages_from_others() {
                         sooner(now + DRAIN_LOOK);
                     }
                 }

@@ -23,11 +23,10 @@ use crate::platform::{Machine, Platform};
 use crate::queue::{OwnedQueue, Published};
 use crate::rx::Polled;
 use crate::sampler::Sampler;
-use crate::shared::Shared;
+use crate::shared::{Shared, StopsUnlessFinished};
 use crate::sleep::Sleep;
 use crate::steering::InTransit;
 use crate::tx::OwnedTx;
-use steerage_ledger::CpuLedger;
 use steerage_moves::Event;
 
 /// The outcome of one round.
@@ -96,22 +95,6 @@ impl<H: Handler> CpuPart<H> {
     pub fn enter_machine(self) -> Softnet<H, Machine> {
         let machine = Machine::new(self.shared.start, u64::from(self.index));
         self.enter(machine)
-    }
-}
-
-/// Stops the instance if a CPU ends before the run has finished, by a panic or because its future
-/// was dropped. If the instance went on, the other CPUs would wait for that CPU.
-#[derive(Debug)]
-pub(crate) struct StopsUnlessFinished {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) finished: bool,
-}
-
-impl Drop for StopsUnlessFinished {
-    fn drop(&mut self) {
-        if !self.finished {
-            self.shared.stop();
-        }
     }
 }
 
@@ -264,7 +247,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 }
                 if self.round.worked && self.sampler.times_receiving() {
                     let took = self.platform.now().since(self.round.start);
-                    self.sampler.received_in(took, self.ledger());
+                    self.sampler.received_in(took, self.runner.ledger());
                 }
                 self.next_to_handle(0)
             }
@@ -275,22 +258,27 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             Phase::Finish(place) => {
                 self.finish_batch(place);
                 self.runner.cpu.now = self.platform.now();
-                if self.sampler.is_timing() {
-                    self.sampler.end(&self.shared, self.runner.cpu.now);
-                }
+                self.sampler.end(&self.shared, self.runner.cpu.now);
                 // Every round handles the whole own share and one more backlog, so that no backlog
                 // waits forever.
-                let is_own = place < self.queues.len();
-                if !is_own && self.is_round_over() {
-                    self.ledger().time_squeeze.add(1);
+                let (round, limits) = (&self.round, &self.control.limits);
+                let took = self.runner.cpu.now.since(round.start);
+                if place >= self.queues.len() && (round.handled >= limits.budget || took > limits.budget_time) {
+                    self.runner.ledger().time_squeeze.add(1);
                     Phase::Control
                 } else {
-                    let again = is_own && !self.control.is_void();
+                    let again = place < self.queues.len() && !self.control.is_void();
                     self.next_to_handle(if again { place } else { place + 1 })
                 }
             }
         };
-        (self.phase == Phase::Control).then(|| self.end_round())
+        if self.phase != Phase::Control {
+            return None;
+        }
+        if !self.round.worked {
+            self.runner.flush_outputs();
+        }
+        Some(if self.round.worked { Stepped::Worked } else { Stepped::Idle })
     }
 
     /// Whether [`Stepped::Finished`] was returned.
@@ -339,23 +327,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
         time_left && self.runner.is_output_full()
-    }
-
-    fn end_round(&mut self) -> Stepped {
-        if self.round.worked {
-            return Stepped::Worked;
-        }
-        self.runner.flush_outputs();
-        Stepped::Idle
-    }
-
-    fn is_round_over(&self) -> bool {
-        let (round, limits) = (&self.round, &self.control.limits);
-        round.handled >= limits.budget || self.runner.cpu.now.since(round.start) > limits.budget_time
-    }
-
-    fn ledger(&self) -> &CpuLedger {
-        self.runner.ledger()
     }
 
     fn control_phase(&mut self) -> bool {
@@ -436,7 +407,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
-            self.ledger().polled.add(polled as u64);
+            self.runner.ledger().polled.add(polled as u64);
         }
     }
 

@@ -35,6 +35,7 @@ impl Timestamp {
     }
 
     /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
+    #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -43,6 +44,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
+    #[inline]
     fn add(self, later: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(later.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -82,6 +84,7 @@ impl WallTime {
     }
 
     /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
+    #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -27,6 +27,7 @@ impl Inbox {
         Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words }
     }
 
+    #[inline(always)]
     fn word(&self, nth: usize) -> &AtomicU64 {
         &self.lines[nth / WORDS][nth % WORDS]
     }

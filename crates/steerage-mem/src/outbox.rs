@@ -115,7 +115,8 @@ impl Outbox {
 
     /// Whether a CPU has finished all frames before position `tail` of its ring, and the owner also
     /// those in the lane.
-    pub fn has_passed(&self, cpu: usize, tail: u64) -> bool {
+    pub fn has_passed(&self, cpu: u16, tail: u64) -> bool {
+        let cpu = usize::from(cpu);
         self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
     }
 

@@ -18,7 +18,7 @@ use crate::packet::{Actions, Batch, BatchContext};
 use crate::rps_map::bucket_of;
 use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
-use steerage_ledger::{ConsumerLedger, CpuLedger};
+use steerage_ledger::CpuLedger;
 
 /// A function that transmits to a missing output does so for every packet, so this is logged once.
 static NO_OUTPUT: Once = Once::new();
@@ -108,16 +108,8 @@ impl<H: Handler> Runner<H> {
                 (usize::from(bucket_of(hash)), frame.arrival().unwrap_or(0))
             }));
         }
-        let context = BatchContext {
-            lent: source.lent,
-            group: self.shared.ledgers.queues[source.queue].group(),
-            input: source.input,
-            queue: source.queue,
-            kept: &source.kept_pages,
-            spare: &self.spare,
-            hasher: &source.hasher,
-            dissections: &self.dissections,
-        };
+        let group = self.shared.ledgers.queues[source.queue].group();
+        let context = BatchContext { source, group, spare: &self.spare, dissections: &self.dissections };
         let mut batch = Batch::new(hand, &mut self.actions, context);
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
         let outside = round::leave();
@@ -144,8 +136,7 @@ impl<H: Handler> Runner<H> {
         } else {
             let mut open = count as u64;
             if self.actions.any() {
-                let when = (self.cpu.now, TxSource::queue(source.queue));
-                open -= act(&self.actions, &source.ledger.by_consumer, &mut hand, &mut self.outputs, when);
+                open -= self.act(source, &mut hand);
             }
             match self.ended {
                 Ended::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
@@ -207,6 +198,33 @@ impl<H: Handler> Runner<H> {
         }
     }
 
+    /// Counts the verdicts of the batch, and sends the packets that are transmitted. Returns how
+    /// many packets have a verdict.
+    #[inline(never)]
+    fn act(&mut self, source: &Source, hand: &mut Hand<'_>) -> u64 {
+        let counts = &source.ledger.by_consumer;
+        let when = (self.cpu.now, TxSource::queue(source.queue));
+        let tally = self.actions.tally(hand.len());
+        counts.discarded.add(tally.discarded);
+        counts.kept.add(tally.kept);
+        let mut acted = tally.discarded + tally.kept;
+        for (nth, packets) in tally.transmitted.iter().enumerate().filter(|(_, packets)| **packets > 0) {
+            let (to, packets) = (TxId(nth as u8), u64::from(*packets));
+            acted += packets;
+            let Some(output) = self.outputs.get_mut(nth) else {
+                NO_OUTPUT.call_once(|| {
+                    tracing::error!("a handler sends to output {nth}, which does not exist: see add_output")
+                });
+                counts.dropped.add(DropReason::TxRefused, packets);
+                continue;
+            };
+            let fate = output.send(packets, &mut Outgoing::of_batch(hand.frames(), &self.actions, to, when));
+            fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(reason, packets));
+            counts.transmitted.add(fate.sent);
+        }
+        acted
+    }
+
     fn rebuild(&mut self, during: &'static str) {
         self.ledger().panics.add(1);
         tracing::error!(cpu = self.cpu.id.0, during, "handler panicked; it is built anew");
@@ -241,34 +259,4 @@ impl<H: Handler> Runner<H> {
         outputs.iter_mut().for_each(OwnedTx::close);
         report
     }
-}
-
-/// Counts the verdicts of the batch, and sends the packets that are transmitted. Returns how many
-/// packets have a verdict.
-#[inline(never)]
-fn act(
-    actions: &Actions,
-    counts: &ConsumerLedger,
-    hand: &mut Hand<'_>,
-    outputs: &mut [OwnedTx],
-    when: (Timestamp, TxSource),
-) -> u64 {
-    let tally = actions.tally(hand.len());
-    counts.discarded.add(tally.discarded);
-    counts.kept.add(tally.kept);
-    let mut acted = tally.discarded + tally.kept;
-    for (nth, packets) in tally.transmitted.iter().enumerate().filter(|(_, packets)| **packets > 0) {
-        let (to, packets) = (TxId(nth as u8), u64::from(*packets));
-        acted += packets;
-        let Some(output) = outputs.get_mut(nth) else {
-            NO_OUTPUT
-                .call_once(|| tracing::error!("a handler sends to output {nth}, which does not exist: see add_output"));
-            counts.dropped.add(DropReason::TxRefused, packets);
-            continue;
-        };
-        let fate = output.send(packets, &mut Outgoing::of_batch(hand.frames(), actions, to, when));
-        fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(reason, packets));
-        counts.transmitted.add(fate.sent);
-    }
-    acted
 }

@@ -93,8 +93,7 @@ impl Hashing {
         Self { hasher, by_device, always, fragments: FragmentTable::new() }
     }
 
-    /// Sets the link type of each frame of a poll, and its hash if steering needs hashes. Returns
-    /// whether the bytes of the frames were read.
+    /// Sets the link type of each frame of a poll, and its hash if steering needs hashes.
     pub(super) fn hash(
         &mut self,
         frames: &mut [Completion],
@@ -102,12 +101,15 @@ impl Hashing {
         (link, now): (LinkType, Timestamp),
         memory: &Memory,
         ledger: &QueueLedger,
-    ) -> bool {
+    ) {
+        if frames.is_empty() {
+            return;
+        }
         if link != LinkType::ETHERNET {
             frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
         }
         if !(is_needed || self.always) || (self.by_device && Completion::all_hashed(frames)) {
-            return false;
+            return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
         // If the device sets hashes, few frames have no hash, and these are hashed one by one.
@@ -117,7 +119,6 @@ impl Hashing {
             let unparsed = self.hasher.hash_batch(unhashed, &mut self.fragments);
             ledger.hashed(frames.len() as u64, unparsed, self.fragments.take_counts());
         }
-        true
     }
 }
 

@@ -60,17 +60,14 @@ impl OwnedQueue {
             if dead(cpu) {
                 self.outbox.ring(usize::from(cpu)).revoke_until(tail);
             } else {
-                passed &= self.outbox.has_passed(usize::from(cpu), tail);
+                passed &= self.outbox.has_passed(cpu, tail);
             }
         }
         passed
     }
 
     pub(crate) fn fences_open(&self) -> impl Iterator<Item = CpuIndex> + '_ {
-        self.moving
-            .fences()
-            .filter(move |(cpu, tail)| !self.outbox.has_passed(usize::from(*cpu), *tail))
-            .map(|(cpu, _)| cpu)
+        self.moving.fences().filter(move |(cpu, tail)| !self.outbox.has_passed(*cpu, *tail)).map(|(cpu, _)| cpu)
     }
 
     /// The move takes too long: stops parking, and orders old CPUs to discard frames not yet begun.
@@ -110,7 +107,7 @@ impl OwnedQueue {
                 self.table.set(usize::from(m.bucket), m.to);
             }
             self.moving.parked = None;
-            self.open_lot();
+            self.outbox.lot().set_limit(self.moving.lot_slots);
             self.rings_in_use = self.table.rings_in_use();
         }
         self.publish_from(1, published);
@@ -143,12 +140,8 @@ impl OwnedQueue {
             pages.take_home(frame);
         }
         ledger.unparked.raise_to(outbox.lot().tail());
-        self.open_lot();
+        self.outbox.lot().set_limit(self.moving.lot_slots);
         self.moving.parked = None;
         self.adopt(map);
-    }
-
-    fn open_lot(&mut self) {
-        self.outbox.lot().set_limit(self.moving.lot_slots);
     }
 }

@@ -83,7 +83,10 @@ impl World {
         let options = RingOptions { slots: SLOTS, slots_max: SLOTS, limit: SLOTS, arrivals: true };
         let (to_cpus, consumers): (Vec<_>, Vec<_>) = (0..CPUS).map(|_| ring(options, memory.clone())).unzip();
         let admissions: Arc<[Admission]> = (0..CPUS).map(|_| Admission::default()).collect();
-        let mut outbox = Outbox::new(to_cpus, parking_lot(options), Some(Arc::clone(&admissions)), Some(&mut blocks));
+        // In these tests, no CPU is the owner, so all frames go to rings.
+        let owner = (usize::MAX, SLOTS, memory.clone());
+        let admitted = Some(Arc::clone(&admissions));
+        let mut outbox = Outbox::new(to_cpus, parking_lot(options), owner, admitted, Some(&mut blocks));
         outbox.backlog = BACKLOG;
         let expected = (0..=CPUS).map(|_| Expected::default()).collect();
         Self { outbox, admissions, consumers, blocks, claim, pages, units: [1; BLOCKS], expected, next: 1 }

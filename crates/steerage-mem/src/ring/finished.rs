@@ -43,6 +43,9 @@ impl<'a> Finished<'a> {
     /// Passing each frame to a function would take three times as many instructions per page.
     #[inline(always)]
     pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
+        if self.0.is_empty() {
+            return Ok(0);
+        }
         let (count, before) = (self.0.len(), home.len());
         home.reserve(count);
         if !self.copy_pages(&mut home.spare_capacity_mut()[..count], own) {

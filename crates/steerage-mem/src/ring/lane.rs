@@ -30,7 +30,8 @@ impl Lane {
     /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If `numbered`,
     /// the lane keeps arrival numbers.
     pub fn new(frames: usize, numbered: bool, memory: Memory) -> Self {
-        let (slots, arrivals) = (std::ptr::null(), std::ptr::null());
+        // An empty slice needs a pointer that is not null.
+        let (slots, arrivals) = (std::ptr::NonNull::dangling().as_ptr(), std::ptr::null());
         Self {
             frames: Vec::with_capacity(frames),
             arrivals: Vec::with_capacity(if numbered { frames } else { 0 }),
@@ -104,9 +105,9 @@ impl Lane {
 
     /// Takes up to `most` of the waiting frames in hand, unless some are in hand. With `fetch`,
     /// prefetches the first cache line of each frame, which this CPU has neither written nor read.
-    /// Returns how many frames are in hand.
+    /// Returns the frames in hand.
     #[inline(always)]
-    pub fn take(&mut self, most: usize, fetch: bool) -> usize {
+    pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {
             self.point();
             self.hand.end += most.min(self.waiting()) as u64;
@@ -114,7 +115,7 @@ impl Lane {
                 (self.hand.begin..self.hand.end).for_each(|at| self.hand.memory.prefetch(&self.hand.slot(at)));
             }
         }
-        self.in_hand()
+        self.hand()
     }
 
     /// Points the hand at the list, which may have moved.
@@ -158,5 +159,64 @@ impl Lane {
         // The tokens of finished frames end here. They have no `Drop`.
         self.frames.clear();
         self.arrivals.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Page, Region};
+
+    fn lane(pages: usize) -> (Lane, impl Iterator<Item = Completion>) {
+        let (region, pages) = Region::map(pages, 256).unwrap();
+        let frame = |(nth, page): (usize, Page)| Completion::new(page, 0, nth);
+        (Lane::new(4, true, Memory::new(region, None)), pages.into_iter().enumerate().map(frame))
+    }
+
+    fn arrivals(lane: &mut Lane) -> Vec<(usize, u64)> {
+        lane.hand().frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect()
+    }
+
+    fn finish(lane: &mut Lane) -> Vec<usize> {
+        let mut home = Vec::new();
+        lane.finish(|frames| frames.for_each(|frame| home.push(frame.len())));
+        home
+    }
+
+    /// A lane is handled in parts, and gets more frames meanwhile, so that its list moves.
+    #[test]
+    fn a_lane_is_a_queue_that_owns_its_frames() {
+        let (mut lane, mut frames) = lane(100);
+        lane.list().unwrap().extend(frames.by_ref().take(3));
+        lane.note_arrivals(7);
+        assert_eq!((lane.waiting(), lane.in_hand()), (3, 0));
+        assert_eq!(lane.take(2, true).len(), 2);
+        assert_eq!(lane.take(9, true).len(), 2, "these are in hand");
+        assert!(lane.list().is_none(), "the frames in hand belong to the handler");
+        assert_eq!(arrivals(&mut lane), [(0, 7), (1, 8)]);
+        let kept = lane.hand().frames().next().unwrap().take().unwrap();
+        (20..).zip(frames).for_each(|(arrival, frame)| lane.push(frame, arrival));
+        assert_eq!((lane.waiting(), kept.len()), (98, 0));
+        assert_eq!(arrivals(&mut lane), [(0, 7), (1, 8)], "the list has moved");
+        assert_eq!(finish(&mut lane), [1], "a kept frame does not return");
+        assert!(lane.list().is_none() && !lane.is_empty());
+        assert_eq!(lane.take(2, false).len(), 2);
+        assert_eq!(arrivals(&mut lane), [(2, 9), (3, 20)]);
+        let mut withdrawn = Vec::new();
+        lane.withdraw(|frame| withdrawn.push(frame.len()));
+        assert_eq!(withdrawn, (4..100).collect::<Vec<_>>());
+        assert_eq!(finish(&mut lane), [2, 3]);
+        assert!(lane.is_empty() && lane.list().is_some());
+        assert_eq!((lane.take(1, false).len(), finish(&mut lane)), (0, vec![]));
+    }
+
+    /// Arrival numbers that nobody recorded are 0.
+    #[test]
+    fn a_frame_without_a_number_is_the_first() {
+        let (mut lane, frames) = lane(3);
+        lane.list().unwrap().extend(frames);
+        lane.note_arrivals_of(0b100, 7);
+        assert_eq!(lane.take(3, false).len(), 3);
+        assert_eq!(arrivals(&mut lane), [(0, 9), (1, 0), (2, 0)]);
     }
 }

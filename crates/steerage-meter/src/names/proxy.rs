@@ -20,7 +20,7 @@ pub(super) fn skip(stream: &[u8]) -> Option<&[u8]> {
         };
     }
     if begins(stream, BINARY) {
-        let Some(header) = stream.first_chunk::<BINARY_MIN>() else { return None };
+        let header = stream.first_chunk::<BINARY_MIN>()?;
         let length = usize::from(u16::from_be_bytes([header[14], header[15]]));
         return stream.get(BINARY_MIN + length..);
     }

@@ -5,7 +5,7 @@
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
-use steerage::flow::{self, Dissection, HeaderKind, Layers};
+use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
 use steerage::{
     FlowKey, LinkType,
     flow::FlowParts,
@@ -182,6 +182,10 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
 /// about different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
+        // Steering keeps all frames of link types that are not read together, without addresses.
+        if found.end == End::UnknownLink && found.headers().len() == 0 {
+            return Key::other();
+        }
         let is_mpls = found.tunnel.is_some_and(|tunnel| tunnel.kind == HeaderKind::Mpls);
         return if is_mpls && matches!(found.key.parts(), FlowParts::Bytes { len: 20, .. }) {
             Key::mpls(&found.key)
@@ -307,6 +311,12 @@ mod tests {
                 prop_assert_eq!(plain, slow);
             }
         }
+    }
+
+    #[test]
+    fn links_that_are_not_read_have_no_addresses() {
+        let seen = both(&udp4(53), LinkType(127), Layers::Inner).1;
+        assert_eq!(seen.flow, Key::other());
     }
 
     #[test]

@@ -29,7 +29,7 @@ const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
 impl Walk<'_> {
     /// The first step of the walk for a frame of this link type.
     pub(super) fn link(&mut self, link: LinkType) -> Result<Step, End> {
-        if link != LinkType::ETHERNET && LinkType::READ.contains(&link) {
+        if link != LinkType::ETHERNET {
             self.stations = Some(Stations::default());
         }
         match link {

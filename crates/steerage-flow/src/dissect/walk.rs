@@ -140,8 +140,6 @@ impl<'a> Walk<'a> {
         }
         self.out.key = match &self.stations {
             Some(stations) => stations.key(),
-            // All frames of link types that are not read have one key.
-            None if end == End::UnknownLink => FlowKey::from_bytes(&[]),
             // The frame has no complete link header, so the key consists of the bytes of the frame.
             None => FlowKey::from_bytes(self.frame),
         };

@@ -140,7 +140,7 @@ impl World {
         };
         outbox.publish(least, Some(&mut self.blocks), note, |at| assert!(shown.insert(at)));
         for (ring, refused) in refused.into_iter().enumerate() {
-            let due = self.expected[ring].staged.len() as u64 >= least || ring == 0 || ring == CPUS;
+            let due = self.expected[ring].staged.len() as u64 >= least || ring == CPUS;
             let mut passed = VecDeque::new();
             let mut lost = 0;
             for _ in 0..if due { self.expected[ring].staged.len() } else { 0 } {

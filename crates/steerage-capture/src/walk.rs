@@ -126,7 +126,8 @@ pub(super) enum Stop {
     Full,
     /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain no packets. They need not be in memory at once.
+    /// The next `bytes` bytes contain no packets. The memory need not hold all of these bytes at
+    /// the same time.
     Skip { bytes: u64 },
     /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,

@@ -8,7 +8,8 @@
 //! - the load of the buckets, for which one frame of each poll represents the whole poll (in
 //!   `steer`).
 //!
-//! The exact work of CPUs decides whether buckets move. Samples only decide which buckets move.
+//! Whether buckets move depends on the exactly measured work of each CPU. Samples only decide which
+//! buckets move.
 
 use std::time::Duration;
 

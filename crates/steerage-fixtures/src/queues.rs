@@ -15,7 +15,7 @@ use crate::HANG;
 /// than any test's input requires.
 pub const POLLS_MAX: usize = 1_000_000;
 
-/// All frames of a queue that can wait, until it ends or fails.
+/// All frames of a queue whose device can wait, until the queue ends or fails.
 pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>, u64) {
     let mut all = Vec::new();
     let (tester, end) = poll_to_end(queue, |tester| {
@@ -26,7 +26,7 @@ pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>,
     (all, end, tester.wire_bytes())
 }
 
-/// All frames of a queue that can wait, each with its link type.
+/// All frames of a queue whose device can wait, each with its link type.
 pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {
@@ -39,8 +39,8 @@ pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     all
 }
 
-/// All frames of a queue that can wait, with the metadata from their device. The queue must not
-/// fail.
+/// All frames of a queue whose device can wait, with the metadata from the device. The queue must
+/// not fail.
 pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {

@@ -81,9 +81,9 @@ impl<V: Copy> Datagrams<V> {
 
     /// Returns the value that the fragments of a datagram share. `own` is the value of the
     /// fragment's own headers, which is used if `fragment` is the first of its datagram and arrives
-    /// first. `alone` is the value of a datagram whose first fragment arrives later. `hash` is a
-    /// keyed hash of the datagram's key, so that no sender can fill a chosen set of the table. `now`
-    /// is in nanoseconds.
+    /// first. `alone` is the value for a fragment whose first fragment has not arrived yet. `hash`
+    /// is a keyed hash of the datagram's key, so that no sender can fill a chosen set of the table.
+    /// `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };

@@ -217,7 +217,7 @@ impl Moves {
             && self.groups.iter().all(|group| group.map == group.want)
     }
 
-    /// The current map of a queue, and the number of its group.
+    /// The current map of a queue's buckets to CPUs, and the number of the queue's group.
     pub fn map_of(&self, queue: usize) -> (&[CpuIndex], u16) {
         (&self.queues[queue].map, self.queues[queue].group)
     }

@@ -315,7 +315,8 @@ fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> 
         for (cpu, share) in group.map.iter().zip(shares) {
             let cpu = usize::from(*cpu);
             let handling = cpus[cpu].busy - cpus[cpu].receive;
-            // If one CPU has all buckets, no bucket was sampled, and all buckets get equal shares.
+            // While one CPU has all buckets, no bucket is sampled. Therefore all buckets get equal
+            // shares.
             *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
         }
     }

@@ -173,8 +173,8 @@ pub struct Outcome<R> {
     pub snapshot: Snapshot,
     /// The report of each CPU's handler.
     pub reports: Vec<(CpuId, R)>,
-    /// CPUs that did not end in time because their handlers did not return. Their threads are still
-    /// running.
+    /// CPUs that did not end in time because their handlers did not return. The threads of these
+    /// CPUs are still running.
     pub left_behind: Vec<CpuId>,
     /// CPUs on which the path panicked, or on which a handler panicked while it was created or
     /// finished. Panics while a handler handles packets are not included.

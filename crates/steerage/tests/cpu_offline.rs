@@ -118,8 +118,8 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
 /// Only one test runs at a time, since each test takes CPUs away from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset for this process. Dropping this value leaves the cpuset. If the process ends in another
-/// way, a shell removes the cpuset.
+/// A cpuset for this process. When this value is dropped, the process returns to its former cpuset.
+/// If the process ends in another way, a shell removes the cpuset.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,

@@ -215,8 +215,8 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // One CPU can handle a packet in the time that its work takes. The overhead is small
-            // compared with that time.
+            // One CPU needs about as long for a packet as the work on the packet takes. The
+            // overhead is small compared with that time.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

@@ -246,7 +246,7 @@ impl Queue {
         more
     }
 
-    /// Reads lost frames from the kernel, and checks for changes of the interface.
+    /// Reads from the kernel how many frames were lost, and checks for changes of the interface.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.count_lost(out)?;

@@ -146,7 +146,7 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
 /// An entry of a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    /// Whether a router or a peer sent the report. If false, this machine's kernel reported the
+    /// Whether a router or a peer sent the ICMP error. If false, this machine's kernel reported the
     /// error.
     pub(super) is_icmp: bool,
     /// The MTU of the path, if a packet was too long for it.

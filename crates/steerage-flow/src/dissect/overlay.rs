@@ -32,7 +32,7 @@ mod l2tp {
     pub(super) const VERSION: u16 = 0x000f;
 }
 /// The lengths of a cookie and of the sublayer header after it, together (RFC 3931, 4.1 and 4.6).
-/// The control channel agrees on both.
+/// The two ends agree on both by their control channel.
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
 /// The beginning of PPP in HDLC framing.
 const PPP_IN_HDLC: [u8; 2] = [0xff, 3];

@@ -96,7 +96,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// Replaces ports that RSS does not hash by 0. A zero byte adds nothing to the sum, so that the
+    /// Sets ports to 0 if RSS does not hash them. A zero byte adds nothing to the sum, so that the
     /// input can keep its length.
     #[inline(always)]
     pub(super) fn of(key: &FlowKey) -> Input {

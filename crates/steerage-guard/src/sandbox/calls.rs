@@ -147,7 +147,8 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// The socket options that devices set to stop receiving. Each option makes a socket receive less.
+/// The socket options that devices set to stop receiving. Each option makes a socket receive fewer
+/// packets.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),

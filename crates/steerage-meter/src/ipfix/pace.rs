@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// buffer then lasts for 90 ms without a read by the collector.
 const UDP_DEFAULT: u64 = 10_000;
 
-/// The most messages that are sent together if there is a rate: a sixth of the smallest buffer.
+/// The largest number of messages that are sent together if a rate is set. The messages fill a
+/// sixth of the smallest receive buffer.
 const TOGETHER_MAX: u64 = 8;
 
 /// At this many records per second for each message, messages that are sent together are those of

@@ -57,8 +57,6 @@ pub(super) struct Pcapng {
     in_section: bool,
     /// The interfaces of the section.
     interfaces: Vec<Interface>,
-    /// The time of the last packet that has one.
-    last_nanos: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,16 +94,9 @@ impl Pcapng {
         let stop = walk.push_each(None, |rest| {
             let block = self.block(rest)?;
             let bytes = block.len();
-            let Some(Packet { at, len, mut header, bad_time }) = self.read(block).map_err(Stop::Wrong)? else {
+            let Some(Packet { at, len, header, bad_time }) = self.read(block).map_err(Stop::Wrong)? else {
                 return Ok(Found::Other { bytes });
             };
-            // A packet without a time takes the last time of the file. Otherwise it would be cut from
-            // its flow.
-            if header.nanos == FrameHeader::NO_TIME {
-                header.nanos = self.last_nanos.unwrap_or(FrameHeader::NO_TIME);
-            } else {
-                self.last_nanos = Some(header.nanos);
-            }
             let its_link = LinkType(header.link);
             sieve.section(self.big_endian);
             let Some(wanted) = sieve.wanted(block.get(at..at + len).unwrap_or_default(), its_link, header.wire_len)?
@@ -122,9 +113,11 @@ impl Pcapng {
             }
             match has_time {
                 true => met.packet_at(header.nanos),
-                false => met.packets += 1,
+                false => {
+                    met.packets += 1;
+                    met.bad_times += u64::from(bad_time);
+                }
             }
-            met.bad_times += u64::from(bad_time);
             Ok(Found::Packet { spot: Spot::new(at, wanted, header), behind: bytes - at - wanted })
         });
         (walk.link, walk.met) = (link, met);

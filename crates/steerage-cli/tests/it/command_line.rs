@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use clap::Arg;
 
 /// The names of values that cannot be paths.
-const NO_PATHS: [&str; 24] = [
+const NO_PATHS: [&str; 25] = [
     "1:N",
     "ADDR:PORT",
     "COMMAND",
@@ -24,6 +24,7 @@ const NO_PATHS: [&str; 24] = [
     "N",
     "NS",
     "POLICY",
+    "PORT",
     "ROUTE",
     "S",
     "SHELL",

@@ -134,7 +134,8 @@ impl<M: Send> Participant<M> {
             // slice, because some CPU must detect a slice that takes too long.
             self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
             if self.pending {
-                state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
+                let now = own.runner.cpu.now;
+                state.check_deadline((me, now), &self.open, &shared.gates, &shared.ledgers.queues);
             }
             self.publish(&shared, state, me);
             // The handler runs without the control lock, because a handler may take time. Control

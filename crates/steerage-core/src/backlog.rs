@@ -83,7 +83,7 @@ impl Backlogs {
 
     /// The next backlog that has frames and was not served in this round. With `held_back`, backlogs
     /// of sources that can wait do not count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];
         while let Some(queue) = inbox.next(&mut self.turns) {

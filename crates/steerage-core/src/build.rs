@@ -9,7 +9,7 @@ use std::time::Instant;
 use steerage_flow::{Affinity, FragmentTable};
 use steerage_mem::gate::Gate;
 use steerage_mem::park::{Bell, Sleepers};
-use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, Rings, parking_lot};
+use steerage_mem::ring::{Consumer, Producer, RingOptions, Rings, parking_lot};
 use steerage_mem::supply::{LPC_PAGES_MAX, LpcMemory};
 use steerage_mem::supply::{Needs, QueueNeeds};
 use steerage_mem::{
@@ -37,7 +37,7 @@ use crate::queue::hash::QueueHasher;
 use crate::rx::{Input, RxQueue};
 use crate::shared::{Shared, StopsUnlessFinished};
 use crate::softnet::CpuPart;
-use crate::steering::{InTransit, QueueGauges, Steering};
+use crate::steering::{InTransit, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
 use steerage_mem::signal::Signal;
@@ -153,27 +153,26 @@ pub fn build<H: Handler>(
         pools.iter().map(|pool| Origin::new(&region, pool, plan.spec.originated_max, source)).collect();
 
     let cpus = plan.cpus.len();
-    let (controls, infos) = (Vec::new(), Vec::new());
+    let (setups, limits, infos) = (Vec::new(), Vec::new(), Vec::new());
     let admissions: Arc<[Admission]> = (0..cpus).map(|_| Admission::default()).collect();
-    let mut wiring = Wiring { plan: &plan, supply: &supply, pools: &pools, admissions: &admissions, controls, infos };
+    let mut wiring =
+        Wiring { plan: &plan, supply: &supply, pools: &pools, admissions: &admissions, setups, limits, infos };
     let mut owned: Vec<Vec<OwnedQueue>> = (0..cpus).map(|_| Vec::new()).collect();
     let mut backlogs: Vec<Vec<Backlog>> = (0..cpus).map(|_| Vec::new()).collect();
     for (id, queue) in queues.drain(..).enumerate() {
         let owner = usize::from(queue.owner);
         owned[owner].push(wiring.wire(id, queue, &mut backlogs)?);
     }
-    let Wiring { controls, infos, .. } = wiring;
+    let Wiring { setups, limits, infos, .. } = wiring;
 
-    let mut owners: Vec<CpuIndex> = controls.iter().map(|queue: &QueueControl| queue.setup.owner).collect();
+    let mut owners: Vec<CpuIndex> = setups.iter().map(|queue: &QueueSetup| queue.owner).collect();
     owners.sort_unstable();
     owners.dedup();
     let nearness = nearness(&plan.cpus, &owners);
-    let (setups, rest): (Vec<_>, Vec<_>) =
-        controls.into_iter().map(|queue| (queue.setup, (queue.gauges, queue.limits))).unzip();
     let setup = Setup { cpus, buckets: BUCKETS, slice_buckets: SLICE_BUCKETS, queues: setups, nearness };
     let no_fd = |error| BuildError::System { operation: "make an eventfd for each CPU", error };
-    let steering =
-        Steering::new(setup, plan.spec.bucket_plan.0, rest, plan.spec.limits, plan.spec.policy).map_err(no_fd)?;
+    let (bucket_plan, limits) = (plan.spec.bucket_plan.0, (plan.spec.limits, limits));
+    let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     {
         let state = steering.lock();
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
@@ -416,18 +415,13 @@ impl CheckedSpec {
     }
 }
 
-struct QueueControl {
-    setup: QueueSetup,
-    gauges: QueueGauges,
-    limits: QueueLimits,
-}
-
 struct Wiring<'a> {
     plan: &'a CheckedSpec,
     supply: &'a Supply,
     pools: &'a [Arc<SharedPool>],
     admissions: &'a Arc<[Admission]>,
-    controls: Vec<QueueControl>,
+    setups: Vec<QueueSetup>,
+    limits: Vec<QueueLimits>,
     infos: Vec<QueueInfo>,
 }
 
@@ -451,10 +445,9 @@ impl Wiring<'_> {
         let no_room = |error| BuildError::System { operation: "reserve room for the rings", error };
         let mut slots = Rings::reserve(self.plan.cpus.len(), options).map_err(no_room)?;
         let ends: Vec<(Producer, Consumer)> = self.plan.cpus.iter().map(|_| slots.ring(memory.clone())).collect();
-        let gauges: Vec<Gauge> = ends.iter().map(|(producer, _)| producer.gauge()).collect();
-        let rings: Vec<Arc<RingLedger>> = gauges.iter().map(|gauge| Arc::new(RingLedger::of(gauge.clone()))).collect();
-        let mut producers = Vec::with_capacity(ends.len());
+        let (mut producers, mut rings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (cpu, (producer, consumer)) in ends.into_iter().enumerate() {
+            rings.push(Arc::new(RingLedger::of(producer.gauge())));
             producers.push(producer);
             backlogs[cpu].push(Backlog {
                 source: Source {
@@ -499,12 +492,8 @@ impl Wiring<'_> {
             error: Mutex::new(None),
             group: AtomicU16::new(0),
         });
-        let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
-        self.controls.push(QueueControl {
-            setup,
-            gauges: QueueGauges { can_wait, gauges, ledger: Arc::clone(&ledger) },
-            limits,
-        });
+        self.setups.push(QueueSetup { owner: queue.owner, can_wait, mask: queue.mask });
+        self.limits.push(limits);
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
         let blocks = queue.blocks.as_mut().filter(|_| !can_wait);
         let owner = (usize::from(queue.owner), POLL_BUDGET, memory.clone());

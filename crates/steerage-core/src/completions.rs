@@ -57,30 +57,6 @@ fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
 }
 
-/// The bytes on the wire of frames that are handed over in sequence.
-#[derive(Default)]
-struct OnTheWire {
-    counted: u64,
-    last: u64,
-}
-
-impl OnTheWire {
-    /// A frame is counted when the next frame is requested. After a frame outside of the bytes, no
-    /// next frame is requested.
-    #[inline(always)]
-    fn count<E>(&mut self, next: Result<Spot, E>) -> Result<Spot, E> {
-        self.counted += std::mem::take(&mut self.last);
-        let spot = next?;
-        self.last = on_the_wire(spot.wire_len() as usize);
-        Ok(spot)
-    }
-
-    #[inline(always)]
-    fn bytes(&self, has_last: bool) -> u64 {
-        if has_last { self.counted + self.last } else { self.counted }
-    }
-}
-
 /// Takes the frames that a poll received, and supplies pages for them.
 #[derive(Debug)]
 pub struct Completions<'a> {
@@ -181,11 +157,7 @@ impl Completions<'_> {
             }
             filled += 1;
             wire_bytes += on_the_wire(written.wire_len);
-            let mut frame = Completion::new(page, HEADROOM, written.len);
-            if let Some(hash) = written.hash {
-                frame.set_hash(hash.0);
-            }
-            frame
+            Completion::new(page, HEADROOM, written.len).with_hash(written.hash.map(|hash| hash.0))
         }));
         if !more {
             let unused = frames.drain(first + filled..).rev();
@@ -218,7 +190,7 @@ impl Completions<'_> {
     /// returned. A frame that does not lie in the page is lost and counted (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
-        let Filled { len, wire_len, hash } = filled;
+        let (Filled { len, wire_len, .. }, hash) = (filled, filled.hash.map(|hash| hash.0));
         if !self.pages.pool.region().has_room(&page, offset, len) {
             self.counts.lost += 1;
             return page;
@@ -230,7 +202,7 @@ impl Completions<'_> {
                 Some(len)
             });
             if let Some(copy) = copied {
-                self.push_hashed(copy, hash);
+                self.frames.push(copy.with_hash(hash));
                 return page;
             }
         }
@@ -238,16 +210,8 @@ impl Completions<'_> {
             self.counts.no_page += 1;
             return page;
         };
-        self.push_hashed(Completion::new(page, offset, len), hash);
+        self.frames.push(Completion::new(page, offset, len).with_hash(hash));
         other
-    }
-
-    #[inline(always)]
-    fn push_hashed(&mut self, mut frame: Completion, hash: Option<FlowHash>) {
-        if let Some(hash) = hash {
-            frame.set_hash(hash.0);
-        }
-        self.frames.push(frame);
     }
 
     /// Returns an unused page to the pool.
@@ -415,13 +379,9 @@ impl Lending<'_> {
         &mut self,
         count: usize,
         outside: impl Fn() -> E,
-        mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
+        next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
     ) -> Option<E> {
-        let mut wire = OnTheWire::default();
-        let counted = |bytes: &mut [u8]| wire.count(next(bytes));
-        let end = self.tail.lend_each(self.frames, count, outside, counted);
-        *self.wire_bytes += wire.bytes(end.is_none());
-        end
+        self.tail.lend_each((self.frames, self.wire_bytes), count, outside, next)
     }
 
     /// Like [`push_each`](Self::push_each), for memory or a window to a file of records. In a window
@@ -433,13 +393,9 @@ impl Lending<'_> {
         count: usize,
         form: Option<RecordForm>,
         outside: impl Fn() -> E,
-        mut next: impl FnMut(&[u8]) -> Result<Spot, E>,
+        next: impl FnMut(&[u8]) -> Result<Spot, E>,
     ) -> Option<E> {
-        let mut wire = OnTheWire::default();
-        let counted = |bytes: &[u8]| wire.count(next(bytes));
-        let end = self.tail.lend_records(self.frames, count, form, outside, counted);
-        *self.wire_bytes += wire.bytes(end.is_none());
-        end
+        self.tail.lend_records((self.frames, self.wire_bytes), count, form, outside, next)
     }
 
     /// Like [`push`](Self::push), but also sets the flow's hash, if the device computes one.
@@ -447,11 +403,8 @@ impl Lending<'_> {
     pub fn push_hashed(&mut self, at: usize, len: usize, header: FrameHeader, hash: Option<FlowHash>) -> bool {
         let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
         *to = header.to_bytes();
-        let Some(mut frame) = self.tail.lend(at, len) else { return false };
-        if let Some(hash) = hash {
-            frame.set_hash(hash.0);
-        }
-        self.frames.push(frame.with_header());
+        let Some(frame) = self.tail.lend(at, len) else { return false };
+        self.frames.push(frame.with_header().with_hash(hash.map(|hash| hash.0)));
         *self.wire_bytes += on_the_wire(header.wire_len as usize);
         true
     }

@@ -61,10 +61,7 @@ impl Kept {
 
     /// The type of the frame's first header.
     pub fn link(&self) -> LinkType {
-        match LinkType::of_code(self.0.link()) {
-            LinkType::UNKNOWN => self.0.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
-            read => read,
-        }
+        link_of(self.0.link(), || self.0.header())
     }
 
     /// The number of the device's interface that received the frame, if the device recorded it.
@@ -96,6 +93,15 @@ impl DerefMut for Kept {
 impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+/// The type of a frame's first header, from the frame's slot or, for rare types, from its header.
+#[inline(always)]
+pub(crate) fn link_of(code: u8, header: impl FnOnce() -> Option<FrameHeader>) -> LinkType {
+    match LinkType::of_code(code) {
+        LinkType::UNKNOWN => header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+        read => read,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Packets that a function originates, such as an answer in several parts, or a timer's message.
 //!
 //! Originated packets lie in pages that their CPU uses only for this purpose. They go to the
-//! outputs through a ring of which this CPU has both ends. So an output accepts originated packets,
-//! and can swap their pages, like any other packets. Originated packets leave after the packets
+//! outputs through a lane of this CPU. So an output accepts originated packets, and can swap their
+//! pages, like any other packets. Originated packets leave after the packets
 //! that the batch transmits and before the batch counts as finished, so the fence of a move covers
 //! them. If the CPU was declared dead, originated packets are dropped, like packets with verdicts.
 
@@ -16,15 +16,14 @@ use crate::tx::{Outgoing, OwnedTx};
 use steerage_flow::{LinkType, Timestamp};
 use steerage_ledger::CpuLedger;
 use steerage_mem::SharedPool;
-use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
+use steerage_mem::ring::Lane;
 use steerage_mem::{Completion, Memory, Page, Region};
 
 pub(crate) struct Origin {
     region: Arc<Region>,
     shared: Arc<SharedPool>,
     pages: Vec<Page>,
-    producer: Producer,
-    consumer: Consumer,
+    lane: Lane,
     to: Vec<Verdict>,
     source: TxSource,
 }
@@ -38,12 +37,11 @@ impl fmt::Debug for Origin {
 impl Origin {
     /// Takes `packets` pages of the pool, which must be pages of `region`.
     pub(crate) fn new(region: &Arc<Region>, shared: &Arc<SharedPool>, packets: usize, source: TxSource) -> Self {
-        let options = RingOptions { slots: packets, slots_max: packets, limit: packets, arrivals: false };
-        let (producer, consumer) = ring(options, Memory::new(Arc::clone(region), None));
+        let lane = Lane::new(packets, false, Memory::new(Arc::clone(region), None));
         let mut pages = Vec::with_capacity(packets);
         shared.take(&mut pages, packets);
         let (region, shared) = (Arc::clone(region), Arc::clone(shared));
-        Self { region, shared, pages, producer, consumer, to: Vec::with_capacity(packets), source }
+        Self { region, shared, pages, lane, to: Vec::with_capacity(packets), source }
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -60,8 +58,7 @@ impl Origin {
         room.copy_from_slice(frame);
         let mut whole = Completion::new(page, HEADROOM, frame.len());
         whole.set_link(link.code());
-        let staged = self.producer.stage(whole, 0);
-        debug_assert!(staged.is_ok());
+        self.lane.push(whole, 0);
         self.to.push(Verdict::Transmitted(to));
         Ok(())
     }
@@ -76,10 +73,9 @@ impl Origin {
 
     #[inline(never)]
     fn send_all(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
-        self.producer.publish();
         let mut to = self.to.as_slice();
         loop {
-            let (these, rest) = to.split_at(self.consumer.take(HANDLE_BUDGET).min(to.len()));
+            let (these, rest) = to.split_at(self.lane.take(HANDLE_BUDGET, false).len().min(to.len()));
             if these.is_empty() {
                 break;
             }
@@ -89,15 +85,8 @@ impl Origin {
                 let id = TxId(nth as u8);
                 let count = these.iter().filter(|verdict| **verdict == Verdict::Transmitted(id)).count() as u64;
                 if count > 0 && !void {
-                    let frames = self.consumer.frames();
-                    let mut packets = Outgoing {
-                        frames,
-                        verdicts: these.iter(),
-                        copies: [].iter(),
-                        to: id,
-                        now,
-                        source: self.source,
-                    };
+                    let (mut hand, when) = (self.lane.hand(), (now, self.source));
+                    let mut packets = Outgoing::new(hand.frames(), (these.iter(), [].iter()), id, when);
                     let fate = output.send(count, &mut packets);
                     sent += fate.sent;
                     deferred += fate.deferred;
@@ -105,11 +94,9 @@ impl Origin {
             }
             counts.originated.add(sent);
             counts.originated_dropped.add(these.len() as u64 - sent - deferred);
-            self.consumer.finish();
+            self.lane.finish(|frames| frames.for_each(|frame| self.pages.extend(frame.into_page().ok())));
         }
         self.to.clear();
-        let pages = &mut self.pages;
-        self.producer.reclaim(|frame| pages.extend(frame.into_page().ok()));
     }
 
     pub(crate) fn close(&mut self) {

@@ -19,7 +19,7 @@ use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare};
 pub use crate::kept::Kept;
 pub use steerage_mem::{Segments, SegmentsMut};
 
-use crate::kept::time_of;
+use crate::kept::{link_of, time_of};
 
 /// The error of a packet that is too long for its page, finds no free page, or exceeds the limit of
 /// kept packets. The example of [`Kept`] drops such packets.
@@ -252,10 +252,7 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
         Some(copy) => ((copy.header(), &**copy), copy.behind(frame).len()),
         None => (frame.with_header(), 0),
     };
-    let link = match LinkType::of_code(frame.link()) {
-        LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
-        read => read,
-    };
+    let link = link_of(frame.link(), || header);
     let total_len = if frame.is_chained() { frame.total_len() } else { data.len() + behind };
     let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
     Received { data, total_len, link, time, wire_len }
@@ -438,10 +435,7 @@ impl Packet<'_> {
     /// The type of the frame's first header, for [`dissect`].
     #[inline]
     pub fn link(&self) -> LinkType {
-        match LinkType::of_code(self.frame.link()) {
-            LinkType::UNKNOWN => self.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
-            read => read,
-        }
+        link_of(self.frame.link(), || self.header())
     }
 
     /// Sets the type of the packet's first header. Call this after you removed the link header or

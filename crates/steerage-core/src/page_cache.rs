@@ -166,21 +166,16 @@ impl PagePool {
         self.cache.push(page);
     }
 
-    fn take_shared(&mut self, most: usize) -> usize {
-        #[cfg(test)]
-        if fault::is_due() {
-            return 0;
-        }
-        self.shared.take(&mut self.cache, most)
-    }
-
     /// Fills the local cache up to `least` pages, as far as pages are free.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, least: usize) {
         self.collect_kept();
         if let Some(missing) = least.checked_sub(self.cache.len()) {
-            let taken = self.take_shared(missing.max(POOL_BULK));
+            let most = missing.max(POOL_BULK);
+            #[cfg(test)]
+            let most = if fault::is_due() { 0 } else { most };
+            let taken = self.shared.take(&mut self.cache, most);
             self.counters.alloc_slow.add(taken as u64);
             self.from_shared += taken as u64;
             self.has += taken;
@@ -239,15 +234,23 @@ impl PagePool {
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
         let (cached, spilt) = frames.split_at(room);
-        if self.spill.capacity() - self.spill.len() < spilt.len() {
-            self.recycled();
-        }
-        let own = (&*self.region, &self.own);
-        for returned in [cached.pages_to(&mut self.cache, own), spilt.pages_to(&mut self.spill, own)] {
-            match returned {
-                Ok(pages) => self.came_home += pages as u64,
-                Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
+        let returned = cached.pages_to(&mut self.cache, (&self.region, &self.own));
+        self.count_home(returned);
+        if spilt.len() > 0 {
+            if self.spill.capacity() - self.spill.len() < spilt.len() {
+                self.recycled();
             }
+            let returned = spilt.pages_to(&mut self.spill, (&self.region, &self.own));
+            self.count_home(returned);
+        }
+    }
+
+    /// Counts the pages that a list got, or takes back the frames that no list can take at once.
+    #[inline(always)]
+    fn count_home(&mut self, returned: Result<usize, Finished<'_>>) {
+        match returned {
+            Ok(pages) => self.came_home += pages as u64,
+            Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
         }
     }
 

@@ -14,8 +14,7 @@ use crate::handler::{Handler, Runner};
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{BUCKETS, Limits};
 use crate::placement::{BetweenRounds, HookStatus};
-use crate::queue::OwnedQueue;
-use crate::queue::Published;
+use crate::queue::{OwnedQueue, Published};
 use crate::sampler::Sampler;
 use crate::shared::Shared;
 use crate::sleep::Sleep;
@@ -134,7 +133,8 @@ impl<M: Send> Participant<M> {
             // slice, because some CPU must detect a slice that takes too long.
             self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
             if self.pending {
-                state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
+                let now = own.runner.cpu.now;
+                state.check_deadline((me, now), &self.open, &shared.gates, &shared.ledgers.queues);
             }
             self.publish(&shared, state, me);
             // The handler runs without the control lock, because a handler may take time. Control

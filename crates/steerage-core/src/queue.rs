@@ -167,17 +167,9 @@ impl OwnedQueue {
         (self.prefetch, self.link) = (out.prefetch, out.link());
         self.frames_polled = self.outbox.staying();
         self.ledger.polled(self.frames_polled as u64, &counts);
-        match polled {
-            Ok(polled) => {
-                self.state.polled = polled;
-                self.state.ended = polled == Polled::Ended;
-                Ok(())
-            }
-            Err(error) => {
-                self.state.ended = true;
-                Err(error)
-            }
-        }
+        self.state.ended = !matches!(polled, Ok(polled) if polled != Polled::Ended);
+        self.state.polled = polled?;
+        Ok(())
     }
 
     fn budget(&mut self, now: Timestamp) -> usize {
@@ -205,7 +197,7 @@ impl OwnedQueue {
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
-        let mut fits = self.outbox.has_owner_finished() && self.outbox.lot().room() >= budget as u64;
+        let mut fits = self.outbox.lot().room() >= budget as u64;
         let mut from = 0;
         while let Some(at) = self.outbox.next_without_room(from, weight) {
             self.reclaim(at);
@@ -405,7 +397,7 @@ impl OwnedQueue {
     }
 
     pub(crate) fn has_room(&mut self) -> bool {
-        self.room_everywhere() > 0
+        self.outbox.has_owner_finished() && self.room_everywhere() > 0
     }
 
     /// Ends the run for this queue. A live queue is polled until the device has handed over the

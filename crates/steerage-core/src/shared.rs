@@ -62,9 +62,7 @@ impl Shared {
     /// the frames through its inbox.
     pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
-        for (cpu, queue) in published.iter().filter(|(cpu, _)| *cpu != by) {
-            self.inboxes[usize::from(*cpu)].note(*queue);
-        }
+        published.iter().for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
         self.wake_sleepers(published.iter().map(|(cpu, _)| *cpu), Some(by), true);
         published.clear();
     }

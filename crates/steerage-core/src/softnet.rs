@@ -301,6 +301,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// The CPU's own share comes first: the lanes of its queues. Then the rings follow.
+    #[inline(always)]
     fn next_to_handle(&mut self, from: usize) -> Phase {
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
         let own = self.queues.len();

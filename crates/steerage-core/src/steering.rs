@@ -28,10 +28,9 @@ use crate::limits::{FLOWS_SEEN_MAX, Limits, OFFER_WAIT, QueueLimits};
 use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
 use crate::queue::OwnedQueue;
 use limits::LimitsInForce;
+use steerage_ledger::{QueueInfo, RingLedger};
 use steerage_mem::control_lock::ControlLock;
 use steerage_mem::signal::Signal;
-
-pub(crate) use deadline::QueueGauges;
 
 pub(crate) type InTransit<M> = ControlLock<Transit<M>>;
 
@@ -40,7 +39,6 @@ pub(crate) struct State {
     pub(crate) moves: Moves,
     actions: Actions,
     deadline: deadline::Deadline,
-    queues: Vec<QueueGauges>,
     pub(crate) limits: LimitsInForce,
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
@@ -79,19 +77,16 @@ impl Steering {
     pub(crate) fn new(
         setup: Setup,
         plan: impl FnMut(&[CpuIndex], usize) -> steerage_moves::Plan,
-        queues: Vec<(QueueGauges, QueueLimits)>,
-        limits: Limits,
+        (limits, queue_limits): (Limits, Vec<QueueLimits>),
         policy: PolicyInfo,
     ) -> io::Result<Self> {
-        let cpus = setup.cpus;
-        let (queues, queue_limits): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+        let (cpus, queues) = (setup.cpus, setup.queues.len());
         let state = State {
             moves: Moves::new(setup, plan),
-            actions: Actions::for_size(cpus, queues.len()),
-            wanted: Vec::with_capacity(queues.len()),
-            offers: Vec::with_capacity(queues.len()),
+            actions: Actions::for_size(cpus, queues),
+            wanted: Vec::with_capacity(queues),
+            offers: Vec::with_capacity(queues),
             deadline: deadline::Deadline::new(cpus),
-            queues,
             limits: LimitsInForce::new(limits, queue_limits),
             policy,
             findings: Vec::new(),
@@ -137,7 +132,13 @@ impl State {
 
     /// Checks whether the phase of the moving slice takes too long, and acts if so. `open` lists
     /// the CPUs for whose fences the caller waits.
-    pub(crate) fn check_deadline(&mut self, me: CpuIndex, open: &[CpuIndex], gates: &[Gate], now: Timestamp) {
+    pub(crate) fn check_deadline(
+        &mut self,
+        (me, now): (CpuIndex, Timestamp),
+        open: &[CpuIndex],
+        gates: &[Gate],
+        queues: &[QueueInfo],
+    ) {
         let Some(slice) = self.moves.slice().filter(|_| self.moves.is_timed()) else { return };
         if !self.deadline.is_over(slice, now) {
             return;
@@ -150,12 +151,12 @@ impl State {
             nth += 1;
             match ask {
                 Ask::Declare(cpu) => {
-                    if !self.is_waited_for(cpu) && self.deadline.declare(cpu, &gates[usize::from(cpu)], now) {
+                    if !self.is_waited_for(cpu, queues) && self.deadline.declare(cpu, &gates[usize::from(cpu)], now) {
                         self.on(Event::Died(cpu));
                     }
                 }
                 Ask::ReadFences { queue } => {
-                    if let Some(epoch) = self.are_fences_passed(queue) {
+                    if let Some(epoch) = self.are_fences_passed(&queues[queue].rings) {
                         self.on(Event::FencesPassed { queue, epoch });
                     }
                 }
@@ -165,26 +166,25 @@ impl State {
     }
 
     /// Whether `cpu` has frames of a queue that can wait, none of which may be lost.
-    fn is_waited_for(&self, cpu: CpuIndex) -> bool {
-        let is_open = |at: usize| self.moves.is_open(at);
-        let has_frames = |at: usize, queue: &QueueGauges| {
-            !queue.is_finished(cpu) || (self.moves.owner_of(at) == cpu && queue.is_owner_busy())
+    fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
+        let has_frames = |at: usize, queue: &QueueInfo| {
+            let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;
+            is_in_lane || !queue.rings[usize::from(cpu)].gauge.is_finished()
         };
-        let waits = |(at, queue): (usize, &QueueGauges)| queue.can_wait && is_open(at) && has_frames(at, queue);
-        self.queues.iter().enumerate().any(waits)
+        queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
     /// Whether the frames of a dead CPU's queue are finished on all living old CPUs. Frames that
     /// the queue sent to dead CPUs are revoked. Returns the epoch of the slice.
-    fn are_fences_passed(&self, queue: usize) -> Option<u64> {
+    fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
-        let rings = &self.queues[queue];
         let mut all_passed = true;
         for cpu in &slice.old_cpus {
+            let gauge = &rings[usize::from(*cpu)].gauge;
             if self.moves.is_dead(*cpu) {
-                rings.revoke(*cpu);
+                gauge.revoke_published();
             } else {
-                all_passed &= rings.is_finished(*cpu);
+                all_passed &= gauge.is_finished();
             }
         }
         all_passed.then_some(slice.epoch)

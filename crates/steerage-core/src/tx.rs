@@ -16,11 +16,12 @@
 //! copy. With 1500 bytes, the exchange had 1.06 times the rate of a copy.)
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 
 use crate::device::{DeviceError, DeviceName, TxCapabilities, TxResources};
 use crate::ids::{TxId, TxSource, Verdict};
-use crate::packet::{Actions, Received, Segments, offload, received};
+use crate::packet::{Received, Segments, offload, received};
 use steerage_flow::Timestamp;
 use steerage_flow::offload::Offload;
 use steerage_ledger::{Drops, OutputInfo, TxAccount, TxLedger};
@@ -165,12 +166,12 @@ impl fmt::Debug for Output {
 
 /// The packets of a batch that go to one output.
 pub struct Outgoing<'a> {
-    pub(crate) frames: Frames<'a>,
-    pub(crate) verdicts: std::slice::Iter<'a, Verdict>,
-    pub(crate) copies: std::slice::Iter<'a, Option<Kept>>,
-    pub(crate) to: TxId,
-    pub(crate) now: Timestamp,
-    pub(crate) source: TxSource,
+    frames: Frames<'a>,
+    verdicts: slice::Iter<'a, Verdict>,
+    copies: slice::Iter<'a, Option<Kept>>,
+    to: TxId,
+    now: Timestamp,
+    source: TxSource,
 }
 
 impl fmt::Debug for Outgoing<'_> {
@@ -180,13 +181,13 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    pub(crate) fn of_batch(
+    /// The packets among `frames` whose verdict is to be sent to `to`.
+    pub(crate) fn new(
         frames: Frames<'a>,
-        actions: &'a Actions,
+        (verdicts, copies): (slice::Iter<'a, Verdict>, slice::Iter<'a, Option<Kept>>),
         to: TxId,
         (now, source): (Timestamp, TxSource),
     ) -> Self {
-        let (verdicts, copies) = actions.each();
         Self { frames, verdicts, copies, to, now, source }
     }
 
@@ -321,14 +322,12 @@ impl OwnedTx {
     }
 
     fn unless_failed<T>(&mut self, result: Result<T, DeviceError>) -> Option<T> {
-        let error = match result {
-            Ok(value) => return Some(value),
-            Err(error) => error,
+        let failed = |error: &DeviceError| {
+            tracing::error!(device = %self.name, "{error}");
+            self.ledger.failed(error);
+            self.close();
         };
-        tracing::error!(device = %self.name, "{error}");
-        self.ledger.failed(&error);
-        self.close();
-        None
+        result.inspect_err(failed).ok()
     }
 }
 

@@ -76,8 +76,8 @@ impl Bits {
     #[inline(always)]
     pub fn next(&self, from: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);
-        for (nth, word) in self.0.iter().enumerate().skip(from / 64) {
-            let set = word & mask;
+        for nth in from / 64..self.words() {
+            let set = self.word(nth) & mask;
             if set != 0 {
                 return Some(nth * 64 + set.trailing_zeros() as usize);
             }

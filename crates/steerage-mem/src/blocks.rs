@@ -419,12 +419,13 @@ mod tests {
                 wanted.push(frame.with_header());
             }
             let mut next = spots.iter();
-            let mut frames = Vec::new();
+            let (mut frames, mut wire_bytes) = (Vec::new(), 7);
             let mut tail = together.tail(&claim_together, 1).unwrap();
-            let end = tail.lend_records(&mut frames, room, None, || "outside", |_| {
+            let end = tail.lend_records((&mut frames, &mut wire_bytes), room, None, || "outside", |_| {
                 let (at, len) = next.next().ok_or("no more")?;
                 Ok(Spot::new(*at, *len, HEADER))
             });
+            prop_assert_eq!(wire_bytes, 7 + frames.len() as u64 * u64::from(HEADER.wire_len));
             prop_assert_eq!(tail.offset(), each.tail(&claim_each, 1).unwrap().offset());
             prop_assert_eq!(frames.len(), wanted.len());
             prop_assert_eq!(end.is_none(), frames.len() == room);
@@ -465,11 +466,11 @@ mod tests {
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
         let (mut blocks, claim) = Blocks::map(1, 512).unwrap();
-        let mut frames = Vec::new();
+        let (mut frames, mut wire_bytes) = (Vec::new(), 0);
         let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut left = 3;
             blocks.tail(&claim, 0).unwrap().lend_each(
-                &mut frames,
+                (&mut frames, &mut wire_bytes),
                 8,
                 || (),
                 |_| {

@@ -59,12 +59,14 @@ impl Inbox {
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
-        Turns { nth, noted: noted & not_before, words_left: self.words, not_before }
+        // A single word is not read again if it has no further bits.
+        let words_left = if self.words == 1 { usize::from(noted & !not_before != 0) } else { self.words };
+        Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
     /// The next ring of the pass that may have frames. A ring that is recorded after the pass went
     /// by is found in the next pass.
-    #[inline]
+    #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
             turns.words_left = turns.words_left.checked_sub(1)?;
@@ -78,7 +80,8 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice.
+/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice if it
+/// has bits before the first ring or is not the only word.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,

@@ -286,6 +286,16 @@ impl Completion {
         self.0.len_flags |= HASHED;
     }
 
+    /// Adds the flow's hash, if the device computed one.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_hash(mut self, hash: Option<u32>) -> Self {
+        if let Some(hash) = hash {
+            self.set_hash(hash);
+        }
+        self
+    }
+
     /// Sets the kind of header with which the frame begins: four bits, 0 if the kind is not set.
     #[inline(always)]
     pub fn set_link(&mut self, link: u8) {

@@ -473,6 +473,12 @@ impl Gauge {
         (published.max(finished), finished)
     }
 
+    /// Whether the consumer has finished all published frames.
+    pub fn is_finished(&self) -> bool {
+        let (published, finished) = self.read();
+        published == finished
+    }
+
     /// Asks the consumer to discard all published frames that it has not taken yet. Another thread
     /// calls this for a producer that cannot do so itself.
     pub fn revoke_published(&self) {

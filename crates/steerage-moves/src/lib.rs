@@ -260,10 +260,14 @@ impl Moves {
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
+    /// Whether a queue has not ended, and its source can wait.
+    pub fn waits(&self, queue: usize) -> bool {
+        self.queues[queue].open && self.queues[queue].can_wait
+    }
+
     /// Whether the current slice has a time limit: not if one of its queues can wait.
     pub fn is_timed(&self) -> bool {
-        let can_wait = |queue: &usize| self.queues[*queue].open && self.queues[*queue].can_wait;
-        self.slice().is_some_and(|slice| !slice.queues.iter().any(can_wait))
+        self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }
 }
 

@@ -63,9 +63,6 @@ impl Completions<'_> {
                 self.pages.take_home(std::mem::replace(&mut frame, copy));
             }
         }
-        if let Some(hash) = hash {
-            frame.set_hash(hash.0);
-        }
-        self.push_if_sound(frame, bytes)
+        self.push_if_sound(frame.with_hash(hash.map(|hash| hash.0)), bytes)
     }
 }

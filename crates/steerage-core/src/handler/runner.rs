@@ -95,9 +95,8 @@ impl<H: Handler> Runner<H> {
         self.ended = Ended::Void;
     }
 
-    /// Calls the handler with the frames in `hand`, which belong to `source`. Out of line, so that the
-    /// handler's loop has all registers.
-    #[inline(never)]
+    /// Calls the handler with the frames in `hand`, which belong to `source`.
+    #[inline]
     pub(crate) fn handle(&mut self, source: &Source, mut hand: Hand<'_>) {
         if source.order.is_some() {
             self.arrivals.clear();
@@ -218,7 +217,7 @@ impl<H: Handler> Runner<H> {
                 counts.dropped.add(DropReason::TxRefused, packets);
                 continue;
             };
-            let fate = output.send(packets, &mut Outgoing::of_batch(hand.frames(), &self.actions, to, when));
+            let fate = output.send(packets, &mut Outgoing::new(hand.frames(), self.actions.each(), to, when));
             fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(reason, packets));
             counts.transmitted.add(fate.sent);
         }

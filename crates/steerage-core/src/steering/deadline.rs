@@ -1,12 +1,8 @@
 //! Detects phases of a move that take too long, and CPUs that make no progress. The state machine
 //! of moves has no clock.
 
-use std::sync::Arc;
-
 use steerage_flow::Timestamp;
-use steerage_ledger::QueueLedger;
 use steerage_mem::gate::Gate;
-use steerage_mem::ring::Gauge;
 use steerage_moves::{MovePhase, Slice};
 
 use crate::ids::CpuIndex;
@@ -50,29 +46,5 @@ impl Deadline {
             Some(suspect) => return now.since(suspect.since) >= DEAD_AFTER && gate.declare_dead(sign),
         }
         false
-    }
-}
-
-/// How control threads, and the CPUs that take over from dead CPUs, see a queue.
-#[derive(Debug)]
-pub(crate) struct QueueGauges {
-    pub(crate) can_wait: bool,
-    pub(crate) gauges: Vec<Gauge>,
-    pub(crate) ledger: Arc<QueueLedger>,
-}
-
-impl QueueGauges {
-    pub(super) fn is_finished(&self, cpu: CpuIndex) -> bool {
-        let (published, finished) = self.gauges[usize::from(cpu)].read();
-        published == finished
-    }
-
-    /// Whether the owner of the queue has frames of the queue that it has not finished.
-    pub(super) fn is_owner_busy(&self) -> bool {
-        self.ledger.in_lane.get() > 0
-    }
-
-    pub(super) fn revoke(&self, cpu: CpuIndex) {
-        self.gauges[usize::from(cpu)].revoke_published();
     }
 }

@@ -140,14 +140,15 @@ impl Tail<'_> {
     /// of the tail, and returns the position of the next frame in these bytes. An error of `next`
     /// ends the loop and is returned. If a position does not lie within the bytes, or the frame is
     /// longer than [`FRAME_BYTES_MAX`], or the block is a window, `outside` creates the error. The
-    /// header of each frame is written before the frame.
+    /// header of each frame is written before the frame. The lengths of the frames on the wire are
+    /// added to `wire_bytes`.
     ///
     /// The result equals that of many calls of [`lend`](Self::lend), but the state that changes for
     /// each frame stays in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
-        frames: &mut Vec<Completion>,
+        (frames, wire_bytes): (&mut Vec<Completion>, &mut u64),
         count: usize,
         outside: impl Fn() -> E,
         mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
@@ -158,7 +159,7 @@ impl Tail<'_> {
         // SAFETY: the bytes are those of a writable tail, and nothing else accesses them during the
         // call.
         let next = |start, len| next(unsafe { std::slice::from_raw_parts_mut(start, len) });
-        self.lend_all(frames, count, None, outside, next)
+        self.lend_all((frames, wire_bytes), count, None, outside, next)
     }
 
     /// Like [`lend_each`](Self::lend_each), for memory or a window to a file of records. In a window,
@@ -167,7 +168,7 @@ impl Tail<'_> {
     #[inline(always)]
     pub fn lend_records<E>(
         &mut self,
-        frames: &mut Vec<Completion>,
+        (frames, wire_bytes): (&mut Vec<Completion>, &mut u64),
         count: usize,
         form: Option<RecordForm>,
         outside: impl Fn() -> E,
@@ -178,7 +179,7 @@ impl Tail<'_> {
         }
         // SAFETY: the bytes are those of the tail, and nothing writes them during the call.
         let next = |start: *mut u8, len| next(unsafe { std::slice::from_raw_parts(start, len) });
-        self.lend_all(frames, count, form.filter(|_| !self.writable), outside, next)
+        self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
     /// With a `form`, the header of each frame is its record's. Otherwise the tail is writable, and
@@ -186,7 +187,7 @@ impl Tail<'_> {
     #[inline(always)]
     fn lend_all<E>(
         &mut self,
-        frames: &mut Vec<Completion>,
+        (frames, wire_bytes): (&mut Vec<Completion>, &mut u64),
         count: usize,
         form: Option<RecordForm>,
         outside: impl Fn() -> E,
@@ -194,17 +195,18 @@ impl Tail<'_> {
     ) -> Option<E> {
         frames.reserve(count);
         let first = frames.len();
-        let (start, len, number) = (self.start, self.len, self.number);
-        let mut under_way = UnderWay { start, len, lent: *self.lent, first, lent_now: 0, frames, tail: self };
+        let (start, len, number, lent) = (self.start, self.len, self.number, *self.lent);
+        let mut under_way =
+            UnderWay { start, len, lent, first, lent_now: 0, on_wire: *wire_bytes, wire_bytes, frames, tail: self };
         while under_way.lent_now < count {
-            let Spot { at, len, header, hash, .. } = match next(under_way.start, under_way.len) {
+            let Spot { at, len, header, wire_len, hash } = match next(under_way.start, under_way.len) {
                 Ok(spot) => spot,
                 Err(end) => return Some(end),
             };
             let end = at.checked_add(len).filter(|end| *end <= under_way.len && len <= FRAME_BYTES_MAX);
             let (Some(end), true) = (end, at >= FrameHeader::BYTES) else { return Some(outside()) };
             let frame = Completion::lent(number, under_way.lent.end + at as u32, len);
-            let mut frame = match form {
+            let frame = match form {
                 Some(form) => {
                     let ahead = (end * RECORDS_AHEAD).max(BYTES_AHEAD);
                     for line in 0..LINES_AHEAD {
@@ -225,12 +227,10 @@ impl Tail<'_> {
             // SAFETY: `end` is at most `len`, as checked.
             under_way.start = unsafe { under_way.start.add(end) };
             under_way.len -= end;
-            if let Some(hash) = hash {
-                frame.set_hash(hash);
-            }
+            under_way.on_wire += u64::from(wire_len);
             // The count cannot exceed the number of bytes in a block, which fits 32 bits.
             under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + end as u32 };
-            under_way.push(frame);
+            under_way.push(frame.with_hash(hash));
         }
         None
     }
@@ -243,6 +243,8 @@ struct UnderWay<'t, 'a> {
     lent: Lent,
     first: usize,
     lent_now: usize,
+    on_wire: u64,
+    wire_bytes: &'t mut u64,
     frames: &'t mut Vec<Completion>,
     tail: &'t mut Tail<'a>,
 }
@@ -264,5 +266,6 @@ impl Drop for UnderWay<'_, '_> {
         unsafe { self.frames.set_len(self.first + self.lent_now) };
         (self.tail.start, self.tail.len) = (self.start, self.len);
         *self.tail.lent = self.lent;
+        *self.wire_bytes = self.on_wire;
     }
 }

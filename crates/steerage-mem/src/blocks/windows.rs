@@ -407,9 +407,9 @@ mod tests {
             let mut tail = blocks.tail(&claim, 1).unwrap();
             assert!(tail.bytes().is_empty() && tail.read().len() == STEP_BYTES);
             let spot = |_: &[u8]| Ok(Spot::new(FrameHeader::BYTES, PACKET_BYTES, FrameHeader::from_bytes([9; 16])));
-            assert_eq!(tail.lend_records(&mut frames, 1, None, || "outside", spot), Some("outside"));
+            assert_eq!(tail.lend_records((&mut frames, &mut 0), 1, None, || "outside", spot), Some("outside"));
             let form = Some(RecordForm::new(false, false));
-            assert_eq!(tail.lend_records(&mut frames, 100, form, || "outside", spot), Some("outside"));
+            assert_eq!(tail.lend_records((&mut frames, &mut 0), 100, form, || "outside", spot), Some("outside"));
             assert_eq!(frames.len(), STEP_BYTES / RECORD_BYTES);
             Some(Self { blocks, claim, windows, file, frames })
         }

@@ -288,7 +288,6 @@ impl Completion {
 
     /// Adds the flow's hash, if the device computed one.
     #[inline(always)]
-    #[must_use]
     pub fn with_hash(mut self, hash: Option<u32>) -> Self {
         if let Some(hash) = hash {
             self.set_hash(hash);

@@ -72,7 +72,9 @@ impl Lane {
         }
     }
 
-    /// Adds a frame after all others.
+    /// Adds a frame after all others. Always inlined, so that the frame does not go through memory: see
+    /// `Outbox::stage`.
+    #[inline(always)]
     pub fn push(&mut self, frame: Completion, arrival: u64) {
         self.frames.push(frame);
         self.note_arrival(arrival);

@@ -23,7 +23,7 @@ use steerage_topology::{CpuId, Nearness, nearness};
 use crate::activity::Activity;
 use crate::distances::Distances;
 use crate::elephants::Elephants;
-use crate::limits::{CHOICE_EVERY, REFINE_EVERY, REFINE_EVERY_MAX};
+use crate::limits::{REFINE_EVERY, REFINE_EVERY_MAX};
 use crate::load::{BucketWork, Interval, LoadMeter};
 use crate::others::OthersWant;
 use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy, Window};
@@ -190,9 +190,10 @@ impl PolicyControl {
         if let Some(every) = self.policy.refine_every() {
             self.follow_choice(&view);
             // Without a choice, the control only checks for changes of the mask.
-            let longest = if is_active && !self.chooses { CHOICE_EVERY } else { REFINE_EVERY_MAX };
-            is_active = self.chooses && (is_active | self.check_load(now, &view));
-            let longer = (self.interval * 2).min(longest);
+            if self.chooses {
+                is_active |= self.check_load(now, &view);
+            }
+            let longer = (self.interval * 2).min(REFINE_EVERY_MAX);
             self.interval = if is_active { every } else { longer.max(every) };
         }
         self.next_check(now)

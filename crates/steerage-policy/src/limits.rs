@@ -93,11 +93,6 @@ impl Default for Tuning {
     }
 }
 
-/// The time between two checks for a choice of CPUs, while packets arrive and no policy has a
-/// choice: 25 checks a second take no time that a measurement could show, and a wider mask is in
-/// use soon.
-pub const CHOICE_EVERY: Duration = Duration::from_millis(40);
-
 /// The longest interval between two load checks. While no packets arrive, the interval doubles up
 /// to this value, so that an idle instance takes hardly any CPU time. The policy detects load after
 /// a pause within this time.

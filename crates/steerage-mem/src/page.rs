@@ -307,7 +307,7 @@ impl Completion {
         self.0.link()
     }
 
-    /// Records that a [`FrameHeader`](crate::FrameHeader) lies in the bytes before the frame. The
+    /// Records that a [`FrameHeader`] lies in the bytes before the frame. The
     /// position of the header is checked when it is read.
     #[inline(always)]
     pub fn with_header(mut self) -> Self {

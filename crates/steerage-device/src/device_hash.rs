@@ -33,7 +33,7 @@ pub enum DeviceHash {
     Never,
     /// The device's hash, if steerage knows that its key is random, and if either all fragments of a
     /// datagram get the same hash or no fragment gets one. The device keeps together each direction of a flow
-    /// separately ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
+    /// separately ([`Affinity::OneDirection`]).
     IfSafe,
     /// The device's hash, if it has one. The user guarantees that the hash keeps the packets of a
     /// flow together.

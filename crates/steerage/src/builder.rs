@@ -278,7 +278,7 @@ impl Builder {
     /// Sets the longest frame, in bytes, that [`Packet::linearise`](crate::Packet::linearise) can
     /// join into one page. Pages are at least this long. With the default of 0, pages are as long
     /// as the inputs need, which is enough unless an input receives a frame into several buffers.
-    /// Maximum: [`FRAME_BYTES_MAX`](FRAME_BYTES_MAX).
+    /// Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self

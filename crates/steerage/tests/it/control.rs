@@ -214,11 +214,11 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
         }
         unreachable!()
     };
-    assert_eq!(measures(&mut cpus), (false, false, WATCH_EVERY));
+    assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0, 1])).unwrap();
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0])).unwrap();
-    assert_eq!(measures(&mut cpus), (false, false, WATCH_EVERY));
+    assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
     // CPU 0 polls, and could leave that to CPU 1.
     handle.set_rps_cpus(&mask(&[1])).unwrap();
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));

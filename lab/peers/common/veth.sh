@@ -3,32 +3,16 @@
 # Wants send_cpus, one (the receiver's CPU), packets, flows, bytes, rate, round and sender, the path of af_packet's `send`.
 # shellcheck disable=SC2154 # whoever sources this sets them
 
-a=steerage-peer-a-$$ b=steerage-peer-b-$$ pid=
-cleanup() {
-    [[ -z $pid ]] || kill -KILL "$pid" 2>/dev/null || true
-    ip netns del "$a" 2>/dev/null || true
-    ip netns del "$b" 2>/dev/null || true
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-
-ip netns add "$a"
-ip netns add "$b"
-# Neither end sends anything of its own, and none merges.
-for ns in "$a" "$b"; do ip netns exec "$ns" sysctl -qw net.ipv6.conf.default.disable_ipv6=1; done
+# shellcheck source=../common/namespaces.sh
+. "$(dirname "${BASH_SOURCE[0]}")/namespaces.sh"
 ip -n "$a" link add veth0 mtu 9000 type veth peer name veth1 mtu 9000 netns "$b"
 ip -n "$a" link set veth0 arp off up
 ip -n "$b" link set veth1 arp off up
-ip netns exec "$b" ethtool -K veth1 gro off >/dev/null 2>&1 || echo "no ethtool: gro may be on" >&2
+no_gro
 
 cpu_a=$send_cpus cpu_b=$one
 # shellcheck source=../common/sample.sh
 . "$(dirname "${BASH_SOURCE[0]}")/sample.sh"
-
-# The scheduler counts nanoseconds; the clock ticks of /proc/PID/stat are 10 ms long, and miss a thread that sleeps at each tick.
-cpu_nanos() { # of all threads of a process
-    cat "/proc/$1"/task/*/schedstat | awk '{ nanos += $1 } END { printf "%.0f", nanos }'
-}
 
 # SERIES CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth. A Sample of the experiment `listen`; with
 # kernel_works=1 without the receiver's CPU time, which is the kernel's.

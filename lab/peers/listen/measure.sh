@@ -16,18 +16,8 @@ send_cpu=${SEND_CPUS:-0} cpu=${RECEIVE_CPUS:-1}
 [[ -x $steerage && -x $listening ]] ||
     { echo "cargo build --release -p steerage-cli && cargo build --release -p steerage-lab --example listening" >&2; exit 1; }
 
-a=steerage-listen-a-$$ b=steerage-listen-b-$$ pid=
-cleanup() {
-    [[ -z $pid ]] || kill -KILL "$pid" 2>/dev/null || true
-    ip netns del "$a" 2>/dev/null || true
-    ip netns del "$b" 2>/dev/null || true
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-for ns in "$a" "$b"; do
-    ip netns add "$ns"
-    ip netns exec "$ns" sysctl -qw net.ipv6.conf.default.disable_ipv6=1
-done
+# shellcheck source=../common/namespaces.sh
+. ../common/namespaces.sh
 ip -n "$a" link add veth0 type veth peer name veth1 netns "$b"
 ip -n "$a" addr add 10.9.0.1/24 dev veth0
 ip -n "$b" addr add 10.9.0.2/24 dev veth1
@@ -35,9 +25,7 @@ ip -n "$a" link set veth0 up
 ip -n "$b" link set veth1 up
 # The packets are for a machine that does not exist, so no kernel answers them.
 ip -n "$a" neigh add 10.9.0.2 lladdr 02:00:00:00:00:99 dev veth0 nud permanent
-ip netns exec "$b" ethtool -K veth1 gro off >/dev/null 2>&1 || echo "no ethtool: gro may be on" >&2
-
-nanos() { awk '{ sum += $1 } END { printf "%d", sum }' "/proc/$pid"/task/*/schedstat; }
+no_gro
 
 # NAME RATE READY COMMAND...: runs a receiver, whose output contains READY when it listens, and prints a line of JSON.
 run() {
@@ -48,9 +36,9 @@ run() {
     pid=$receiver_PID
     exec {from}<&"${receiver[0]}" {to}>&"${receiver[1]}"
     while IFS= read -r line <&"$from"; do [[ $line != *"$ready"* ]] || break; done
-    t0=$(nanos)
+    t0=$(cpu_nanos "$pid")
     sent=$(ip netns exec "$a" taskset -c "$send_cpu" "$listening" send 10.9.0.2:9 "$rate" "$seconds")
-    t1=$(nanos)
+    t1=$(cpu_nanos "$pid")
     # The receiver of delays ends with its input.
     if [[ $1 == "$listening" ]]; then eval "exec ${receiver[1]}>&-" "$to>&-"; else kill -TERM "$pid"; fi
     ended=$(cat <&"$from")

@@ -4,10 +4,12 @@
 //! The options come from the definition of the command line. An argument that can be a path and has no
 //! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
 
-use std::ffi::OsString;
+mod ground;
+mod table;
+
 use std::fs::{self, File, Permissions};
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,119 +21,16 @@ use nix::libc::{O_NONBLOCK, makedev};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, mknod};
-use nix::unistd::mkfifo;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
+
+use ground::{Ground, NAME, Planted};
+use table::{Names, READ, ROWS, VARIABLES};
 
 use crate::command_line::{Argument, assert_complete};
 use crate::fuse;
 use crate::lying::Lying;
 use crate::program::{Ends, Ran, command_in};
-
-/// The kind of object that an option names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
-    File,
-    /// A directory in which files are created.
-    Directory,
-}
-
-/// An argument that takes a path for writing, and a command line for each form of its value.
-struct Row {
-    /// The argument as `--help` shows it.
-    argument: &'static str,
-    commands: &'static [&'static str],
-    names: Names,
-    /// `{}` stands for the path.
-    lines: &'static [&'static str],
-}
-
-const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
-
-const ROWS: &[Row] = &[
-    Row {
-        argument: "--flows <FILE>",
-        commands: &["meter"],
-        names: Names::File,
-        lines: &["meter DEMO --virtual-cpus 1 --socket none -q --flows {}"],
-    },
-    Row {
-        argument: "--export <WHERE>",
-        commands: &["meter"],
-        names: Names::File,
-        lines: &["meter DEMO --virtual-cpus 1 --socket none -q --export {}"],
-    },
-    Row {
-        argument: "--to <OUTPUT>",
-        commands: &["fanout"],
-        names: Names::File,
-        lines: &[
-            "fanout DEMO --virtual-cpus 1 --socket none -q --to pcap:{}",
-            "fanout DEMO --virtual-cpus 1 --socket none -q --to fifo:{}",
-        ],
-    },
-    Row {
-        argument: "<OUTPUT>",
-        commands: &["send"],
-        names: Names::File,
-        lines: &["send pcap:{} DEMO --virtual-cpus 1 --socket none -q"],
-    },
-    Row {
-        argument: "--socket <PATH>",
-        commands: RUNS,
-        names: Names::File,
-        lines: &["count DEMO --virtual-cpus 1 -q --socket {}"],
-    },
-    Row {
-        argument: "--results <DIR>",
-        commands: &["parallel"],
-        names: Names::Directory,
-        lines: &["parallel DEMO -j 2 -q --results {} -- cat"],
-    },
-    Row {
-        argument: "--control <DIR>",
-        commands: RUNS,
-        names: Names::Directory,
-        lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
-    },
-    Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
-];
-
-/// Environment variables that name a directory for writing.
-const VARIABLES: &[Row] = &[
-    Row {
-        argument: "TMPDIR",
-        commands: &["parallel"],
-        names: Names::Directory,
-        lines: &[
-            "TMPDIR={} parallel DEMO -j 2 -q -- wc -c {file}",
-            "TMPDIR={} parallel DEMO -j 2 -q --keep-order -- wc -c",
-        ],
-    },
-    Row {
-        argument: "STEERAGE_RUNTIME_DIR",
-        commands: RUNS,
-        names: Names::Directory,
-        lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
-    },
-];
-
-/// Arguments that are paths, or can be, and are only read, connected to, or passed on.
-const READ: &[(&str, &[&str])] = &[
-    ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
-    ("[DEVICE]...", &["count", "meter", "fanout", "send"]),
-    ("<DEVICE>...", &["forward"]),
-    ("<FLOW|DEVICE>...", &["explain"]),
-    ("<INPUT>...", &["parallel"]),
-    ("<FILE>", &["run", "check"]),
-    // The argument is a program and the program's arguments.
-    ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // The arguments are options of the run file's command.
-    ("[OPTION|DEVICE]...", &["run", "check"]),
-    // The paths are attributes of the control tree, and not files.
-    ("[PATH]", &["get"]),
-    ("<PATH>", &["set"]),
-];
 
 #[test]
 fn every_argument_that_can_be_a_path_has_a_row() {
@@ -140,172 +39,6 @@ fn every_argument_that_can_be_a_path_has_a_row() {
     };
     let written = ROWS.iter().flat_map(|row| of(row.argument, row.commands));
     assert_complete(written.chain(READ.iter().flat_map(|(argument, commands)| of(argument, commands))));
-}
-
-/// The name of a planted file. The end of the name is a format, which `--flows` needs.
-const NAME: &str = "out.csv";
-
-const UNTOUCHED: &str = "untouched";
-
-/// Planted objects, and the directories around them.
-struct Ground {
-    root: Scratch,
-}
-
-/// An object that another user planted, and the path that leads to the object.
-#[derive(Clone, Copy, Debug)]
-enum Planted {
-    Link,
-    LinkToNothing,
-    /// A link of root, which leads to a link of the other user.
-    Chain,
-    DirectoryLink,
-    /// Like `DirectoryLink`, but with the other user's directory as the working directory.
-    DirectoryLinkFromThere,
-    Fifo,
-    Device,
-    HardLink,
-    /// A link of root that a member of the group moved to a directory of the group.
-    InGroupDirectory,
-    DirectoryLinkInGroupDirectory,
-    InStickyDirectory,
-    /// A link of root that the other user moved there.
-    MovedToStickyDirectory,
-    DirectoryLinkInStickyDirectory,
-}
-
-impl Planted {
-    const ALL: [Self; 13] = [
-        Self::Link,
-        Self::LinkToNothing,
-        Self::Chain,
-        Self::DirectoryLink,
-        Self::DirectoryLinkFromThere,
-        Self::Fifo,
-        Self::Device,
-        Self::HardLink,
-        Self::InGroupDirectory,
-        Self::DirectoryLinkInGroupDirectory,
-        Self::InStickyDirectory,
-        Self::MovedToStickyDirectory,
-        Self::DirectoryLinkInStickyDirectory,
-    ];
-}
-
-impl Ground {
-    fn new() -> Self {
-        let ground = Self { root: Scratch::new() };
-        ground.directory("protected", 0, 0, 0o755);
-        fs::write(ground.at("protected").join(NAME), UNTOUCHED).unwrap();
-        ground.directory("x", NOBODY, NOBODY, 0o755);
-        ground.directory("group", 0, NOBODY, 0o775);
-        ground.directory("sticky", 0, 0, 0o1777);
-        ground.directory("plain", 0, 0, 0o755);
-        ground
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    fn directory(&self, path: &str, uid: u32, gid: u32, mode: u32) {
-        fs::create_dir(self.at(path)).unwrap();
-        lchown(self.at(path), Some(uid), Some(gid)).unwrap();
-        fs::set_permissions(self.at(path), Permissions::from_mode(mode)).unwrap();
-    }
-
-    fn link(&self, path: &str, uid: u32, target: &Path) {
-        symlink(target, self.at(path)).unwrap();
-        lchown(self.at(path), Some(uid), Some(uid)).unwrap();
-    }
-
-    /// Plants an object. Returns the path for the option, and the working directory.
-    fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
-        // The other user wants root to write here.
-        let target = match names {
-            Names::File => self.at("protected").join(NAME),
-            Names::Directory => self.at("protected"),
-        };
-        let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
-        let named = |directory: &str| format!("{directory}/{NAME}");
-        // A file in a directory that a link leads to, or the directory itself.
-        let below = |link: PathBuf| match names {
-            Names::File => link.join("new.csv"),
-            Names::Directory => link,
-        };
-        let path = match planted {
-            Planted::Link => {
-                self.link(&named("x"), NOBODY, &target);
-                there
-            }
-            Planted::LinkToNothing => {
-                self.link(&named("x"), NOBODY, &self.at("protected/new.csv"));
-                there
-            }
-            Planted::Chain => {
-                self.link(&named("x"), NOBODY, &target);
-                self.link(NAME, 0, &there);
-                self.at(NAME)
-            }
-            Planted::DirectoryLink => {
-                self.link("x/logs", NOBODY, &self.at("protected"));
-                below(self.at("x/logs"))
-            }
-            Planted::DirectoryLinkFromThere => {
-                self.link("x/logs", NOBODY, &self.at("protected"));
-                return (below(PathBuf::from("logs")), self.at("x"));
-            }
-            Planted::Fifo => {
-                mkfifo(&there, Mode::empty()).unwrap();
-                lchown(&there, Some(NOBODY), Some(NOBODY)).unwrap();
-                fs::set_permissions(&there, Permissions::from_mode(0o666)).unwrap();
-                there
-            }
-            Planted::Device => {
-                mknod(&there, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, 3)).unwrap();
-                lchown(&there, Some(NOBODY), Some(NOBODY)).unwrap();
-                there
-            }
-            Planted::HardLink => {
-                fs::hard_link(self.at("protected").join(NAME), &there).unwrap();
-                there
-            }
-            Planted::InGroupDirectory => {
-                self.link(&named("group"), 0, &target);
-                self.at("group").join(NAME)
-            }
-            Planted::DirectoryLinkInGroupDirectory => {
-                self.link("group/logs", 0, &self.at("protected"));
-                below(self.at("group/logs"))
-            }
-            Planted::InStickyDirectory => {
-                self.link(&named("sticky"), NOBODY, &target);
-                self.at("sticky").join(NAME)
-            }
-            Planted::MovedToStickyDirectory => {
-                self.link(&named("sticky"), 0, &target);
-                self.at("sticky").join(NAME)
-            }
-            Planted::DirectoryLinkInStickyDirectory => {
-                self.link("sticky/logs", NOBODY, &self.at("protected"));
-                below(self.at("sticky/logs"))
-            }
-        };
-        (path, here)
-    }
-
-    /// Checks that nothing was written in the protected directory.
-    fn assert_untouched(&self, what: &str) {
-        let entries = fs::read_dir(self.at("protected")).unwrap();
-        let names: Vec<OsString> = entries.map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(names, [NAME], "{what}");
-        let file = self.at("protected").join(NAME);
-        assert_eq!(fs::read_to_string(&file).unwrap(), UNTOUCHED, "{what}");
-        let metadata = fs::symlink_metadata(&file).unwrap();
-        assert!(metadata.is_file() && metadata.uid() == 0, "{what}: {metadata:?}");
-        let directory = fs::metadata(self.at("protected")).unwrap();
-        assert_eq!((directory.mode() & 0o7777, directory.uid()), (0o755, 0), "{what}");
-    }
 }
 
 fn line(row: &str, path: &Path) -> Vec<String> {

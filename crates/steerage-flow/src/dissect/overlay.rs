@@ -99,15 +99,7 @@ impl Walk<'_> {
         }
         self.skip(usize::from(first & GUE_WORDS) * 4);
         self.enter(HeaderKind::Gue, None);
-        match header[1] {
-            protocol::IPV4 => Ok(Step::Ipv4),
-            protocol::IPV6 => Ok(Step::Ipv6),
-            protocol::MPLS => Ok(Step::Mpls),
-            protocol::ETHERNET => Ok(Step::Ethernet),
-            protocol::ETHERIP => self.ether_ip(),
-            protocol::GRE => self.gre(),
-            _ => Err(End::UnknownPayload),
-        }
+        self.inner(header[1], End::UnknownPayload)
     }
 
     /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding; then

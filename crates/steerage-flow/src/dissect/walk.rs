@@ -163,14 +163,22 @@ impl<'a> Walk<'a> {
             protocol::ICMP6 if version == 6 => self.icmp6(),
             protocol::NOTHING if version == 6 => Err(End::Complete),
             _ if self.stays_outside() => Err(End::Complete),
+            protocol::L2TP => self.l2tp_in_ip(),
+            other => self.inner(other, End::UnknownProtocol(other)),
+        }
+    }
+
+    /// The header that the number of an IP protocol announces if one packet is in another. `unknown`
+    /// is the end of the walk for any other number.
+    pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
+        match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),
             protocol::IPV6 => Ok(Step::Ipv6),
             protocol::MPLS => Ok(Step::Mpls),
             protocol::ETHERNET => Ok(Step::Ethernet),
             protocol::ETHERIP => self.ether_ip(),
             protocol::GRE => self.gre(),
-            protocol::L2TP => self.l2tp_in_ip(),
-            other => Err(End::UnknownProtocol(other)),
+            _ => Err(unknown),
         }
     }
 

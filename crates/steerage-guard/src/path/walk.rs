@@ -42,8 +42,8 @@ pub(super) struct Walk {
     /// The party that can change the working directory. `None` if the walk is not in or below the
     /// working directory, or if the working directory is ours.
     chosen: Option<Who>,
-    /// Whether a program will resolve the path again, so that no group may exchange a directory of
-    /// the path.
+    /// True if a program will resolve the path again. Then no group may be able to exchange a
+    /// directory of the path.
     strict: bool,
 }
 

@@ -185,7 +185,8 @@ mod tests {
         home
     }
 
-    /// A lane is handled in parts, and gets more frames meanwhile, so that its list moves.
+    /// A CPU takes the frames of a lane in parts. Between two parts, the lane gets more frames, and its
+    /// list moves in memory.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);

@@ -99,36 +99,3 @@ fn a_file_without_rows_is_one() {
     out.flush().unwrap();
     assert_eq!(read(fs::read(scratch.join("file")).unwrap()), (vec![], vec![]));
 }
-
-fn say(text: std::fmt::Arguments<'_>) {
-    // A failed write means that standard error is closed.
-    let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// Measures a figure of docs/performance.md: `cargo test --release -p steerage-meter --features
-/// parquet rows_per_second -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn rows_per_second() {
-    let records: Vec<FlowRecord> = (0..1 << 20).map(record).collect();
-    for round in 0..5 {
-        let start = std::time::Instant::now();
-        let (mut parquet, (scratch, mut out)) = (Parquet::new().unwrap(), file());
-        for records in records.chunks(256) {
-            parquet.add(&mut out, records).unwrap();
-        }
-        parquet.end(&mut out, 1).unwrap();
-        out.flush().unwrap();
-        let seconds = start.elapsed().as_secs_f64();
-        say(format_args!(
-            "{round}: {:.2} million rows per second, {} bytes",
-            records.len() as f64 / seconds / 1e6,
-            fs::metadata(scratch.join("file")).unwrap().len()
-        ));
-    }
-    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
-    let start = std::time::Instant::now();
-    records.iter().for_each(|record| csv.serialize(record).unwrap());
-    let (seconds, bytes) = (start.elapsed().as_secs_f64(), csv.into_inner().unwrap().len());
-    say(format_args!("CSV: {:.2} million rows per second, {bytes} bytes", records.len() as f64 / seconds / 1e6));
-}

@@ -48,7 +48,7 @@ impl Silence {
         let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else { return Ok(None) };
         let mut silence = Self { ends: Some(ends), ended: BufReader::new(says) };
         let mut line = String::new();
-        // If nothing can be read, the line is empty, so it does not say that the process is ready.
+        // If nothing can be read, the line stays empty, which counts as a process that is not ready.
         let _ = silence.ended.read_line(&mut line);
         match line.trim_end() {
             READY => Ok(Some(silence)),

@@ -1,0 +1,180 @@
+//! Objects that another user plants, and the directories around them.
+
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::libc::makedev;
+use nix::sys::stat::{Mode, SFlag, mknod};
+use nix::unistd::mkfifo;
+use steerage_fixtures::NOBODY;
+use steerage_fixtures::scratch::Scratch;
+
+use super::table::Names;
+
+/// The name of a planted file. The end of the name is a format, which `--flows` needs.
+pub(super) const NAME: &str = "out.csv";
+
+pub(super) const UNTOUCHED: &str = "untouched";
+
+/// Planted objects, and the directories around them.
+pub(super) struct Ground {
+    pub(super) root: Scratch,
+}
+
+/// An object that another user planted, and the path that leads to the object.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Planted {
+    Link,
+    LinkToNothing,
+    /// A link of root, which leads to a link of the other user.
+    Chain,
+    DirectoryLink,
+    /// Like `DirectoryLink`, but with the other user's directory as the working directory.
+    DirectoryLinkFromThere,
+    Fifo,
+    Device,
+    HardLink,
+    /// A link of root that a member of the group moved to a directory of the group.
+    InGroupDirectory,
+    DirectoryLinkInGroupDirectory,
+    InStickyDirectory,
+    /// A link of root that the other user moved there.
+    MovedToStickyDirectory,
+    DirectoryLinkInStickyDirectory,
+}
+
+impl Planted {
+    pub(super) const ALL: [Self; 13] = [
+        Self::Link,
+        Self::LinkToNothing,
+        Self::Chain,
+        Self::DirectoryLink,
+        Self::DirectoryLinkFromThere,
+        Self::Fifo,
+        Self::Device,
+        Self::HardLink,
+        Self::InGroupDirectory,
+        Self::DirectoryLinkInGroupDirectory,
+        Self::InStickyDirectory,
+        Self::MovedToStickyDirectory,
+        Self::DirectoryLinkInStickyDirectory,
+    ];
+}
+
+impl Ground {
+    pub(super) fn new() -> Self {
+        let ground = Self { root: Scratch::new() };
+        ground.directory("protected", 0, 0, 0o755);
+        fs::write(ground.at("protected").join(NAME), UNTOUCHED).unwrap();
+        ground.directory("x", NOBODY, NOBODY, 0o755);
+        ground.directory("group", 0, NOBODY, 0o775);
+        ground.directory("sticky", 0, 0, 0o1777);
+        ground.directory("plain", 0, 0, 0o755);
+        ground
+    }
+
+    pub(super) fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    pub(super) fn directory(&self, path: &str, uid: u32, gid: u32, mode: u32) {
+        fs::create_dir(self.at(path)).unwrap();
+        lchown(self.at(path), Some(uid), Some(gid)).unwrap();
+        fs::set_permissions(self.at(path), Permissions::from_mode(mode)).unwrap();
+    }
+
+    pub(super) fn link(&self, path: &str, uid: u32, target: &Path) {
+        symlink(target, self.at(path)).unwrap();
+        lchown(self.at(path), Some(uid), Some(uid)).unwrap();
+    }
+
+    /// Plants an object. Returns the path for the option, and the working directory.
+    pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
+        // The other user wants root to write here.
+        let target = match names {
+            Names::File => self.at("protected").join(NAME),
+            Names::Directory => self.at("protected"),
+        };
+        let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
+        let named = |directory: &str| format!("{directory}/{NAME}");
+        // A file in a directory that a link leads to, or the directory itself.
+        let below = |link: PathBuf| match names {
+            Names::File => link.join("new.csv"),
+            Names::Directory => link,
+        };
+        let path = match planted {
+            Planted::Link => {
+                self.link(&named("x"), NOBODY, &target);
+                there
+            }
+            Planted::LinkToNothing => {
+                self.link(&named("x"), NOBODY, &self.at("protected/new.csv"));
+                there
+            }
+            Planted::Chain => {
+                self.link(&named("x"), NOBODY, &target);
+                self.link(NAME, 0, &there);
+                self.at(NAME)
+            }
+            Planted::DirectoryLink => {
+                self.link("x/logs", NOBODY, &self.at("protected"));
+                below(self.at("x/logs"))
+            }
+            Planted::DirectoryLinkFromThere => {
+                self.link("x/logs", NOBODY, &self.at("protected"));
+                return (below(PathBuf::from("logs")), self.at("x"));
+            }
+            Planted::Fifo => {
+                mkfifo(&there, Mode::empty()).unwrap();
+                lchown(&there, Some(NOBODY), Some(NOBODY)).unwrap();
+                fs::set_permissions(&there, Permissions::from_mode(0o666)).unwrap();
+                there
+            }
+            Planted::Device => {
+                mknod(&there, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, 3)).unwrap();
+                lchown(&there, Some(NOBODY), Some(NOBODY)).unwrap();
+                there
+            }
+            Planted::HardLink => {
+                fs::hard_link(self.at("protected").join(NAME), &there).unwrap();
+                there
+            }
+            Planted::InGroupDirectory => {
+                self.link(&named("group"), 0, &target);
+                self.at("group").join(NAME)
+            }
+            Planted::DirectoryLinkInGroupDirectory => {
+                self.link("group/logs", 0, &self.at("protected"));
+                below(self.at("group/logs"))
+            }
+            Planted::InStickyDirectory => {
+                self.link(&named("sticky"), NOBODY, &target);
+                self.at("sticky").join(NAME)
+            }
+            Planted::MovedToStickyDirectory => {
+                self.link(&named("sticky"), 0, &target);
+                self.at("sticky").join(NAME)
+            }
+            Planted::DirectoryLinkInStickyDirectory => {
+                self.link("sticky/logs", NOBODY, &self.at("protected"));
+                below(self.at("sticky/logs"))
+            }
+        };
+        (path, here)
+    }
+
+    /// Checks that nothing was written in the protected directory.
+    pub(super) fn assert_untouched(&self, what: &str) {
+        let entries = fs::read_dir(self.at("protected")).unwrap();
+        let names: Vec<OsString> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [NAME], "{what}");
+        let file = self.at("protected").join(NAME);
+        assert_eq!(fs::read_to_string(&file).unwrap(), UNTOUCHED, "{what}");
+        let metadata = fs::symlink_metadata(&file).unwrap();
+        assert!(metadata.is_file() && metadata.uid() == 0, "{what}: {metadata:?}");
+        let directory = fs::metadata(self.at("protected")).unwrap();
+        assert_eq!((directory.mode() & 0o7777, directory.uid()), (0o755, 0), "{what}");
+    }
+}

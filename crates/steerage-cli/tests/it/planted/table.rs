@@ -1,0 +1,106 @@
+//! The arguments and environment variables that take paths for writing, and command lines for each.
+
+/// The kind of object that an option names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    File,
+    /// A directory in which files are created.
+    Directory,
+}
+
+/// An argument that takes a path for writing, and a command line for each form of its value.
+pub(super) struct Row {
+    /// The argument as `--help` shows it.
+    pub(super) argument: &'static str,
+    pub(super) commands: &'static [&'static str],
+    pub(super) names: Names,
+    /// `{}` stands for the path.
+    pub(super) lines: &'static [&'static str],
+}
+
+pub(super) const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        argument: "--flows <FILE>",
+        commands: &["meter"],
+        names: Names::File,
+        lines: &["meter DEMO --virtual-cpus 1 --socket none -q --flows {}"],
+    },
+    Row {
+        argument: "--export <WHERE>",
+        commands: &["meter"],
+        names: Names::File,
+        lines: &["meter DEMO --virtual-cpus 1 --socket none -q --export {}"],
+    },
+    Row {
+        argument: "--to <OUTPUT>",
+        commands: &["fanout"],
+        names: Names::File,
+        lines: &[
+            "fanout DEMO --virtual-cpus 1 --socket none -q --to pcap:{}",
+            "fanout DEMO --virtual-cpus 1 --socket none -q --to fifo:{}",
+        ],
+    },
+    Row {
+        argument: "<OUTPUT>",
+        commands: &["send"],
+        names: Names::File,
+        lines: &["send pcap:{} DEMO --virtual-cpus 1 --socket none -q"],
+    },
+    Row {
+        argument: "--socket <PATH>",
+        commands: RUNS,
+        names: Names::File,
+        lines: &["count DEMO --virtual-cpus 1 -q --socket {}"],
+    },
+    Row {
+        argument: "--results <DIR>",
+        commands: &["parallel"],
+        names: Names::Directory,
+        lines: &["parallel DEMO -j 2 -q --results {} -- cat"],
+    },
+    Row {
+        argument: "--control <DIR>",
+        commands: RUNS,
+        names: Names::Directory,
+        lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
+    },
+    Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
+];
+
+/// Environment variables that name a directory for writing.
+pub(super) const VARIABLES: &[Row] = &[
+    Row {
+        argument: "TMPDIR",
+        commands: &["parallel"],
+        names: Names::Directory,
+        lines: &[
+            "TMPDIR={} parallel DEMO -j 2 -q -- wc -c {file}",
+            "TMPDIR={} parallel DEMO -j 2 -q --keep-order -- wc -c",
+        ],
+    },
+    Row {
+        argument: "STEERAGE_RUNTIME_DIR",
+        commands: RUNS,
+        names: Names::Directory,
+        lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
+    },
+];
+
+/// Arguments that are paths, or can be, and are only read, connected to, or passed on.
+pub(super) const READ: &[(&str, &[&str])] = &[
+    ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
+    ("[DEVICE]...", &["count", "meter", "fanout", "send"]),
+    ("<DEVICE>...", &["forward"]),
+    ("<FLOW|DEVICE>...", &["explain"]),
+    ("<INPUT>...", &["parallel"]),
+    ("<FILE>", &["run", "check"]),
+    // The argument is a program and the program's arguments.
+    ("<COMMAND>...", &["parallel", "exec-when-ready"]),
+    // The arguments are options of the run file's command.
+    ("[OPTION|DEVICE]...", &["run", "check"]),
+    // The paths are attributes of the control tree, and not files.
+    ("[PATH]", &["get"]),
+    ("<PATH>", &["set"]),
+];

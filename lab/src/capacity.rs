@@ -7,18 +7,19 @@ use crate::error::LabError;
 /// As good as no loss, in percent: the published loss with `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The number of doublings, after which no CPU keeps up with the rate.
+/// The number of doublings, after which no CPU keeps up with the rate, and of halvings, after which
+/// every CPU does.
 const DOUBLINGS: u32 = 9;
 
-/// The number of halvings of the search: the rate is exact to within 2 %.
-const HALVINGS: u32 = 6;
+/// The number of bisections between a rate and its double: the rate is exact to within 2 %.
+const BISECTIONS: u32 = 6;
 
 /// The number of runs at each rate. The run with the least loss counts, because other programs can
 /// only add losses.
 const TRIES: u32 = 3;
 
 /// The approximate number of runs of a search.
-pub const SEARCH_RUNS: u32 = 2 * (HALVINGS + DOUBLINGS / 2);
+pub const SEARCH_RUNS: u32 = 2 * (BISECTIONS + DOUBLINGS / 2);
 
 /// What a run at a rate lost.
 #[derive(Clone, Copy, Debug)]
@@ -51,20 +52,26 @@ pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Res
 }
 
 /// The highest rate per second at which at most `most_lost` percent are lost. The search begins at
-/// `from`.
+/// `from`, and goes down or up. The rate is 0 if even `from / 512` is too high.
 ///
 /// # Errors
 /// The error of a run.
 pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<f64, LabError> {
     let keeps_up = |rate| least_loss(rate, &run).map(|loss| loss.lost_percent <= most_lost);
-    let (mut low, mut high) = (0.0, from);
-    for _ in 0..DOUBLINGS {
-        if !keeps_up(high)? {
-            break;
+    let mut low = from;
+    let mut halvings = 0;
+    while !keeps_up(low)? {
+        if halvings == DOUBLINGS {
+            return Ok(0.0);
         }
+        (low, halvings) = (low / 2.0, halvings + 1);
+    }
+    let mut high = 2.0 * low;
+    // If `low` was halved, its double is known to be too high.
+    while halvings == 0 && high < from * f64::from(1 << DOUBLINGS) && keeps_up(high)? {
         (low, high) = (high, 2.0 * high);
     }
-    for _ in 0..HALVINGS {
+    for _ in 0..BISECTIONS {
         let middle = f64::midpoint(low, high);
         if keeps_up(middle)? { low = middle } else { high = middle }
     }
@@ -76,16 +83,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_found_between_its_doubles() {
+    fn the_rate_is_found_below_and_above_the_first() {
         let at = |capacity: f64| {
             move |rate: f64| Ok(Loss { lost_percent: 100.0 * (1.0 - (capacity / rate).min(1.0)), cpu_percent: 0.0 })
         };
-        for capacity in [1.6e6, 30e6, 200e6] {
+        for capacity in [2.1e3, 7e3, 0.3e6, 1.6e6, 30e6, 200e6] {
             let found = highest_rate(NONE_LOST, 1e6, at(capacity)).unwrap();
             assert!((found / capacity - 1.0).abs() < 0.02, "{found} for {capacity}");
             let found = highest_rate(15.0, 1e6, at(capacity)).unwrap();
             assert!((found / capacity * 0.85 - 1.0).abs() < 0.02, "{found} for {capacity}");
         }
+        assert_eq!(highest_rate(NONE_LOST, 1e6, at(1e3)).unwrap(), 0.0, "the search ends");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! cargo run -p xtask -- strict-path    # print the files of the strict path
 //! ```
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "the output of a tool")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the output of a tool")]
 
 mod source;
 #[cfg(test)]
@@ -38,9 +38,15 @@ fn main() -> ExitCode {
         Some("strict-path") => Ok(workspace.strict_path().map(|file| format!("{}\n", file.path)).collect()),
         Some(_) => Err("usage: cargo run -p xtask [-- lines | strict-path]".to_owned()),
     });
-    let code = u8::from(result.is_err());
-    print!("{}", result.unwrap_or_else(|text| format!("xtask: {text}\n")));
-    code.into()
+    match result {
+        Ok(text) => print!("{text}"),
+        // Scripts read the standard output.
+        Err(faults) => {
+            eprintln!("xtask: {faults}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 struct Workspace {

@@ -106,7 +106,7 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     let administering = if needed.administers { ADMINISTER & have } else { CapabilitySet::empty() };
     let kept = reading | writing | pinning | administering;
     set(kept, kept)?;
-    tracing::info!(kept = ?(reading | writing), "privileges are given up");
+    tracing::info!(?kept, "privileges are given up");
     Ok(Kept { _private: () })
 }
 

@@ -49,8 +49,9 @@ pub(crate) struct Message<'a> {
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
 /// A socket of one netlink family, which never waits for a reply. The kernel handles a request in
-/// the system call that sends it, and may wait there for its lock of all links. Therefore the reply is ready when that call returns, or will never arrive.
-/// The kernel makes each further part of a dump when the previous part is received.
+/// the system call that sends it. Therefore the reply is ready when that call returns, or will
+/// never arrive. The call itself may wait for the kernel's lock of all links. The kernel makes each
+/// further part of a dump when the previous part is received.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,

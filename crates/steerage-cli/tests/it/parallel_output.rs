@@ -116,6 +116,29 @@ fn header_lines_are_printed_once() {
     assert_eq!((heads, text.lines().count()), (1, 3), "{text}");
 }
 
+/// A line that is too long for a header line is output of its job.
+#[test]
+fn a_line_too_long_for_a_header_is_passed_on() {
+    let long = |job: u8| [&vec![job; 1_500_000][..], b"\n"].concat();
+    for (head, lines) in [("", "1"), ("head\n", "2"), ("head\n", "3")] {
+        let long_line = "head -c 1500000 /dev/zero | tr '\\000' $1; echo; echo body $1";
+        let script = format!("cat >/dev/null; printf '{head}'; {long_line}");
+        let [one, two] = [b'1', b'2'].map(|job| [long(job), format!("body {}\n", job as char).into_bytes()].concat());
+        let begin = head.as_bytes();
+        for options in [&["-k"][..], &[]] {
+            let out = steerage(&[&["-j", "2", "--header", lines], options].concat(), &script).stdout;
+            let expected = [begin, &one, &two].concat();
+            let sorted = |text: &[u8]| {
+                let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+                lines.sort_unstable();
+                lines
+            };
+            let is_same = if options.is_empty() { sorted(&out) == sorted(&expected) } else { out == expected };
+            assert!(is_same && out.starts_with(begin), "{head:?} {options:?}: {} bytes", out.len());
+        }
+    }
+}
+
 /// Output that is not lines would be corrupt after merging, so the run is refused, unless the
 /// outputs stay apart.
 #[test]
@@ -127,18 +150,33 @@ fn output_that_is_not_lines_is_not_merged() {
         ("\\241\\262\\303\\324\\000\\002", "a pcap file"),
         ("text\\000text", "binary data"),
         ("[\\n  {\\n", "a JSON array"),
+        ("[{\"a\":1},\\n{\"a\":2}]\\n", "a JSON array"),
     ] {
         let script = format!("cat >/dev/null; printf '{start}'; printf 'and more'");
-        let ran = steerage(&["-j", "2"], &script);
-        let err = String::from_utf8(ran.stderr).unwrap();
-        assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
-        assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-        // A job that writes more than its pipe holds is killed by SIGPIPE, and another line reports that.
-        assert_eq!(err.matches("writes").count(), 1, "{err}");
+        for options in [&["-j", "2"][..], &["-j", "2", "--tag"]] {
+            let ran = steerage(options, &script);
+            let err = String::from_utf8(ran.stderr).unwrap();
+            assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
+            assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
+            // A job that writes more than its pipe holds is killed by SIGPIPE, and another line reports that.
+            assert_eq!(err.matches("writes").count(), 1, "{err}");
+        }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
             assert!(steerage(options, &script).status.success(), "{options:?}");
         }
     }
     // Lines that only look like the start of an array.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
+    // JSON lines that are arrays, also without a newline at the end and longer than a line in memory.
+    for lines in [
+        "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
+        "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
+        "printf '[{\"a\":1}]'",
+        "printf '[{\"a\":\"'; head -c 1500000 /dev/zero | tr '\\000' x; printf '\"}]\\n'",
+    ] {
+        for options in [&["-j", "2"][..], &["-j", "2", "--tag"]] {
+            let ran = steerage(options, &format!("cat >/dev/null; {lines}"));
+            assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use steerage::{
     Balance, Builder, CpuId, CpuMask, Handle, Hash, Instance,
     flow::{FlowHasher, HashKey},
-    limits::BUCKETS,
+    limits::{BUCKETS, LPC_PAGES_MAX},
     policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy},
     stats::{DropReason, Findings, MoveCause, Snapshot},
 };
@@ -211,7 +211,12 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     handle.set_flow_limit_cpus(&limited).unwrap();
     assert_eq!(handle.flow_limit_cpus(), limited);
     let (queue, pages) = (chance.below(queues as u64) as usize, 1024 * chance.below(3) as usize);
-    assert_eq!(handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages, pages);
+    let set = |pages| handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages;
+    let granted = set(pages);
+    // If memory is reserved in huge pages, it has little room for caches to grow.
+    if granted != pages {
+        assert!(granted < pages && set(LPC_PAGES_MAX) == granted, "{granted} of {pages} pages");
+    }
 }
 
 /// Runs to the end, and returns the history. With `deaths`, CPUs may be declared dead, and other

@@ -2,13 +2,12 @@
 
 /// The longest line that is kept in memory. A longer line is passed on in pieces, without output of
 /// other jobs between the pieces.
-const LINE_BYTES_MAX: usize = 1 << 20;
+pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The output that a job has not ended with a newline yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
-    tag: Vec<u8>,
     within: bool,
     last: Vec<u8>,
 }
@@ -16,10 +15,6 @@ pub(super) struct Lines {
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
-    pub(super) fn tagged(tag: Option<usize>) -> Self {
-        Self { tag: tag.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), ..Self::default() }
-    }
-
     /// Takes output of the job, and appends all whole lines to `out`. Returns true if the next
     /// output must come from this job too, because a line is too long to be kept.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
@@ -53,22 +48,41 @@ impl Lines {
     }
 
     fn pass_on(&mut self, out: &mut Vec<u8>) {
-        let mut within = self.within;
-        if self.tag.is_empty() {
-            out.extend_from_slice(&self.rest);
-        } else {
-            for line in self.rest.split_inclusive(|byte| *byte == b'\n') {
-                if !std::mem::replace(&mut within, false) {
-                    out.extend_from_slice(&self.tag);
-                }
-                out.extend_from_slice(line);
-            }
-        }
+        out.extend_from_slice(&self.rest);
         if let Some(last) = last_line(&self.rest) {
             self.last.clear();
             self.last.extend_from_slice(&last[..last.len().min(LAST_BYTES_MAX)]);
         }
         self.rest.clear();
+    }
+}
+
+/// The number of a job, which begins each line of the job's output.
+#[derive(Debug, Default)]
+pub(super) struct Tag {
+    tag: Vec<u8>,
+    within: bool,
+}
+
+impl Tag {
+    /// The tag of this job. Without a job, lines stay as they are.
+    pub(super) fn of(job: Option<usize>) -> Self {
+        Self { tag: job.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), within: false }
+    }
+
+    /// Adds the tag to the start of each line.
+    pub(super) fn add(&mut self, lines: Vec<u8>) -> Vec<u8> {
+        if self.tag.is_empty() {
+            return lines;
+        }
+        let mut out = Vec::with_capacity(lines.len());
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            if !std::mem::replace(&mut self.within, !line.ends_with(b"\n")) {
+                out.extend_from_slice(&self.tag);
+            }
+            out.extend_from_slice(line);
+        }
+        out
     }
 }
 
@@ -82,7 +96,7 @@ mod tests {
 
     #[test]
     fn only_whole_lines_come_out() {
-        let (mut lines, mut out) = (Lines::tagged(None), Vec::new());
+        let (mut lines, mut out) = (Lines::default(), Vec::new());
         assert!(!lines.take(b"one\ntw", &mut out));
         assert_eq!(out, b"one\n");
         assert!(!lines.take(b"o", &mut out));
@@ -97,25 +111,30 @@ mod tests {
 
     #[test]
     fn each_line_has_its_tag_however_it_comes() {
-        let (mut lines, mut out) = (Lines::tagged(Some(3)), Vec::new());
+        let (mut tag, mut out) = (Tag::of(Some(3)), Vec::new());
         for byte in b"a\nb\n\nc" {
-            lines.take(&[*byte], &mut out);
+            out.extend(tag.add(vec![*byte]));
         }
-        lines.end(false, &mut out);
         assert_eq!(out, b"3\ta\n3\tb\n3\t\n3\tc");
+        assert_eq!(Tag::of(Some(3)).add(b"a\nb\n\nc".to_vec()), out);
+        assert_eq!(Tag::of(None).add(b"a\nb".to_vec()), b"a\nb");
     }
 
     #[test]
     fn a_line_without_end_takes_bounded_memory() {
-        let (mut lines, mut out) = (Lines::tagged(Some(1)), Vec::new());
+        let (mut lines, mut tag, mut out) = (Lines::default(), Tag::of(Some(1)), Vec::new());
         let piece = [b'x'; 1000];
         let mut held = false;
         for _ in 0..2 * LINE_BYTES_MAX / piece.len() {
-            held = lines.take(&piece, &mut out);
+            let mut passed = Vec::new();
+            held = lines.take(&piece, &mut passed);
+            out.extend(tag.add(passed));
             assert!(lines.rest.len() <= LINE_BYTES_MAX + piece.len());
         }
         assert!(held);
-        assert!(!lines.take(b"end\nnext\n", &mut out));
+        let mut passed = Vec::new();
+        assert!(!lines.take(b"end\nnext\n", &mut passed));
+        out.extend(tag.add(passed));
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().count(), 2);
         assert!(text.starts_with("1\txxx") && text.ends_with("xend\n1\tnext\n"));

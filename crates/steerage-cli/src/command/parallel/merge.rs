@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::console::Console;
-use super::lines::Lines;
+use super::lines::{Lines, Tag};
 use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
@@ -59,6 +59,7 @@ pub(super) struct Heard {
 struct Open {
     source: Source,
     lines: Lines,
+    tag: Tag,
 }
 
 pub(super) struct Merge<'a> {
@@ -77,8 +78,9 @@ impl<'a> Merge<'a> {
         console: &'a Console,
         last_lines: &LastLines,
     ) -> Self {
-        let lines = |job: usize| Lines::tagged(options.tag.then_some(job + 1));
-        let open: Vec<_> = sources.into_iter().map(|source| Open { lines: lines(source.job), source }).collect();
+        let tag = |job: usize| Tag::of(options.tag.then_some(job + 1));
+        let open = |source: Source| Open { lines: Lines::default(), tag: tag(source.job), source };
+        let open: Vec<_> = sources.into_iter().map(open).collect();
         let jobs = open.iter().map(|open| open.source.job + 1).max().unwrap_or(0);
         let to = Sink::new(jobs, options.kept, options.header);
         let bytes = vec![0; READ_BYTES];
@@ -140,6 +142,10 @@ impl<'a> Merge<'a> {
             open.lines.end(from == From::Stderr, &mut out);
             false
         };
+        if from == From::Stdout {
+            self.to.probe(job, &out)?;
+        }
+        let out = open.tag.add(out);
         if from == From::Stderr {
             if !out.is_empty() {
                 self.console.pass_on(&out);

@@ -1,14 +1,17 @@
 //! Writes the jobs' output to standard output: in the order in which it comes or in the order of the
 //! jobs, with the header lines of one job.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 
+use super::lines::LINE_BYTES_MAX;
+
 const READ_BYTES: usize = 64 << 10;
 
-/// The most bytes of header lines that are kept of a job. Longer "header" lines are not header
-/// lines, so they are passed on.
+/// The most bytes of header lines that are kept of a job. A line beyond this limit is no header
+/// line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The start of a job's output that says whether the output is text.
@@ -76,22 +79,25 @@ impl Sink {
         self.order.is_none()
     }
 
+    /// Checks that the first output of this job is lines, before the lines get tags.
+    pub(super) fn probe(&mut self, job: usize, lines: &[u8]) -> Result<(), Stopped> {
+        let Some(probed) = self.probed.get_mut(job).filter(|probed| !**probed && !lines.is_empty()) else {
+            return Ok(());
+        };
+        *probed = true;
+        unmergeable(lines).map_or(Ok(()), |kind| Err(Stopped::Unmergeable { job: job + 1, kind }))
+    }
+
     pub(super) fn write(&mut self, job: usize, lines: &[u8]) -> Result<(), Stopped> {
-        if let Some(probed) = self.probed.get_mut(job).filter(|probed| !**probed && !lines.is_empty()) {
-            *probed = true;
-            if let Some(kind) = unmergeable(lines) {
-                return Err(Stopped::Unmergeable { job: job + 1, kind });
-            }
-        }
         let body = match &mut self.headers {
             Some(headers) => headers.of_jobs[job].take(lines),
-            None => lines,
+            None => Cow::Borrowed(lines),
         };
         match &mut self.order {
-            Some(order) if job > order.turn => order.keep(job, body).map_err(Stopped::NotKept),
+            Some(order) if job > order.turn => order.keep(job, &body).map_err(Stopped::NotKept),
             _ => {
                 self.show_header(job)?;
-                self.put(job, body)
+                self.put(job, &body)
             }
         }
     }
@@ -153,18 +159,21 @@ impl Sink {
 
 impl Header {
     /// Takes the header lines from the start of `lines`, and returns the other lines.
-    fn take<'a>(&mut self, mut lines: &'a [u8]) -> &'a [u8] {
+    fn take<'a>(&mut self, mut lines: &'a [u8]) -> Cow<'a, [u8]> {
         while self.missing_lines > 0 && !lines.is_empty() {
             let end = lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1);
             let (line, rest) = lines.split_at(end);
+            if self.bytes.len() + line.len() > HEADER_BYTES_MAX {
+                self.missing_lines = 0;
+                let whole = self.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+                let begun = self.bytes.split_off(whole);
+                return if begun.is_empty() { lines.into() } else { [&begun, lines].concat().into() };
+            }
             self.bytes.extend_from_slice(line);
             self.missing_lines -= usize::from(line.ends_with(b"\n"));
-            if self.bytes.len() > HEADER_BYTES_MAX {
-                self.missing_lines = 0;
-            }
             lines = rest;
         }
-        lines
+        lines.into()
     }
 }
 
@@ -176,16 +185,20 @@ impl Order {
 
 /// Says what the output is, if it is not lines that can be merged.
 fn unmergeable(start: &[u8]) -> Option<&'static str> {
+    let line = start.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    let json = line.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+    // An array without an end on its line. A line too long for the memory is passed on whole.
+    let is_open = |rest: &[u8]| rest.is_empty() || rest.starts_with(b"{") && !rest.ends_with(b"]");
+    let has_end = start.len() < LINE_BYTES_MAX || start.contains(&b'\n');
     let start = &start[..start.len().min(PROBE_BYTES)];
-    let json = start.trim_ascii_start().strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
     match start {
         [0x0a, 0x0d, 0x0d, 0x0a, ..] => Some("a pcapng file"),
         // Microseconds and nanoseconds, in both byte orders.
         [0xd4, 0xc3, 0xb2, 0xa1, ..] | [0xa1, 0xb2, 0xc3, 0xd4, ..] => Some("a pcap file"),
         [0x4d, 0x3c, 0xb2, 0xa1, ..] | [0xa1, 0xb2, 0x3c, 0x4d, ..] => Some("a pcap file"),
         _ if start.contains(&0) => Some("binary data"),
-        // tshark writes `[`, a newline, and `{`.
-        _ if json.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"{")) => Some("a JSON array"),
+        // tshark writes `[`, a newline, and `{`. An array within one line is a line of JSON.
+        _ if has_end && json.is_some_and(is_open) => Some("a JSON array"),
         _ => None,
     }
 }

@@ -295,7 +295,11 @@ mod tests {
             let (input, make) = options.input();
             run_alone_at_rate(0, Builder::new(), input, 20_000, make).unwrap().1
         };
-        assert!([Metadata::Early, Metadata::Built].map(sum).iter().all(|sum| *sum > 0));
+        let [early, built, late] = [Metadata::Early, Metadata::Built, Metadata::Late].map(sum);
+        // The lengths, the link type and the numbers of the frames. The numbers of the pages are added.
+        let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
+        assert!(late > least, "{late}");
+        assert_eq!((early, built), (late, late));
     }
 
     #[test]

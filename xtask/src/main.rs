@@ -39,14 +39,16 @@ fn main() -> ExitCode {
         Some(_) => Err("usage: cargo run -p xtask [-- lines | strict-path]".to_owned()),
     });
     match result {
-        Ok(text) => print!("{text}"),
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
         // Scripts read the standard output.
         Err(faults) => {
             eprintln!("xtask: {faults}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }
 
 struct Workspace {

@@ -16,6 +16,7 @@ use steerage_control::metrics::BindError;
 use steerage_control::{MountError, SocketError};
 use steerage_device::OpenError;
 use steerage_device::output::OutputError;
+use steerage_doctor::NoInterface;
 use steerage_guard::capabilities::PrivilegesError;
 use steerage_guard::sandbox::SandboxError;
 use steerage_router::kernel::KernelError;
@@ -64,8 +65,8 @@ pub(crate) enum Error {
         "CPU {cpu} is offline: use CPUs of {online}, or enable it: echo 1 > /sys/devices/system/cpu/cpu{cpu}/online"
     )]
     Offline { cpu: CpuId, online: CpuMask },
-    #[error("there is no interface {0}: `ip link` lists the interfaces")]
-    NoInterface(String),
+    #[error(transparent)]
+    NoInterface(#[from] NoInterface),
     #[error(transparent)]
     Privileges(#[from] PrivilegesError),
     #[error("{0}; --no-sandbox runs without it")]

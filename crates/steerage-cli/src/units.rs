@@ -2,28 +2,7 @@
 
 use std::time::Duration;
 
-/// A number with separators: `12,345,678`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A number with its noun, such as `1 flow` or `1,234 flows`. The noun is given in the singular and
-/// gets an `s` in the plural.
-pub(crate) fn counted(number: u64, noun: &str) -> String {
-    format!("{} {}", grouped(number), plural(number, noun))
-}
-
-pub(crate) fn plural(number: u64, noun: &str) -> String {
-    if number == 1 { noun.to_owned() } else { format!("{noun}s") }
-}
+pub(crate) use steerage_doctor::units::{counted, grouped, plural, size};
 
 /// The rate of `packets` in `time`, such as `12.3 Mpps`.
 pub(crate) fn rate(packets: u64, time: Duration) -> String {
@@ -74,14 +53,6 @@ pub(crate) fn recorded(duration: Duration) -> String {
     }
 }
 
-/// A number of bytes as text: `12.3 MiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    match bytes as f64 {
-        bytes if bytes >= 1024.0 * 1024.0 * 1023.95 => format!("{:.1} GiB", bytes / (1u64 << 30) as f64),
-        bytes => format!("{:.1} MiB", bytes / (1u64 << 20) as f64),
-    }
-}
-
 /// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
 pub(crate) fn short(number: u64) -> String {
     let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
@@ -102,23 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_go_by_threes() {
-        let texts = [0, 7, 999, 1000, 123_456, 1_234_567].map(grouped);
-        assert_eq!(texts, ["0", "7", "999", "1,000", "123,456", "1,234,567"]);
-        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
-    }
-
-    #[test]
     fn short_numbers_are_short() {
         let numbers = [0, 9_999, 10_000, 12_345, 123_456, 999_999, 1_000_000, 45_678_901, 3_200_000_000_000];
         let texts = ["0", "9999", "10.0K", "12.3K", "123K", "999K", "1.0M", "45.6M", "3.2T"];
         assert_eq!(numbers.map(short), texts);
-    }
-
-    #[test]
-    fn one_of_a_thing_is_singular() {
-        let texts = [0, 1, 2, 1001].map(|number| counted(number, "flow"));
-        assert_eq!(texts, ["0 flows", "1 flow", "2 flows", "1,001 flows"]);
     }
 
     #[test]
@@ -153,9 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_shares() {
-        assert_eq!(size(12 << 20), "12.0 MiB");
-        assert_eq!(size(3 << 30), "3.0 GiB");
+    fn shares() {
         assert_eq!(percent(352.0, 601.0).round(), 59.0);
         assert_eq!(percent(0.0, 0.0), 0.0);
     }

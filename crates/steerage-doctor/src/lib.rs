@@ -22,6 +22,7 @@ mod host;
 mod interface;
 mod probe;
 mod system;
+pub mod units;
 
 use std::fmt;
 

@@ -10,6 +10,7 @@ use steerage_guard::sandbox::InForce;
 use crate::Finding;
 use crate::host::Host;
 use crate::probe::{Capability, Probes};
+use crate::units::{counted, size};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
@@ -193,25 +194,15 @@ fn packet_memory(cpus: usize) -> Finding {
         let budget = with_queues(queues);
         let share =
             if budget.backlog < BACKLOG_DEFAULT { format!(" ({} packets)", budget.backlog) } else { String::new() };
-        format!("{} with {}{share}", size(budget.bytes), counted(queues, "queue"))
+        format!("{} with {}{share}", size(budget.bytes), counted(queues as u64, "queue"))
     };
     let several: Vec<String> = [1, 16, 64].map(shown).into();
-    let found =
-        format!("for {BACKLOG_DEFAULT} packets waiting for each of {}: {}", counted(cpus, "CPU"), several.join(", "));
+    let found = format!(
+        "for {BACKLOG_DEFAULT} packets waiting for each of {}: {}",
+        counted(cpus as u64, "CPU"),
+        several.join(", ")
+    );
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
-}
-
-/// `1 CPU`, `64 CPUs`, `1,024 CPUs`.
-fn counted(number: usize, noun: &str) -> String {
-    let (thousands, rest) = (number / 1000, number % 1000);
-    let digits = if thousands > 0 { format!("{thousands},{rest:03}") } else { number.to_string() };
-    format!("{digits} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
-/// A number of bytes, such as `12.3 MiB`.
-fn size(bytes: u64) -> String {
-    let mib = bytes as f64 / f64::from(1 << 20);
-    if mib >= 1023.95 { format!("{:.1} GiB", mib / 1024.0) } else { format!("{mib:.1} MiB") }
 }
 
 /// The packet memory that the receive queues of a run may keep, with frames of usual length.

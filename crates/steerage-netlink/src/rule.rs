@@ -1,6 +1,6 @@
 //! The rules that say which routing table the kernel reads for an IPv6 packet: `ip -6 rule`.
 
-use std::io;
+use std::{fmt, io};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, ParseableParametrized};
 use netlink_packet_route::route::RouteProtocol;
@@ -29,6 +29,20 @@ pub enum RuleTo {
     Table(u32),
     /// Drops the packets without an error to their senders.
     Blackhole,
+}
+
+/// The rule as `ip -6 rule` reads it, without its protocol.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(interface) = &self.interface {
+            write!(f, "iif {interface} ")?;
+        }
+        write!(f, "pref {} ", self.priority)?;
+        match self.action {
+            RuleTo::Table(table) => write!(f, "lookup {table}"),
+            RuleTo::Blackhole => f.write_str("blackhole"),
+        }
+    }
 }
 
 impl Rtnetlink {
@@ -141,7 +155,7 @@ mod tests {
         assert!(added.is_ok(), "{added:?}");
         assert_eq!(again.map_err(|error| error.kind()), Err(io::ErrorKind::AlreadyExists));
         assert_eq!(rules(), [local.clone(), theirs.clone(), ours.clone(), main.clone()]);
-        namespaces.must(0, "-6 rule del pref 902 iif nowhere blackhole protocol 115");
+        namespaces.must(0, &format!("-6 rule del {ours} protocol 115"));
         namespaces.within(0, || Rtnetlink::open().unwrap().delete_rule(&theirs)).unwrap();
         assert_eq!(rules(), [local, main]);
     }

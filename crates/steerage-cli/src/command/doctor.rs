@@ -1,7 +1,7 @@
 //! `steerage doctor`: checks the machine's support for steering packets, and says how to fix what is
 //! missing.
 
-use steerage_doctor::{Diagnosis, NoInterface};
+use steerage_doctor::Diagnosis;
 
 use crate::args::DoctorArgs;
 use crate::error::{EndingError, Error};
@@ -9,8 +9,7 @@ use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
-    let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref());
-    let diagnosis = diagnosis.map_err(|NoInterface(name)| Error::NoInterface(name))?;
+    let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
     // All checks are done. The sandbox that is entered here is the sandbox of a run.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let diagnosis = diagnosis.with_sandbox(in_force);

@@ -12,6 +12,7 @@ use nix::net::if_::if_nametoindex;
 use steerage::Output;
 use steerage_device::tap::TapOptions;
 use steerage_device::{af_packet, af_xdp, output};
+use steerage_doctor::NoInterface;
 use steerage_netlink::Rtnetlink;
 use steerage_router::Forwarding;
 use steerage_router::kernel::{RouteUpdater, RouterInterface};
@@ -170,7 +171,7 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
 fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, Error> {
     let interface = |device: &ForwardDevice| {
         let name = device.interface.clone();
-        let index = if_nametoindex(name.as_str()).map_err(|_| Error::NoInterface(name.clone()))?;
+        let index = if_nametoindex(name.as_str()).map_err(|_| NoInterface(name.clone()))?;
         Ok(RouterInterface { name, index, ethernet: device.ethernet })
     };
     devices.iter().map(interface).collect()

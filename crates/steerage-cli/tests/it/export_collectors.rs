@@ -18,7 +18,7 @@ use crate::export::directory;
 use crate::program::{Ends, report};
 
 /// A timeout that exceeds the start and the end of any collector.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The captures of these tests. The captures have fragments, ICMP, TCP, IPv6, tunnels, and tags.
 const CAPTURES: [&str; 7] = [
@@ -32,7 +32,7 @@ const CAPTURES: [&str; 7] = [
 ];
 
 /// The packets and octets that a source sent. The key consists of addresses, ports and protocol.
-type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
+pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
 /// Reads the IP flows of a CSV, each direction separately. ICMP has no ports here, since collectors
 /// show the ICMP type in place of the ports.
@@ -166,26 +166,13 @@ fn nfacctd_counts_what_the_csv_counts() {
     for name in ["afs.pcap", "vxlan.pcap"] {
         let Some(capture) = tshark::capture(name) else { return };
         let (directory, port) = (directory(&format!("nfacctd-{name}")), free_port());
-        let [csv, config, printed] = ["flows.csv", "nfacctd.conf", "printed.csv"].map(|name| directory.join(name));
-        fs::write(
-            &config,
-            format!(
-                "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {port}\nplugins: print[a]\n\
-                 aggregate[a]: src_host, dst_host, src_port, dst_port, proto\nprint_output[a]: csv\n\
-                 print_output_file[a]: {}\nprint_refresh_time[a]: 1\nprint_output_file_append[a]: true\n\
-                 nfacctd_time_new: true\n",
-                printed.display()
-            ),
-        )
-        .unwrap();
-        let mut nfacctd = Command::new("nfacctd");
-        nfacctd.arg("-f").arg(&config);
+        let [csv, printed] = ["flows.csv", "printed.csv"].map(|name| directory.join(name));
+        let mut nfacctd = nfacctd(&directory, port, &printed);
         let to = format!("ipfix://127.0.0.1:{port}?biflow=no");
         let args = ["meter", capture.to_str().unwrap(), "--virtual-cpus", "2"];
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
-        // The printing process of nfacctd says when it is ready.
         let log = directory.join("log");
-        let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, "cache entries", &args) else { return };
+        let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, NFACCTD_IS_READY, &args) else { return };
         // At its end, nfacctd gives its records to a process that prints them. Records that it has
         // only just read are left out.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
@@ -201,8 +188,30 @@ fn nfacctd_counts_what_the_csv_counts() {
     }
 }
 
+/// The printing process of nfacctd says when it is ready.
+pub(crate) const NFACCTD_IS_READY: &str = "cache entries";
+
+/// An nfacctd with a default receive buffer, which prints its records to a file each second.
+pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
+    let config = directory.join("nfacctd.conf");
+    fs::write(
+        &config,
+        format!(
+            "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {port}\nplugins: print[a]\n\
+             aggregate[a]: src_host, dst_host, src_port, dst_port, proto\nprint_output[a]: csv\n\
+             print_output_file[a]: {}\nprint_refresh_time[a]: 1\nprint_output_file_append[a]: true\n\
+             nfacctd_time_new: true\n",
+            printed.display()
+        ),
+    )
+    .unwrap();
+    let mut nfacctd = Command::new("nfacctd");
+    nfacctd.arg("-f").arg(&config);
+    nfacctd
+}
+
 /// The records that nfacctd has printed so far.
-fn printed_so_far(csv: &Path) -> Directions {
+pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let mut found = Directions::new();
     let text = fs::read_to_string(csv).unwrap_or_default();
     for line in text.lines().filter(|line| !line.starts_with("SRC_IP")) {

@@ -4,17 +4,18 @@
 use std::io::IoSliceMut;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use serde_json::Value;
 
-use crate::export::{directory, output};
-use crate::export_collectors::{collect, end, free_port};
+use crate::export::directory;
+use crate::export_collectors::{NFACCTD_IS_READY, PATIENCE, collect, end, free_port, nfacctd, printed_so_far};
 use crate::program::{Started, report, run};
 
 /// The default rate of docs/meter.md, in records per second.
@@ -118,36 +119,70 @@ fn tcp_is_recommended_for_a_file() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran.err
     };
+    let with_options =
+        |to: &str| run(&["meter", "synthetic:packets=10", "--export", &format!("{to}?domain=7&biflow=no")]);
+    let err = span("127.0.0.1:0", with_options).1.err;
+    assert!(err.contains("?domain=7&biflow=no', which loses no flow while the collector runs"), "{err}");
     let err = advice("synthetic:packets=1000,flows=10", &[]);
     assert_eq!(err.lines().filter(|line| line.contains("use ipfix+tcp://127.0.0.1:")).count(), 1, "{err}");
     assert_eq!(advice("synthetic:packets=1000,flows=10", &["-q"]), "");
     assert!(!advice("synthetic:packets=1000,flows=10,rate=100000", &[]).contains("tcp"));
 }
 
-/// nfcapd's receive buffer may still overflow on a machine that does not run nfcapd for a fifth of
-/// a second, so the flows are exported several times at most.
+/// A collector's receive buffer may still overflow on a machine that does not run the collector for
+/// a fifth of a second, so the flows are exported several times at most.
 const ATTEMPTS_MAX: usize = 3;
 
-#[test]
-fn nfcapd_stores_all_flows_of_a_capture() {
+/// Exports many flows until the collector stores all of them. `store` gets a directory, the
+/// collector's port and arguments for the export, and returns how many flows the collector stored
+/// and how many were sent, or `None` if the collector is absent.
+fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for attempt in 0..ATTEMPTS_MAX {
-        let (directory, port) = (directory(&format!("nfcapd-paced-{attempt}")), free_port());
-        let collected = directory.join("collected");
-        std::fs::create_dir(&collected).unwrap();
-        let mut nfcapd = Command::new("nfcapd");
-        nfcapd.args(["-b", "127.0.0.1", "-p", &port.to_string(), "-t", "3600", "-w"]).arg(&collected);
-        let to = format!("ipfix://127.0.0.1:{port}");
+        let (directory, port) = (directory(&format!("{name}-paced-{attempt}")), free_port());
+        let to = format!("ipfix://127.0.0.1:{port}{options}");
         let args = ["meter", "synthetic:packets=20000,flows=20000", "--virtual-cpus", "2", "--export", &to];
-        let log = directory.join("log");
-        let Some((mut nfcapd, report)) = collect(&mut nfcapd, port, &log, "Startup nfcapd", &args) else { return };
-        end(&mut nfcapd, Signal::SIGTERM);
-        let shown = Command::new("nfdump").args(["-q", "-N", "-o", "fmt:%sa", "-R"]).arg(&collected).output().unwrap();
-        let stored = String::from_utf8(shown.stdout).unwrap().lines().count();
-        found.push((stored as u64, output(&report, &to)["written"].as_u64().unwrap()));
-        if found.last().is_some_and(|(stored, written)| stored == written) {
+        let Some((stored, sent)) = store(&directory, port, &args) else { return };
+        assert!(sent > 10_000, "{sent}");
+        found.push((stored, sent));
+        if stored == sent {
             return;
         }
     }
     panic!("stored, and sent: {found:?}");
+}
+
+fn sent(report: &Value) -> u64 {
+    report["app"]["flows"]["outputs"][0]["written"].as_u64().unwrap()
+}
+
+#[test]
+fn nfcapd_stores_all_flows_of_a_capture() {
+    all_arrive("nfcapd", "", |directory, port, args| {
+        let collected = directory.join("collected");
+        std::fs::create_dir(&collected).unwrap();
+        let mut nfcapd = Command::new("nfcapd");
+        nfcapd.args(["-b", "127.0.0.1", "-p", &port.to_string(), "-t", "3600", "-w"]).arg(&collected);
+        let (mut nfcapd, report) = collect(&mut nfcapd, port, &directory.join("log"), "Startup nfcapd", args)?;
+        end(&mut nfcapd, Signal::SIGTERM);
+        let shown = Command::new("nfdump").args(["-q", "-N", "-o", "fmt:%sa", "-R"]).arg(&collected).output().unwrap();
+        Some((String::from_utf8(shown.stdout).unwrap().lines().count() as u64, sent(&report)))
+    });
+}
+
+#[test]
+fn nfacctd_stores_all_flows_of_a_capture() {
+    all_arrive("nfacctd", "?biflow=no", |directory, port, args| {
+        let printed = directory.join("printed.csv");
+        let mut nfacctd = nfacctd(directory, port, &printed);
+        let (mut nfacctd, report) = collect(&mut nfacctd, port, &directory.join("log"), NFACCTD_IS_READY, args)?;
+        let stored = || printed_so_far(&printed).len() as u64;
+        // nfacctd prints once a second.
+        let start = Instant::now();
+        while stored() < sent(&report) && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(50));
+        }
+        end(&mut nfacctd, Signal::SIGINT);
+        Some((stored(), sent(&report)))
+    });
 }

@@ -7,8 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::unistd::Pid;
 use steerage_fixtures::namespaces::{Namespaces, address, ping, tcp_transfer};
 use steerage_fixtures::{HANG, skip};
 
@@ -151,6 +152,102 @@ fn the_rules_last_as_long_as_the_run() {
     started.stop_at_rest();
 }
 
+/// A rule cannot come after the table local and before the table main if these are in the wrong
+/// order. The error has no command that would not help.
+#[test]
+fn tables_in_the_wrong_order_are_refused() {
+    let Some(net) = linked() else { return };
+    for changes in
+        [&["add pref 0 lookup main"][..], &["del pref 0 lookup main", "add pref 40000 lookup local", "del pref 0"]]
+    {
+        changes.iter().for_each(|change| net.must(ROUTER, &format!("-6 rule {change}")));
+        let before = rules(&net);
+        let args = ["forward", "r0", "r1", "--socket", "none", "--seconds", "0.2"];
+        let ran = Ran::of(net.within(ROUTER, || command(&args).output()).unwrap());
+        assert_eq!((ran.code, rules(&net)), (Some(1), before), "{ran:?}");
+        assert!(error(&ran).contains("the table local") && !error(&ran).contains("rule add"), "{ran:?}");
+    }
+}
+
+/// A rule that was left behind after the rule for the table main has no effect, so the next run
+/// replaces it.
+#[test]
+fn a_rule_without_effect_is_replaced() {
+    let Some(net) = linked() else { return };
+    let before = rules(&net);
+    net.must(ROUTER, "-6 rule add pref 32767 iif r0 blackhole protocol 115");
+    let started = start(&net, &[]);
+    assert_eq!(rules(&net).matches("iif r0 blackhole").count(), 1, "{}", rules(&net));
+    assert!(rules(&net).contains("32765:\tfrom all iif r0 blackhole"), "{}", rules(&net));
+    started.stop_at_rest();
+    assert_eq!(rules(&net), before);
+}
+
+/// A run does not adopt the rule of another run, which would remove the rule at its end. The second
+/// run needs a rule by the user, which stays.
+#[test]
+fn a_second_run_has_no_rule_of_the_first() {
+    let Some(net) = linked() else { return };
+    let started = start(&net, &[]);
+    let before = rules(&net);
+    let second = || {
+        let run = || command(&["forward", "r0", "tun:t0", "--socket", "none", "--seconds", "0.2"]).output().unwrap();
+        Ran::of(net.within(ROUTER, run))
+    };
+    let ran = second();
+    assert_eq!((ran.code, rules(&net)), (Some(1), before), "{ran:?}");
+    assert!(error(&ran).contains("another run forwards what comes by r0"), "{ran:?}");
+    commands(&ran).iter().for_each(|command| net.must(ROUTER, command));
+    let ran = second();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    started.stop_at_rest();
+    assert!(rules(&net).contains("iif r0 blackhole") && !rules(&net).contains("iif r1 blackhole"), "{}", rules(&net));
+}
+
+/// A rule that the process of the rules did not remove is named at the end.
+#[test]
+fn what_is_not_removed_is_named() {
+    let Some(net) = linked() else { return };
+    let started = start(&net, &[]);
+    net.must(ROUTER, "-6 rule del iif r1 pref 32765 blackhole");
+    started.signal(Signal::SIGINT);
+    let ran = started.end();
+    let named = "steerage: cannot remove the rule iif r1 pref 32765 blackhole: ";
+    assert!(ran.code == Some(0) && ran.err.contains(named), "{ran:?}");
+
+    let started = start(&net, &[]);
+    let children = format!("/proc/{0}/task/{0}/children", started.id());
+    let child: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+    started.signal(Signal::SIGINT);
+    let ran = started.end();
+    assert!(ran.code == Some(0) && ran.err.contains("ended early"), "{ran:?}");
+    for name in ["r0", "r1"] {
+        let rule = format!("rule del iif {name} pref 32765 blackhole");
+        assert!(ran.err.contains(&rule), "{ran:?}");
+        net.must(ROUTER, &format!("-6 {rule}"));
+    }
+}
+
+/// The process of the rules says with `-v` which capability it keeps.
+#[test]
+fn the_log_names_the_kept_capability() {
+    let Some(net) = linked() else { return };
+    let ran = Ran::of(net.within(ROUTER, || command(&["-v", "silence-kernel", "r0"]).output()).unwrap());
+    assert!(ran.code == Some(0) && ran.err.contains("kept=CapabilitySet(NET_ADMIN)"), "{ran:?}");
+}
+
+/// The line of the error, after notes about the interfaces.
+fn error(ran: &Ran) -> &str {
+    ran.err.lines().last().unwrap_or_default()
+}
+
+/// The arguments of the commands for `ip` that an error advises.
+fn commands(ran: &Ran) -> Vec<String> {
+    let (_, commands) = error(ran).split_once("as root, ").unwrap_or_else(|| panic!("{ran:?}"));
+    commands.split("; ").map(|command| command.strip_prefix("ip ").unwrap().to_owned()).collect()
+}
+
 /// Without `CAP_NET_ADMIN` the run is refused, unless the user has made the rules, or the
 /// interfaces have no IPv6.
 #[test]
@@ -168,14 +265,24 @@ fn without_the_capability_the_rules_must_be_there() {
         Err(error) => return skip(&format!("no setpriv (util-linux): {error}")),
     };
     assert_eq!(output.code, Some(1), "{output:?}");
-    for name in ["r0", "r1"] {
-        let rule = format!("rule add iif {name} pref 32765 blackhole");
-        assert!(output.err.contains(&format!("ip -6 {rule}")), "{output:?}");
-        net.must(ROUTER, &format!("-6 {rule}"));
-    }
+    assert_eq!(commands(&output), ["r0", "r1"].map(|name| format!("-6 rule add iif {name} pref 32765 blackhole")));
+    commands(&output).iter().for_each(|command| net.must(ROUTER, command));
     let by_user = rules(&net);
     let output = Ran::of(run().unwrap());
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
+
+    // The rules must also come before the user's own rule for the table main, as one of them does.
+    net.must(ROUTER, "-6 rule add pref 900 lookup main");
+    net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
+    let output = Ran::of(run().unwrap());
+    assert_eq!((output.code, commands(&output)), (Some(1), vec!["-6 rule add iif r0 pref 899 blackhole".to_owned()]));
+    commands(&output).iter().for_each(|command| net.must(ROUTER, command));
+    let output = Ran::of(run().unwrap());
+    assert_eq!(output.code, Some(0), "{output:?}");
+    for rule in ["pref 900 lookup main", "iif r1 pref 850 blackhole", "iif r0 pref 899 blackhole"] {
+        net.must(ROUTER, &format!("-6 rule del {rule}"));
+    }
+
     for name in ["r0", "r1"] {
         net.must(ROUTER, &format!("-6 rule del iif {name} pref 32765 blackhole"));
         let off = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");

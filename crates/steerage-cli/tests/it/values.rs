@@ -3,11 +3,14 @@
 //! of the same kinds.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use steerage::flow::wire::FrameBuilder;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::skip;
 use steerage_fixtures::tshark;
 
 use crate::program::run;
@@ -119,4 +122,16 @@ fn vxlan_on_a_chosen_port() {
     }
     assert_eq!(run(&["meter", capture, "--vxlan-port", "1,2,3,4,5"]).code, Some(2));
     assert_eq!(run(&["meter", capture, "--vxlan-port", "0"]).code, Some(2));
+}
+
+/// The comparison of captures with tshark notices programs that fail.
+#[test]
+fn the_comparison_notices_failures() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python.arg(root.join("tests/it/values_test.py")).arg(root.join("../../.ci/values"));
+    match python.output() {
+        Ok(ran) => assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr)),
+        Err(error) => skip(&format!("no python3: {error}")),
+    }
 }

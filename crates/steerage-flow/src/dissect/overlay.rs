@@ -4,7 +4,7 @@
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
-use crate::wire::{be16, be32, ethernet, ethertype, ipv4, ppp, protocol};
+use crate::wire::{be16, be32, ethernet, ethertype, ipv4, ppp};
 
 /// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::dissect::{Dissection, Layers, dissect, flow_key};
     use crate::link_type::LinkType;
-    use crate::wire::{FrameBuilder, port};
+    use crate::wire::{FrameBuilder, port, protocol};
 
     const FLOW: &str = "udp 10.1.1.1:1111 > 10.1.1.2:2222";
 

@@ -90,11 +90,25 @@ impl Collector {
         self
     }
 
-    /// Returns the address for TCP, if this address is for UDP. Over UDP, an exporter does not
-    /// learn which records arrived.
+    /// Returns the address for TCP with its options, if this address is for UDP. Over UDP, an
+    /// exporter does not learn which records arrived.
     pub fn over_tcp(&self) -> Option<String> {
-        let tcp = || Self { transport: Transport::Tcp, ..self.clone() };
-        (self.transport == Transport::Udp).then(|| tcp().to_string())
+        if self.transport == Transport::Tcp {
+            return None;
+        }
+        let mut options = Vec::new();
+        if self.refresh != REFRESH_DEFAULT {
+            options.push(format!("refresh={}", humantime::format_duration(self.refresh)).replace(' ', ""));
+        }
+        if self.domain != DOMAIN_DEFAULT {
+            options.push(format!("domain={}", self.domain));
+        }
+        if !self.biflows {
+            options.push("biflow=no".to_owned());
+        }
+        let tcp = Self { transport: Transport::Tcp, ..self.clone() };
+        let mark = if options.is_empty() { "" } else { "?" };
+        Some(format!("{tcp}{mark}{}", options.join("&")))
     }
 
     fn set(&mut self, option: &str) -> Result<(), ParseCollectorError> {
@@ -183,6 +197,26 @@ mod tests {
         assert_eq!((host.as_str(), port, mtu, biflows), ("::1", 99, 1280, false));
         assert_eq!((refresh, rate), (Duration::from_millis(500), "7".parse().ok()));
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
+    }
+
+    /// The options of UDP alone, and the rate, which UDP needs, are left out.
+    #[test]
+    fn the_address_for_tcp_has_the_same_options() {
+        let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();
+        assert_eq!(over_tcp("ipfix+tcp://a?domain=7"), None);
+        for (udp, tcp) in [
+            ("ipfix://a", "ipfix+tcp://a:4739"),
+            ("ipfix://[::1]:99?mtu=1280&rate=max", "ipfix+tcp://[::1]:99"),
+            (
+                "ipfix://a?biflow=no&domain=7&refresh=90s&rate=7&mtu=9000",
+                "ipfix+tcp://a:4739?refresh=1m30s&domain=7&biflow=no",
+            ),
+        ] {
+            let found = over_tcp(udp).unwrap();
+            assert_eq!(found, tcp);
+            let (udp, tcp) = (Collector::parse(udp).unwrap(), Collector::parse(&found).unwrap());
+            assert_eq!((tcp.refresh, tcp.domain, tcp.biflows), (udp.refresh, udp.domain, udp.biflows));
+        }
     }
 
     #[test]

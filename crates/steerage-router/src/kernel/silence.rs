@@ -8,8 +8,13 @@
 //! in silence: packets for this machine are found in the table local, and packets that this machine
 //! itself sends do not match the rule.
 
+use std::fs::File;
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
 /// Marks the rules of this module, so that a later run recognizes a rule that was left behind. No
@@ -21,65 +26,119 @@ const TABLE_LOCAL: u32 = 255;
 /// The priority of the kernel's own rule for the table main.
 const MAIN_PRIORITY: u32 = 32_766;
 
+/// How long to wait for an earlier run that has ended but still removes its rules.
+const HAND_OVER: Duration = Duration::from_secs(3);
+
 /// The rules by which the kernel leaves the packets of some interfaces to the router. They are
 /// removed when this value is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
     kernel: Rtnetlink,
     rules: Vec<Rule>,
+    /// Released after the rules are removed.
+    _locks: Vec<Flock<File>>,
 }
 
 impl SilentKernel {
-    /// Returns the rules that are missing for these interfaces. A rule that an earlier run left
-    /// behind counts as missing, so that it is removed in the end. A rule of the user does not.
+    /// Returns the rules that are missing for these interfaces. A rule of this module counts as
+    /// missing, because it is removed in the end. A rule of the user does not.
     ///
     /// # Errors
-    /// If the kernel does not list its rules, or reads the table main before the table local.
+    /// If the kernel does not list its rules, or if no rule can come after the table local and before
+    /// the table main.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
-        let there = Rtnetlink::open()?.rules()?;
-        let first = |table| {
-            let of_all = |rule: &&Rule| rule.interface.is_none() && rule.action == RuleTo::Table(table);
-            there.iter().filter(of_all).map(|rule| rule.priority).min()
-        };
-        let priority = first(TABLE_MAIN).unwrap_or(MAIN_PRIORITY).saturating_sub(1);
-        if first(TABLE_LOCAL).is_some_and(|local| local > priority) {
-            return Err(io::Error::other("the rule for the table local comes after the rule for the table main"));
-        }
-        let is_by_user = |rule: &Rule, name: &String| {
-            let is_it = rule.action == RuleTo::Blackhole && rule.interface.as_ref() == Some(name);
-            is_it && rule.priority <= priority && rule.protocol != PROTOCOL
-        };
-        let missing = interfaces.iter().filter(|name| !there.iter().any(|rule| is_by_user(rule, name)));
-        let rule = |name: &String| {
-            let left = there.iter().find(|rule| rule.interface.as_ref() == Some(name) && rule.protocol == PROTOCOL);
-            let new = Rule { priority, interface: Some(name.clone()), action: RuleTo::Blackhole, protocol: PROTOCOL };
-            left.cloned().unwrap_or(new)
-        };
-        Ok(missing.map(rule).collect())
+        missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
 
     /// Adds the [missing](Self::missing) rules of these interfaces. Needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses a rule.
+    /// If the kernel refuses a rule, or if another process keeps the rule of an interface.
     pub fn begin(interfaces: &[String]) -> io::Result<Self> {
-        let mut silent = Self { kernel: Rtnetlink::open()?, rules: Vec::new() };
-        for rule in Self::missing(interfaces)? {
-            match silent.kernel.add_rule(&rule) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => silent.rules.push(rule),
+        let locks = interfaces.iter().map(|name| lock(name)).collect::<io::Result<_>>()?;
+        let mut silent = Self { kernel: Rtnetlink::open()?, rules: Vec::new(), _locks: locks };
+        let there = silent.kernel.rules()?;
+        for rule in missing_of(interfaces, &there)? {
+            if !there.contains(&rule) {
+                silent.kernel.add_rule(&rule)?;
+            }
+            silent.rules.push(rule.clone());
+            // The process that added such a rule no longer has the lock.
+            let is_left = |other: &&Rule| {
+                (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
+            };
+            for left in there.iter().filter(is_left) {
+                silent.kernel.delete_rule(left)?;
             }
         }
         Ok(silent)
+    }
+
+    /// Removes the rules.
+    ///
+    /// # Errors
+    /// If a rule cannot be removed. The other rules are removed nevertheless.
+    pub fn end(mut self) -> io::Result<()> {
+        self.remove()
+    }
+
+    fn remove(&mut self) -> io::Result<()> {
+        let mut failed = Vec::new();
+        for rule in self.rules.drain(..) {
+            if let Err(error) = self.kernel.delete_rule(&rule) {
+                failed.push(format!("cannot remove the rule {rule}: {error}"));
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(io::Error::other(failed.join("; "))) }
     }
 }
 
 impl Drop for SilentKernel {
     fn drop(&mut self) {
-        for rule in &self.rules {
-            if let Err(error) = self.kernel.delete_rule(rule) {
-                tracing::warn!("cannot remove the rule {rule:?}: {error}");
-            }
+        if let Err(error) = self.remove() {
+            tracing::warn!("{error}");
         }
+    }
+}
+
+fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
+    let first = |table| {
+        let of_all = |rule: &&Rule| rule.interface.is_none() && rule.action == RuleTo::Table(table);
+        there.iter().filter(of_all).map(|rule| rule.priority).min()
+    };
+    let before_main = first(TABLE_MAIN).unwrap_or(MAIN_PRIORITY).checked_sub(1);
+    // Among rules of one priority, the kernel follows the newest last.
+    let Some(priority) = before_main.filter(|priority| first(TABLE_LOCAL).is_none_or(|local| local <= *priority))
+    else {
+        return Err(io::Error::other("the rule for the table local does not come before the rule for the table main"));
+    };
+    let is_by_user = |rule: &Rule, name: &String| {
+        let is_it = rule.action == RuleTo::Blackhole && rule.interface.as_ref() == Some(name);
+        is_it && rule.priority <= priority && rule.protocol != PROTOCOL
+    };
+    let missing = interfaces.iter().filter(|name| !there.iter().any(|rule| is_by_user(rule, name)));
+    let rule =
+        |name: &String| Rule { priority, interface: Some(name.clone()), action: RuleTo::Blackhole, protocol: PROTOCOL };
+    Ok(missing.map(rule).collect())
+}
+
+/// Takes the lock of an interface. Each network namespace has this file of its own, and only a
+/// process with `CAP_NET_ADMIN` can open the file. The kernel releases the lock if the process is
+/// killed.
+fn lock(interface: &str) -> io::Result<Flock<File>> {
+    let path = format!("/proc/sys/net/ipv6/conf/{interface}/stable_secret");
+    let mut file = File::open(&path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    let start = Instant::now();
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EAGAIN)) if start.elapsed() < HAND_OVER => file,
+            Err((_, Errno::EAGAIN)) => {
+                let text = format!("another run forwards what comes by {interface}");
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+            }
+            Err((_, error)) => return Err(error.into()),
+        };
+        thread::sleep(Duration::from_millis(10));
     }
 }

@@ -13,18 +13,23 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use nix::sys::signal::SigSet;
 use steerage_guard::capabilities::{Needed, drop_except};
 use steerage_guard::program;
+use steerage_netlink::Rule;
 use steerage_router::kernel::SilentKernel;
 
 use crate::args::SilenceKernelArgs;
 use crate::error::Error;
+use crate::terminal::printable;
 
+/// The lines of the process.
 const READY: &str = "ready";
+const REMOVED: &str = "removed";
 
 /// A running process that removes the rules when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Silence {
+    rules: Vec<Rule>,
     ends: Option<ChildStdin>,
-    ended: BufReader<ChildStdout>,
+    lines: BufReader<ChildStdout>,
 }
 
 impl Silence {
@@ -35,49 +40,76 @@ impl Silence {
         if interfaces.is_empty() {
             return Ok(None);
         }
-        let missing = SilentKernel::missing(&interfaces).map_err(|error| refused(&interfaces, &error.to_string()))?;
+        let missing = SilentKernel::missing(&interfaces).map_err(|error| no_rules(&interfaces, &error))?;
         if missing.is_empty() {
             return Ok(None);
         }
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("steerage-silence").arg("silence-kernel").args(&interfaces);
+        command.arg0("steerage-silence").arg("silence-kernel");
+        command.args(missing.iter().filter_map(|rule| rule.interface.as_ref()));
         // In a process group of its own, the process does not receive the signal of Ctrl-C.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let mut child = program::start(&mut command)
             .map_err(|error| Error::System { operation: "start a process that adds rules", error })?;
         let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else { return Ok(None) };
-        let mut silence = Self { ends: Some(ends), ended: BufReader::new(says) };
-        let mut line = String::new();
-        // If nothing can be read, the line stays empty, which counts as a process that is not ready.
-        let _ = silence.ended.read_line(&mut line);
-        match line.trim_end() {
-            READY => Ok(Some(silence)),
-            reason => Err(refused(&interfaces, reason)),
+        let mut lines = BufReader::new(says);
+        match next_line(&mut lines).as_str() {
+            READY => Ok(Some(Self { rules: missing, ends: Some(ends), lines })),
+            "" => Err(refused(&missing, "the process that adds rules ended early")),
+            reason => Err(refused(&missing, reason)),
         }
     }
 }
 
 impl Drop for Silence {
     /// Waits until the rules are removed. The sandbox does not allow waiting for the process, so
-    /// this waits for the end of its output.
+    /// this waits for its last line.
     fn drop(&mut self) {
         self.ends = None;
-        let _ = self.ended.read_to_end(&mut Vec::new());
+        let warning = match next_line(&mut self.lines).as_str() {
+            REMOVED => return,
+            "" => {
+                let commands = commands("del", &self.rules);
+                format!("the process that removes rules ended early, so rules may be left behind: as root, {commands}")
+            }
+            error => format!("{error}; `ip -6 rule` lists the rules"),
+        };
+        // A failed write means that standard error is closed.
+        let _ = writeln!(io::stderr(), "steerage: {}", printable(&warning));
     }
+}
+
+/// The next line of the process. The line is empty if the process has ended.
+fn next_line(lines: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    // If nothing can be read, the line stays empty.
+    let _ = lines.read_line(&mut line);
+    line.trim_end().to_owned()
 }
 
 fn has_ipv6(interface: &str) -> bool {
     fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")).is_ok_and(|text| text.trim() == "0")
 }
 
-fn refused(interfaces: &[String], reason: &str) -> Error {
-    let commands: Vec<String> =
-        interfaces.iter().map(|name| format!("ip -6 rule add iif {name} pref 32765 blackhole")).collect();
+fn no_rules(interfaces: &[String], error: &io::Error) -> Error {
+    let names = interfaces.join(", ");
+    Error::Forward(format!(
+        "cannot keep the kernel from answering the IPv6 packets of {names}: {error}: see `ip -6 rule`, or switch IPv6 \
+         off: sysctl -w net/ipv6/conf/{}/disable_ipv6=1",
+        interfaces[0]
+    ))
+}
+
+fn refused(missing: &[Rule], reason: &str) -> Error {
     Error::Forward(format!(
         "the kernel answers IPv6 packets for which it has no route, and the rule against it was refused ({reason}): \
          as root, {}",
-        commands.join("; ")
+        commands("add", missing)
     ))
+}
+
+fn commands(verb: &str, rules: &[Rule]) -> String {
+    rules.iter().map(|rule| format!("ip -6 rule {verb} {rule}")).collect::<Vec<_>>().join("; ")
 }
 
 /// The process itself: adds the rules, waits for the end of standard input, and removes the rules.
@@ -86,12 +118,15 @@ pub(crate) fn run(args: &SilenceKernelArgs) -> Result<(), Error> {
     // process afterwards.
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })?;
     let _kept = drop_except(&Needed::default().network_administration())?;
-    let begun = SilentKernel::begin(&args.interfaces);
-    let line = begun.as_ref().map_or_else(ToString::to_string, |_| READY.to_owned());
     // If a write fails, `forward` has ended, and so does standard input.
-    let _ = writeln!(io::stdout(), "{line}");
-    if begun.is_ok() {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
+    let say = |line: &str| drop(writeln!(io::stdout(), "{line}"));
+    match SilentKernel::begin(&args.interfaces) {
+        Ok(silent) => {
+            say(READY);
+            let _ = io::stdin().read_to_end(&mut Vec::new());
+            say(&silent.end().map_or_else(|error| error.to_string(), |()| REMOVED.to_owned()));
+        }
+        Err(error) => say(&error.to_string()),
     }
     Ok(())
 }

@@ -65,7 +65,9 @@ impl Outputs {
     /// Opens the sockets. Call `open` before privileges are dropped, and before other threads
     /// start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
-        let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).collect();
+        // A shell reads `?` and `&` of the options.
+        let quoted = |address: String| if address.contains('?') { format!("'{address}'") } else { address };
+        let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).map(quoted).collect();
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
         Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(EndingError::flows)?, over_tcp })
     }
@@ -83,7 +85,9 @@ impl OpenOutputs {
     /// For a source that can wait: recommends TCP, which can wait too.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
-        Some(format!("UDP does not report which flows arrive. For a file, use {over_tcp}, which loses no flows"))
+        Some(format!(
+            "UDP does not report which flows arrive. For a file, use {over_tcp}, which loses no flow while the collector runs"
+        ))
     }
 
     /// Starts a thread for each output. A thread that fails stops the run.

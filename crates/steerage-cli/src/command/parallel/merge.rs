@@ -100,6 +100,10 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
+                // A job that was read just now may have begun such a line.
+                if !may_read(&self.open[at], holder) {
+                    continue;
+                }
                 let Err(stopped) = self.read(at, &mut holder) else { continue };
                 if result.is_ok() {
                     result = Err(stopped);
@@ -114,7 +118,7 @@ impl<'a> Merge<'a> {
     }
 
     fn ready(&self, holder: Option<usize>) -> Vec<usize> {
-        let may = |open: &&Open| open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job);
+        let may = |open: &&Open| may_read(open, holder);
         let mut fds: Vec<_> =
             self.open.iter().filter(may).map(|open| PollFd::new(open.source.pipe.as_fd(), PollFlags::POLLIN)).collect();
         if poll(&mut fds, PollTimeout::NONE).is_err() {
@@ -168,4 +172,9 @@ impl<'a> Merge<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether this pipe may be read while a job, the holder, writes a line in pieces.
+fn may_read(open: &Open, holder: Option<usize>) -> bool {
+    open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

@@ -7,9 +7,9 @@
 //! both cases all fragments of a datagram reach the same CPU in order. The table stores keys and
 //! not CPUs, so that fragments follow when their bucket moves to another CPU.
 //!
-//! Each receive queue has a table, which only the queue's owner uses. The flow meter finds the flows of
-//! fragments with a table of the same type. Frames that the fast path can
-//! read never reach the table.
+//! Each receive queue has a table, which only the queue's owner uses. The flow meter finds the flows
+//! of fragments with a table of the same type. Frames that the fast path can read never reach the
+//! table.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -89,8 +89,8 @@ impl<V: Copy> Datagrams<V> {
         let own = if is_first { own } else { alone };
         let set = &mut self.sets[hash as usize % FRAGMENT_SETS];
         let Some(known) = set.iter_mut().flatten().find(|known| known.name == fragment.datagram) else {
-            return match set.iter_mut().find(|place| place.is_none_or(|known| known.free || known.is_old(now))) {
-                Some(place) => place.insert(Datagram::begin(fragment, own, now)).value,
+            return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
+                Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
                     // Every fragment computes this value from its own headers, without the table.
                     self.counts.full += 1;
@@ -122,8 +122,8 @@ impl<V: Copy> Datagrams<V> {
     /// become another datagram.
     pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
         let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
-        if let Some(place) = set.iter_mut().find(|place| place.is_none_or(|known| known.free)) {
-            *place = Some(datagram);
+        if let Some(entry) = entry_for_another(set, datagram.since, |known| known.free) {
+            *entry = Some(datagram);
         }
     }
 
@@ -131,6 +131,17 @@ impl<V: Copy> Datagrams<V> {
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
+}
+
+/// Returns an empty entry of the set, or else the oldest entry that may be replaced. A complete
+/// datagram therefore stays as long as possible, for fragments that arrive twice.
+fn entry_for_another<V: Copy>(
+    set: &mut [Option<Datagram<V>>],
+    now: u64,
+    may_go: impl Fn(&Datagram<V>) -> bool,
+) -> Option<&mut Option<Datagram<V>>> {
+    let free = set.iter_mut().filter(|entry| entry.as_ref().is_none_or(&may_go));
+    free.max_by_key(|entry| entry.map_or(u64::MAX, |known| now.abs_diff(known.since)))
 }
 
 /// Counts datagrams that a queue's table could not keep.
@@ -255,6 +266,36 @@ mod tests {
         for _ in 0..2 {
             let offsets = [(0, true), (0, true), (8, false), (8, false), (8, false)];
             assert_eq!(offsets.map(|(offset, more)| at(offset, more)), [FLOW; 5]);
+        }
+    }
+
+    /// A complete datagram keeps its entry until the set needs it, and the oldest datagram goes first.
+    #[test]
+    fn complete_datagrams_stay_while_there_is_room() {
+        let (mut table, mut other) = (Datagrams::<u32>::default(), Datagrams::<u32>::default());
+        let whole = |table: &mut Datagrams<u32>, id: u32| {
+            let now = u64::from(id);
+            table.follow(&fragment(id, 0, true), 0, id, 1000 + id, now);
+            table.follow(&fragment(id, 8, false), 0, 0, 1000 + id, now);
+        };
+        let again = |table: &mut Datagrams<u32>, id: u32| table.follow(&fragment(id, 8, false), 0, 0, 1000 + id, 100);
+        let ids = 1..=FRAGMENT_WAYS as u32;
+        ids.clone().for_each(|id| whole(&mut table, id));
+        assert!(ids.clone().all(|id| again(&mut table, id) == id));
+        whole(&mut table, 50);
+        assert!(ids.clone().skip(1).all(|id| again(&mut table, id) == id) && again(&mut table, 50) == 50);
+        assert_eq!(again(&mut table, 1), 1001);
+        // Datagrams that arrive from another table find empty entries, too.
+        whole(&mut other, 60);
+        for datagram in other.depart(|_| true) {
+            table.arrive(datagram, |_| 1);
+        }
+        whole(&mut other, 61);
+        for datagram in other.depart(|_| true) {
+            table.arrive(datagram, |_| 1);
+        }
+        for id in [60, 61] {
+            assert_eq!(table.follow(&fragment(id, 8, false), 1, 0, 1000 + id, 100), id);
         }
     }
 

@@ -53,8 +53,7 @@ use crate::flow_key::FlowKey;
 /// The most frames that [`PlainFrames`] hashes together: one for each bit of a word.
 pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
-/// Pairs of a source port and a destination port, in network byte order. Either port alone may
-/// identify a tunnel.
+/// Ports that identify a tunnel, in network byte order: first source ports, then destination ports.
 pub(crate) type PortLanes = [[u8; 2]; 16];
 
 /// The hash of a flow: 32 bits. With a keyed hasher, all bits are equally well distributed.

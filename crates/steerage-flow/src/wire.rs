@@ -3,7 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`ethertype`], [`protocol`], [`port`], [`gre`], [`ppp`] | assigned numbers, one module for each registry |
+//! | [`ethertype`], [`protocol`], [`port`], [`gre`], [`ppp`], [`next_protocol`] | assigned numbers, one module for each registry |
 //! | [`ethernet`], [`vlan`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`], [`icmp6`] | lengths, offsets, flags and types of headers |
 //! | [`be16`], [`be32`], [`be64`], [`be128`], [`put`] | read and write numbers in network byte order |
 //! | [`checksum`] | the Internet checksum, and its update when a word changes |
@@ -24,4 +24,6 @@ mod numbers;
 
 pub use bytes::{be16, be32, be64, be128, put};
 pub use frame::{FrameBuilder, IpHeader};
-pub use numbers::{ethernet, ethertype, gre, icmp, icmp6, ipv4, ipv6, port, ppp, protocol, sctp, tcp, udp, vlan};
+pub use numbers::{
+    ethernet, ethertype, gre, icmp, icmp6, ipv4, ipv6, next_protocol, port, ppp, protocol, sctp, tcp, udp, vlan,
+};

@@ -89,7 +89,7 @@ use key::{Key, Seeds};
 use largest::Largest;
 use names::{DepartedNames, Names};
 use table::{Departed, Table};
-use timeouts::{Clock, Timeouts, nanos};
+use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
 /// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
@@ -172,6 +172,7 @@ pub struct Metering {
     options: MeterOptions,
     seeds: Seeds,
     limit: Arc<FlowLimit>,
+    first_time: FirstTime,
     published: AllPublished,
     exporter: Option<Exporter>,
 }
@@ -200,7 +201,8 @@ impl Metering {
         let flows_max = options.flows_max.clamp(1, FLOWS_MAX);
         exporter.iter().for_each(|exporter| exporter.tell_sample(options.sample));
         let (seeds, limit) = (Seeds::by_chance(), FlowLimit::new(flows_max));
-        Self { options, seeds, limit, published: AllPublished::default(), exporter }
+        let (first_time, published) = (FirstTime::new(), AllPublished::default());
+        Self { options, seeds, limit, first_time, published, exporter }
     }
 
     /// The counts of current and past flows. After the run, `so_far` returns the last counts that
@@ -230,7 +232,7 @@ impl Metering {
             sample_max: u32::MAX / self.options.sample.max(1),
             seeds: self.seeds,
             timeouts,
-            clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive),
+            clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive, self.first_time.clone()),
             table: Table::new(timeouts, &self.limit),
             datagrams: FlowsOfDatagrams::new(self.seeds),
             names: Names::new(self.options.names),
@@ -328,37 +330,34 @@ impl Meter {
     }
 
     /// Reads packets of any kind at these positions. Returns true if the last packet of the batch
-    /// has a timestamp.
+    /// or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
-        // A packet without a time takes the time of the packet before it, or of the first packet with
-        // a time.
-        let mut latest = batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
-        let mut timed = true;
+        // The time of the packet before, which a packet without a timestamp takes.
+        let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
+        let mut latest = self.clock.packet_time(first);
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
-            timed = true;
             if !which.contains(nth) {
                 latest = Some(seen.time);
                 continue;
             }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
+            latest = time.map(WallTime::as_nanos).or(latest);
+            let time = self.clock.of_packet(latest, path);
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
                 // The fragments of the inner datagram come first, as in steering.
                 for fragment in found.fragments.iter().rev().flatten() {
-                    let now = time.map_or(self.clock.now(), WallTime::as_nanos);
-                    seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
+                    seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                 }
             }
             self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
-            timed = time.is_some();
-            latest = time.map(WallTime::as_nanos).or(latest);
-            seen.time = self.clock.of_packet(latest, path);
+            seen.time = time;
             seen.bytes = wire_len as u32;
             self.handled_bytes += total_len as u64;
         }
-        timed
+        latest.is_some()
     }
 
     /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,

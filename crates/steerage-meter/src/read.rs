@@ -128,7 +128,7 @@ fn transport(
     match protocol {
         protocol::TCP => {
             let header: &[u8; tcp::BYTES] = packet.get(at..)?.first_chunk()?;
-            *segment = self::segment(header, stated.saturating_sub(at as u32));
+            *segment = self::segment(header.first_chunk()?, stated.saturating_sub(at as u32));
             Some(be16(header, 12) & tcp::FLAGS)
         }
         protocol::UDP if layers == Layers::Outer || !flow::is_tunnel(from, to) => {
@@ -139,8 +139,10 @@ fn transport(
     }
 }
 
+/// Reads a segment. `header` ends with the window, so that headers that the capture has cut after
+/// the window are read too.
 #[inline(always)]
-fn segment(header: &[u8; tcp::BYTES], bytes: u32) -> Segment {
+fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
         is_there: true,
         sequence: be32(header, 4),
@@ -150,12 +152,12 @@ fn segment(header: &[u8; tcp::BYTES], bytes: u32) -> Segment {
     }
 }
 
-/// The TCP segment in any frame. `None` for a fragment or a quoted packet, whose header has too
-/// little information.
+/// The TCP segment in any frame. `None` for a fragment, for a quoted packet, and for a header that
+/// the capture has cut before the end of the window.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
-    let header: &[u8; tcp::BYTES] = frame.get(at as usize..)?.first_chunk()?;
+    let header = frame.get(at as usize..)?.first_chunk()?;
     Some(segment(header, (ip.offset + ip_bytes).saturating_sub(at)))
 }
 
@@ -310,6 +312,25 @@ mod tests {
             if let (Some(plain), slow) = both(frame.get(14..).unwrap_or_default(), LinkType::RAW, layers) {
                 prop_assert_eq!(plain, slow);
             }
+        }
+    }
+
+    /// Each field of a cut TCP header that is there is read.
+    #[test]
+    fn a_cut_header_has_its_numbers() {
+        let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);
+        let frame = segment.flags(tcp::ACK).window(9).frame(b"data");
+        let read = |bytes: usize| {
+            let frame = &frame[..ethernet::BYTES + ipv4::BYTES + bytes];
+            let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
+            let seen = dissected(frame, 58, &found);
+            (seen.segment, seen.tcp_flags)
+        };
+        let whole = Segment { is_there: true, sequence: 7, acknowledged: 8, window: 9, bytes: 4 };
+        for bytes in 4..=24 {
+            let segment = if bytes < 16 { Segment::default() } else { whole };
+            let flags = if bytes < 14 { 0 } else { tcp::ACK };
+            assert_eq!(read(bytes), (segment, flags), "{bytes}");
         }
     }
 

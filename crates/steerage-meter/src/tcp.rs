@@ -19,8 +19,8 @@ const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Whether the packet has a TCP header. Fragments and truncated headers count as packets
-    /// without a TCP header.
+    /// Whether the packet has a TCP header. Fragments, and headers that the capture has cut before
+    /// the end of the window, count as packets without a TCP header.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -36,7 +36,8 @@ pub(super) struct TcpState {
     /// The sequence number after the highest received one. 0 before the first segment.
     next: [u32; 2],
     /// The initial sequence number: the SYN's, or the number before the first segment's, or before
-    /// the first acknowledgement number of the other side. 0 if unknown.
+    /// the first acknowledgement number of the other side. Any number is valid. `INITIALS` and `next`
+    /// say whether the number is known.
     initial: [u32; 2],
     /// The last acknowledgement number. 0 if the last segment had none.
     acknowledged: [u32; 2],
@@ -71,6 +72,8 @@ mod bit {
     pub(super) const PROBES: u8 = 64;
     /// In the bits of the first endpoint: the handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
+    /// In the bits of the second endpoint: the initial numbers of both sides are known.
+    pub(super) const INITIALS: u8 = 128;
 }
 
 /// Whether `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
@@ -87,7 +90,7 @@ impl TcpState {
         let next = self.next[side];
         let known = next != 0;
         let takes_numbers = bytes > 0 || flags & (SYN | FIN) != 0;
-        if !known || self.initial[other] == 0 {
+        if self.bits[1] & bit::INITIALS == 0 {
             self.note_initial(side, segment, flags);
         }
         let is_probe = known && bytes == 1 && sequence == next && self.next[other] != 0 && self.window[other] == 0;
@@ -128,16 +131,23 @@ impl TcpState {
     /// Whether a SYN with this sequence number opens another connection. A SYN that repeats the
     /// side's initial number belongs to this connection, also after its close.
     pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
-        self.initial[side] != 0 && self.initial[side] != sequence
+        self.knows_initial(side) && self.initial[side] != sequence
+    }
+
+    fn knows_initial(&self, side: usize) -> bool {
+        self.bits[1] & bit::INITIALS != 0 || self.next[side] != 0
     }
 
     fn note_initial(&mut self, side: usize, segment: &Segment, flags: u16) {
-        let own = segment.sequence.wrapping_sub(u32::from(flags & SYN == 0));
-        let of_other = if flags & ACK != 0 { segment.acknowledged.wrapping_sub(1) } else { 0 };
-        for (side, number) in [(side, own), (1 - side, of_other)] {
-            if self.initial[side] == 0 {
-                self.initial[side] = number;
-            }
+        let (other, has_ack) = (1 - side, flags & ACK != 0);
+        if !self.knows_initial(side) {
+            self.initial[side] = segment.sequence.wrapping_sub(u32::from(flags & SYN == 0));
+        }
+        if has_ack && !self.knows_initial(other) {
+            self.initial[other] = segment.acknowledged.wrapping_sub(1);
+        }
+        if has_ack || self.knows_initial(other) {
+            self.bits[1] |= bit::INITIALS;
         }
     }
 
@@ -222,7 +232,7 @@ impl TcpState {
 
     /// This state without its counts, for the next record of the same connection.
     pub(super) fn restarted(&self) -> Self {
-        let bits = self.bits.map(|bits| bits & !(bit::CLOSES | bit::COMPLETE));
+        let bits = [self.bits[0] & !(bit::CLOSES | bit::COMPLETE), self.bits[1] & !bit::CLOSES];
         let (none, no_windows) = ([0; 2], [0; 2]);
         Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
@@ -387,6 +397,25 @@ mod tests {
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));
+    }
+
+    /// An initial number of 0 is a number, which hand-made captures often have.
+    #[test]
+    fn an_initial_number_may_be_zero() {
+        let syn = (0, 0, SYN, 0, 0, 0);
+        let opened = [syn, (10, 1, SYN | ACK, 0, 1, 0), (20, 0, ACK, 1, 1, 0)];
+        for count in 1..=opened.len() {
+            let state = state(&opened[..count]).restarted();
+            assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
+            assert_eq!(state.is_left_by(1, 7), count > 1);
+        }
+        // The other side's acknowledgement says the number before the side's first segment.
+        let late = state(&opened[1..2]);
+        assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
+        // A SYN says nothing about the other side. The next number may be 0 as well.
+        assert!(!state(&[syn]).is_left_by(1, 0) && !state(&[syn]).is_left_by(1, 7));
+        let wraps = state(&[(0, 0, SYN, u32::MAX, 0, 0), (10, 1, SYN | ACK, 5, 0, 0)]);
+        assert!(!wraps.is_left_by(0, u32::MAX) && wraps.is_left_by(0, 0));
     }
 
     #[test]

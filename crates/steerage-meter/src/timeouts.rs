@@ -1,5 +1,7 @@
 //! The timeouts of flows, and the packet clock.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use steerage::Timestamp;
@@ -33,17 +35,42 @@ impl Timeouts {
     }
 }
 
+/// The time of the first packet with a timestamp on any CPU. Packets without a timestamp on a CPU
+/// that has not had such a packet take this time.
+#[derive(Clone, Debug)]
+pub(super) struct FirstTime(Arc<AtomicU64>);
+
+impl FirstTime {
+    const UNKNOWN: u64 = u64::MAX;
+
+    pub(super) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(Self::UNKNOWN)))
+    }
+
+    fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|time| *time != Self::UNKNOWN)
+    }
+
+    // The time is the only shared value, so its order with other values does not matter.
+    fn set(&self, time: u64) {
+        let _ = self.0.compare_exchange(Self::UNKNOWN, time, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet's time is its device timestamp. The time of a packet without a device timestamp is the
-/// time of the path's clock. Between packets, the packet clock advances with the path's clock.
+/// A packet's time is its timestamp, or else the time of the packet before it. If no packet has a
+/// timestamp, a packet's time is the time of the path's clock. Between packets, the packet clock
+/// advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall time at which the path's clock began.
     epoch: u64,
     now: u64,
     noted: Timestamp,
-    timed: bool,
+    /// The time of the last packet, if that packet or an earlier one had a timestamp.
+    packet_time: Option<u64>,
+    first_time: FirstTime,
     began: bool,
     /// The furthest that a packet's time may go back. A packet with an earlier time belongs to
     /// another recording.
@@ -51,29 +78,34 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new(epoch: u64, back_max: u64) -> Self {
-        Self { epoch, now: epoch, noted: Timestamp::ZERO, timed: false, began: false, back_max }
+    pub(super) fn new(epoch: u64, back_max: u64, first_time: FirstTime) -> Self {
+        Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
+    }
+
+    /// The time for a packet without a timestamp before any other packet of a batch. `first` is the
+    /// first timestamp in the batch. `None` if no packet has had a timestamp.
+    pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        self.packet_time.or_else(first).or_else(|| self.first_time.get())
     }
 
     #[inline(always)]
-    pub(super) fn of_packet(&self, time: Option<u64>, path: Timestamp) -> u64 {
-        match time {
-            Some(time) => time,
-            // Other packets have timestamps, so the time of the last packet with a timestamp is the
-            // best estimate.
-            None if self.timed => self.now,
-            None => self.epoch + path.as_nanos(),
-        }
+    pub(super) fn of_packet(&self, latest: Option<u64>, path: Timestamp) -> u64 {
+        latest.unwrap_or_else(|| self.epoch + path.as_nanos())
     }
 
+    /// Follows the time of the last packet of a batch. `timed` means that this packet or an earlier
+    /// packet had a timestamp.
     #[inline]
     pub(super) fn note(&mut self, time: u64, timed: bool, path: Timestamp) {
-        let first = timed && !self.timed;
+        let first = timed && self.packet_time.is_none();
         if time >= self.now || self.now - time > self.back_max || first {
             self.now = time;
             self.noted = path;
         }
-        self.timed |= timed;
+        if first {
+            self.first_time.set(time);
+        }
+        self.packet_time = if timed { Some(time) } else { self.packet_time };
         self.began = true;
     }
 
@@ -102,29 +134,47 @@ mod tests {
         Timestamp::from_nanos(seconds * S)
     }
 
+    fn clock() -> Clock {
+        Clock::new(1000 * S, 60 * S, FirstTime::new())
+    }
+
     #[test]
     fn without_times_it_is_the_path_clock() {
-        let mut clock = Clock::new(1000 * S, 60 * S);
-        assert_eq!(clock.of_packet(None, at(3)), 1003 * S);
+        let mut clock = clock();
+        assert_eq!((clock.packet_time(|| None), clock.of_packet(None, at(3))), (None, 1003 * S));
         clock.note(1003 * S, false, at(3));
         clock.advance(at(5));
-        assert_eq!(clock.now(), 1005 * S);
+        assert_eq!((clock.now(), clock.packet_time(|| None)), (1005 * S, None));
     }
 
     #[test]
     fn with_times_it_is_the_recording() {
-        let mut clock = Clock::new(1000 * S, 60 * S);
+        let mut clock = clock();
         // The packets were recorded before the run. The first time sets the clock, although it is
         // earlier than the clock.
+        assert_eq!(clock.packet_time(|| Some(990 * S)), Some(990 * S));
         clock.note(990 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
-        assert_eq!((clock.of_packet(Some(7), at(9)), clock.of_packet(None, at(9))), (7, 990 * S));
         clock.note(989 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
+        // Packets without a time belong to the packet before them, not to the next one.
+        assert_eq!(clock.packet_time(|| Some(7)), Some(989 * S));
         // The next capture file was recorded a day earlier.
         clock.note(100 * S, true, at(2));
         assert_eq!(clock.now(), 100 * S);
         clock.advance(at(4));
         assert_eq!(clock.now(), 102 * S);
+    }
+
+    #[test]
+    fn the_time_of_another_cpu_is_better_than_none() {
+        let (mut one, first_time) = (clock(), FirstTime::new());
+        let mut others = [(); 2].map(|()| Clock::new(1000 * S, 60 * S, first_time.clone()));
+        others[0].note(990 * S, true, at(1));
+        others[0].note(991 * S, true, at(1));
+        assert_eq!(others[1].packet_time(|| None), Some(990 * S));
+        assert_eq!(others[1].packet_time(|| Some(5)), Some(5));
+        one.note(1001 * S, false, at(1));
+        assert_eq!(one.packet_time(|| None), None);
     }
 }

@@ -4,12 +4,10 @@ use super::dissection::{End, HeaderKind};
 use super::walk::{Stations, Step, Walk};
 use crate::limits::{MPLS_LABELS_MAX, VLAN_TAGS_MAX};
 use crate::link_type::LinkType;
-use crate::wire::{be16, be32, ethernet, ethertype, ppp, vlan};
+use crate::wire::{be16, be32, checksum, ethernet, ethertype, ipv4, ipv6, ppp, vlan};
 
 /// LLC and SNAP headers before an EtherType, with organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-/// Address and control of PPP in HDLC framing (RFC 1662).
-const PPP_IN_HDLC: [u8; 2] = [0xff, 3];
 /// The address families in BSD loopback headers. IPv4 has one number. IPv6 has a different number
 /// on each kind of BSD (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
@@ -25,6 +23,9 @@ const MACSEC_CHANGED: u8 = 0x08 | 0x04;
 /// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC
 /// 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
+/// The most bytes after an IPv6 packet that its frame has: the checksum of the frame, or padding of
+/// a packet without payload.
+const TRAILER_MAX: usize = 4;
 
 impl Walk<'_> {
     /// The first step of the walk for a frame of this link type.
@@ -124,7 +125,8 @@ impl Walk<'_> {
 
     /// RFC 3032: a list of labels, whose last label is marked. MPLS does not state the type of its
     /// payload, so the first four bits of an IP header identify IP, and a header that looks like
-    /// Ethernet's identifies a pseudowire.
+    /// Ethernet's identifies a pseudowire. Many Ethernet addresses begin with the four bits of IP. If
+    /// both are possible, only an IP header with a right checksum or length is IP.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -143,11 +145,29 @@ impl Walk<'_> {
         if label & 0x100 == 0 {
             return Err(End::TooDeep);
         }
-        match self.peek::<1>() {
-            None => Err(End::Truncated),
-            Some([byte]) if byte >> 4 == 4 && number != MPLS_EXPLICIT_NULL[1] => Ok(Step::Ipv4),
-            Some([byte]) if byte >> 4 == 6 && number != MPLS_EXPLICIT_NULL[0] => Ok(Step::Ipv6),
-            Some(_) => self.pseudowire(),
+        let [byte] = self.peek::<1>().ok_or(End::Truncated)?;
+        let [null4, null6] = MPLS_EXPLICIT_NULL;
+        let may_be_ip = || !self.is_ethernet(self.offset()) || self.ip_fits();
+        match byte >> 4 {
+            4 if number == null4 || number != null6 && may_be_ip() => Ok(Step::Ipv4),
+            6 if number == null6 || number != null4 && may_be_ip() => Ok(Step::Ipv6),
+            _ => self.pseudowire(),
+        }
+    }
+
+    /// Whether the checksum of the IPv4 header here, or the length in the IPv6 header, is right.
+    fn ip_fits(&self) -> bool {
+        let rest = self.rest();
+        match rest.first_chunk::<{ ipv4::BYTES }>() {
+            Some(header) if header[0] >> 4 == 4 => {
+                let header = rest.get(..usize::from(header[0] & 0x0f) * 4).unwrap_or_default();
+                header.len() >= ipv4::BYTES && checksum::finish(checksum::sum(header, 0)) == 0
+            }
+            Some(header) => {
+                let bytes = ipv6::BYTES + usize::from(be16(header, 4));
+                (bytes..=bytes + TRAILER_MAX).contains(&rest.len())
+            }
+            None => false,
         }
     }
 
@@ -165,8 +185,8 @@ impl Walk<'_> {
     /// protocol has two bytes, or one byte if that byte is odd.
     pub(super) fn ppp(&mut self) -> Result<Step, End> {
         let start = self.offset();
-        if self.peek() == Some(&PPP_IN_HDLC) {
-            self.skip(PPP_IN_HDLC.len());
+        if self.peek() == Some(&ppp::IN_HDLC) {
+            self.skip(ppp::IN_HDLC.len());
         }
         let number = match (self.peek::<1>(), self.peek::<2>()) {
             (Some([odd]), _) if odd & 1 != 0 => {

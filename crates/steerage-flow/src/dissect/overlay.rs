@@ -4,7 +4,7 @@
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
-use crate::wire::{be16, be32, ethernet, ethertype, ipv4, ppp};
+use crate::wire::{be16, be32, ethernet, ethertype, ipv4, next_protocol, ppp};
 
 /// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
@@ -13,6 +13,8 @@ const VXLAN_VALID: u8 = 0x08;
 const TYPED: u8 = 0x04;
 /// The flag of LISP that says that the instance identifier is valid (RFC 9300, 5.3).
 const LISP_INSTANCE: u8 = 0x08;
+/// The bits of LISP that say by which key the payload is encrypted, or 0 (RFC 9300, 5.3).
+const LISP_KEY: u8 = 0x03;
 /// The version of NSH, in the upper two bits, and the bits of the length in words (RFC 8300, 2.2).
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
@@ -34,8 +36,6 @@ mod l2tp {
 /// The lengths of a cookie and of the sublayer header after it, together (RFC 3931, 4.1 and 4.6).
 /// The two ends agree on both by their control channel.
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
-/// The beginning of PPP in HDLC framing.
-const PPP_IN_HDLC: [u8; 2] = [0xff, 3];
 /// The upper four bits of a pseudowire's control word (RFC 4385, 3).
 const CONTROL_WORD: u8 = 0;
 const CONTROL_WORD_BYTES: usize = 4;
@@ -77,6 +77,9 @@ impl Walk<'_> {
     /// 9305 adds the payload's type.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
+        if header[0] & LISP_KEY != 0 {
+            return Err(End::Encrypted);
+        }
         self.enter(HeaderKind::Lisp, (header[0] & LISP_INSTANCE != 0).then_some(be32(header, 4) >> 8));
         if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
     }
@@ -151,7 +154,7 @@ impl Walk<'_> {
                 return Ok(Step::Ethernet);
             }
             let is_ppp = |start: &[u8; 4]| {
-                start[..2] == PPP_IN_HDLC && matches!(be16(start, 2), ppp::IPV4 | ppp::IPV6 | ppp::MPLS)
+                start[..2] == ppp::IN_HDLC && matches!(be16(start, 2), ppp::IPV4 | ppp::IPV6 | ppp::MPLS)
             };
             if self.peek_at::<4>(at).is_some_and(is_ppp) {
                 self.skip(cookie);
@@ -182,7 +185,7 @@ impl Walk<'_> {
 
     /// Whether the bytes at this offset look like an Ethernet frame: the sender's address is not a
     /// group's, and a known EtherType and the first byte of such a payload follow.
-    fn is_ethernet(&self, at: usize) -> bool {
+    pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];
         let is_station = header[ethernet::ADDRESS_BYTES] & 1 == 0;
@@ -200,11 +203,11 @@ impl Walk<'_> {
 /// The step for a payload type of VXLAN-GPE, NSH and LISP, which share their numbers for these.
 fn of_next_protocol(number: u8) -> Result<Step, End> {
     match number {
-        1 => Ok(Step::Ipv4),
-        2 => Ok(Step::Ipv6),
-        3 => Ok(Step::Ethernet),
-        4 => Ok(Step::EtherType(ethertype::NSH)),
-        5 => Ok(Step::Mpls),
+        next_protocol::IPV4 => Ok(Step::Ipv4),
+        next_protocol::IPV6 => Ok(Step::Ipv6),
+        next_protocol::ETHERNET => Ok(Step::Ethernet),
+        next_protocol::NSH => Ok(Step::EtherType(ethertype::NSH)),
+        next_protocol::MPLS => Ok(Step::Mpls),
         _ => Err(End::UnknownPayload),
     }
 }
@@ -310,6 +313,11 @@ mod tests {
         assert_inside(&in_udp((50_000, port::LISP), &lisp(0xc8, 0), &packet), HeaderKind::Lisp, Some(42));
         assert_inside(&in_udp((50_000, port::LISP), &lisp(0x40, 0), &packet), HeaderKind::Lisp, None);
         assert_inside(&in_udp((50_000, port::LISP), &lisp(0x04, 3), &frame), HeaderKind::Lisp, None);
+        for key in 1..=3 {
+            let found = in_udp((50_000, port::LISP), &lisp(0xc8 | key, 0), &packet);
+            let outer = "udp 192.0.2.1:50000 > 192.0.2.2:4341";
+            assert_eq!((found.end, found.key.to_string().as_str()), (End::Encrypted, outer));
+        }
         let gue = |header: &[u8], payload: &[u8]| in_udp((50_000, port::GUE), header, payload);
         assert_inside(&gue(&[0, protocol::IPV4, 0, 0], &packet), HeaderKind::Gue, None);
         assert_inside(&gue(&[2, protocol::ETHERNET, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], &frame), HeaderKind::Gue, None);
@@ -337,5 +345,33 @@ mod tests {
         assert!(found.headers().any(|header| header.kind == HeaderKind::ControlWord));
         let other = below(&labels, &[0; 60]);
         assert_eq!((other.end, other.is_flow), (End::UnknownPayload, false));
+    }
+
+    /// Ethernet addresses may begin with the version of IP, and IP addresses may look like an
+    /// EtherType.
+    #[test]
+    fn ethernet_or_ip_below_mpls() {
+        let below = |payload: &[u8]| {
+            read(&[&inner()[..12], &ethertype::MPLS.to_be_bytes(), &[0, 1, 0x11, 64], payload].concat())
+        };
+        for first in (0x40..=0x4f).chain(0x60..=0x6f) {
+            for last in [0, 1, 0x14, 0xff] {
+                let mut frame = inner();
+                frame[..6].copy_from_slice(&[first, 1, 2, 3, 0, last]);
+                assert_inside(&below(&frame), HeaderKind::Mpls, Some(17));
+            }
+        }
+        // Sources whose bytes are the EtherTypes of VLAN tags, ARP, MPLS and IPv4.
+        for source in [[129, 0, 1, 1], [8, 6, 1, 1], [136, 71, 1, 1], [8, 0, 0x45, 1]] {
+            let frame = FrameBuilder::tcp((source, 1), ([10, 1, 1, 2], 2)).frame(b"data");
+            let [a, b, c, d] = source;
+            assert_eq!(below(&frame[ethernet::BYTES..]).key.to_string(), format!("tcp {a}.{b}.{c}.{d}:1 > 10.1.1.2:2"));
+        }
+        let source = [0x2001, 0xdb8, 0x8100, 0, 0, 0, 0, 1];
+        let frame = FrameBuilder::tcp((source, 1), ([0x2001, 0, 0, 0, 0, 0, 0, 2], 2)).frame(b"data");
+        for trailer in [0, 4] {
+            let packet = [&frame[ethernet::BYTES..], &[0; 4][..trailer]].concat();
+            assert_eq!(below(&packet).key.to_string(), "tcp [2001:db8:8100::1]:1 > [2001::2]:2");
+        }
     }
 }

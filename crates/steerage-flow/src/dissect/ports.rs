@@ -43,12 +43,16 @@ pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
 /// Reads UDP packets to these ports as VXLAN, in addition to ports 4789 and 8472, in the whole
-/// process. Call this function before frames are read. At most
-/// [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used, and port 0 is ignored.
+/// process, whatever the source port is. Replaces the ports of an earlier call. Call this function
+/// before frames are read. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are
+/// used, and port 0 is ignored.
 pub fn set_vxlan_ports(ports: &[u16]) {
-    for (place, port) in CHOSEN.iter().zip(ports) {
-        place.store(*port, Ordering::Relaxed);
-        if *port != 0 {
+    // The unused entries come last, because `are_chosen` reads only the first entry.
+    let mut used = ports.iter().copied().filter(|port| *port != 0);
+    for chosen in &CHOSEN {
+        let port = used.next().unwrap_or(0);
+        chosen.store(port, Ordering::Relaxed);
+        if port != 0 {
             UPPER_BYTES[usize::from(port >> 8)].store(true, Ordering::Relaxed);
         }
     }
@@ -64,10 +68,10 @@ pub(crate) fn are_chosen() -> bool {
 #[inline(always)]
 pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     match (from, to) {
+        _ if to != 0 && CHOSEN.iter().any(|port| port.load(Ordering::Relaxed) == to) => Some(VXLAN),
         (_, VXLAN_LINUX) => Some(VXLAN),
         (_, GTP_U | GRE | VXLAN | GENEVE | MPLS | TZSP | VXLAN_GPE | LISP | GUE | TEREDO | CAPWAP | L2TP) => Some(to),
         (TEREDO | CAPWAP | L2TP, _) => Some(from),
-        _ if to != 0 && CHOSEN.iter().any(|port| port.load(Ordering::Relaxed) == to) => Some(VXLAN),
         _ => None,
     }
 }

@@ -208,6 +208,11 @@ impl<'a> Walk<'a> {
         self.peek_at(self.at)
     }
 
+    /// Returns the bytes from the offset to the end of the frame.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.frame.get(self.at..).unwrap_or_default()
+    }
+
     pub(super) fn peek_at<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
         self.frame.get(at..)?.first_chunk()
     }

@@ -128,8 +128,8 @@ pub mod protocol {
     }
 }
 
-/// UDP ports of tunnels (from IANA, except for TZSP and the older port of VXLAN), and the ports of the services echo and
-/// discard.
+/// UDP ports of tunnels (from IANA, except for TZSP and the older port of VXLAN), and the ports of
+/// the services echo and discard.
 pub mod port {
     /// RFC 862.
     pub const ECHO: u16 = 7;
@@ -176,8 +176,24 @@ pub mod gre {
     pub const WCCP: u16 = 0x883e;
 }
 
-/// PPP protocol numbers (IANA).
+/// The payload types that NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305) share.
+pub mod next_protocol {
+    /// IPv4.
+    pub const IPV4: u8 = 1;
+    /// IPv6.
+    pub const IPV6: u8 = 2;
+    /// Ethernet.
+    pub const ETHERNET: u8 = 3;
+    /// Network service header.
+    pub const NSH: u8 = 4;
+    /// MPLS.
+    pub const MPLS: u8 = 5;
+}
+
+/// PPP protocol numbers (IANA), and PPP's framing.
 pub mod ppp {
+    /// Address and control, the first bytes of PPP in HDLC framing (RFC 1662).
+    pub const IN_HDLC: [u8; 2] = [0xff, 3];
     /// RFC 1332.
     pub const IPV4: u16 = 0x0021;
     /// RFC 5072.

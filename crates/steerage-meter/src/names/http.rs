@@ -8,7 +8,7 @@ const METHOD_MAX: usize = 17;
 /// The end of a request line without the minor version.
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// The method that asks for a tunnel, whose first bytes may be a message of their own.
+/// The method that asks for a tunnel, in which another message follows.
 const TUNNEL: &[u8] = b"CONNECT ";
 
 /// Whether a stream with this beginning may be a request: capital letters, `_` and `-`, then a
@@ -22,6 +22,18 @@ pub(super) fn may_begin(stream: &[u8]) -> bool {
 /// Whether this request asks for a tunnel.
 pub(super) fn asks_for_tunnel(stream: &[u8]) -> bool {
     stream.starts_with(TUNNEL)
+}
+
+/// Returns the bytes after the headers of a request. `None` if the rest of the headers is missing.
+pub(super) fn after_headers(stream: &[u8]) -> Option<&[u8]> {
+    let mut rest = stream;
+    loop {
+        let (header, behind) = line(rest)?;
+        if header.is_empty() {
+            return Some(behind);
+        }
+        rest = behind;
+    }
 }
 
 /// Reads the beginning of a stream. Returns the host that the request names.

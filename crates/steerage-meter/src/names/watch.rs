@@ -130,11 +130,28 @@ impl Watch {
             self.settle(side);
             return Read::Whole(());
         }
-        let stream = match proxy::skip(stream) {
-            Some([]) if !stream.is_empty() => return Read::Part,
-            Some(rest) => rest,
-            None => return Read::Part,
+        let Some(message) = proxy::skip(stream) else { return Read::Part };
+        let message = if http::asks_for_tunnel(message) {
+            match http::read(message) {
+                Read::Whole(host) => self.note_host(host),
+                Read::Part => return Read::Part,
+                Read::Other => return Read::Other,
+            }
+            let Some(message) = http::after_headers(message) else { return Read::Part };
+            message
+        } else {
+            message
         };
+        if message.is_empty() && !stream.is_empty() {
+            // The next segment is read as if it began the stream.
+            self.begun[side] = None;
+            return Read::Whole(());
+        }
+        self.read_message(message)
+    }
+
+    /// Reads the first message of TLS or HTTP in a stream.
+    fn read_message(&mut self, stream: &[u8]) -> Read<()> {
         match tls::read(stream) {
             Read::Whole(greeting) => {
                 self.settle_both();
@@ -149,19 +166,18 @@ impl Watch {
         }
         match http::read(stream) {
             Read::Whole(host) => {
-                if host.is_some() && self.names.as_ref().is_none_or(|names| names.http_host.is_none()) {
-                    self.names_mut().http_host = host;
-                }
-                // What the client sends through the tunnel is read as if it began the stream.
-                if http::asks_for_tunnel(stream) {
-                    self.begun[side] = None;
-                } else {
-                    self.settle_both();
-                }
+                self.note_host(host);
+                self.settle_both();
                 Read::Whole(())
             }
             Read::Part => Read::Part,
             Read::Other => Read::Other,
+        }
+    }
+
+    fn note_host(&mut self, host: Option<Box<str>>) {
+        if host.is_some() && self.names.as_ref().is_none_or(|names| names.http_host.is_none()) {
+            self.names_mut().http_host = host;
         }
     }
 
@@ -217,8 +233,12 @@ mod tests {
     use super::*;
 
     fn segments<'a>(bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
+        segments_from(0, bytes, lengths)
+    }
+
+    fn segments_from<'a>(begin: usize, bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
         // The sequence numbers wrap around.
-        let (mut rest, mut sequence, mut all) = (bytes, u32::MAX - 100, Vec::new());
+        let (mut rest, mut sequence, mut all) = (bytes, (u32::MAX - 100).wrapping_add(begin as u32), Vec::new());
         let mut lengths = lengths.iter().cycle();
         while !rest.is_empty() {
             let (data, behind) = rest.split_at(rest.len().min(*lengths.next().unwrap()));
@@ -257,11 +277,30 @@ mod tests {
         let name = Some("www.example.org".into());
         let header = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n";
         assert_eq!(sni(segments(&[header, &hello[..]].concat(), &[50, 2000])), name);
-        let request = b"CONNECT www.example.org:443 HTTP/1.1\r\nHost: proxy\r\n\r\n";
-        let tunnel = [request, &hello[..]].concat();
-        let packets = segments(&tunnel, &[request.len(), 500]);
-        let names = read_stream(packets, false).0.unwrap();
-        assert_eq!((names.http_host.as_deref(), names.tls_sni.clone()), (Some("proxy"), name));
+        let alone = segments(header, &[50]).into_iter().chain(segments_from(header.len(), &hello, &[500]));
+        assert_eq!(sni(alone.collect()), name);
+    }
+
+    /// The request for a tunnel and the first message in the tunnel are divided into segments in any
+    /// way.
+    #[test]
+    fn a_message_follows_a_request_for_a_tunnel() {
+        let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);
+        let request = b"CONNECT www.example.org:443 HTTP/1.1\r\nHost: proxy\r\nUser-Agent: a\r\n\r\n";
+        let proxied = [b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n", &request[..]].concat();
+        let names = |stream: &[u8], lengths: &[usize]| {
+            let names = read_stream(segments(stream, lengths), false).0.unwrap_or_default();
+            (names.http_host.clone(), names.tls_sni.clone())
+        };
+        let expected = (Some("proxy".into()), Some("www.example.org".into()));
+        for begin in [&request[..], &proxied] {
+            let tunnel = [begin, &hello[..]].concat();
+            for cut in 1..=tunnel.len() {
+                assert_eq!(names(&tunnel, &[cut, tunnel.len()]), expected, "{cut}");
+            }
+        }
+        let refused = [&b"CONNECT a HTTP/2\r\n\r\n"[..], &hello].concat();
+        assert_eq!(names(&refused, &[2000]), (None, None));
     }
 
     #[test]

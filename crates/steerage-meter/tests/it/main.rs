@@ -1,4 +1,5 @@
-//! Tests that compare the meter with tshark.
+//! Tests of the meter with capture files, most of which compare it with tshark.
 
 mod meter_captures;
+mod packet_times;
 mod tcp_health;

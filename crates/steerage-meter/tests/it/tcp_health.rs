@@ -327,3 +327,36 @@ fn lawless_connections() {
     // another acknowledgement if a SYN is repeated.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
+
+/// The numbers of hand-made captures often begin at 0. The next connection of the same ports is
+/// another one, after a close and without it.
+#[test]
+fn initial_numbers_of_zero() {
+    let mut random = Rng::with_seed(7);
+    let mut frames = Vec::new();
+    for (client, closes) in [(20_000, true), (20_001, false)] {
+        let mut connection = Connection::begin(client, START * 1_000_000, &mut random);
+        for initial in [0, u32::MAX - 100_000, 0] {
+            connection.next = [initial; 2];
+            connection.open(&mut random);
+            for side in [0, 1, 0] {
+                connection.wait(50_000);
+                connection.segment(side, connection.next[side], ACK, 100, 1000);
+                connection.next[side] = connection.next[side].wrapping_add(100);
+            }
+            if closes {
+                connection.segment(1, connection.next[1], RST | ACK, 0, 0);
+            }
+            connection.wait(100_000);
+        }
+        frames.extend(connection.frames);
+    }
+    let file = pcap(frames.iter().map(|(time, frame)| ((time / 1_000_000) as u32, (time % 1_000_000) as u32, frame)));
+    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tcp-zero.pcap");
+    fs::write(&capture, file).unwrap();
+    let records = meter(&capture, endless(), 2).1;
+    let handshakes = records.iter().filter_map(|record| record.tcp_health()?.handshake_us);
+    assert_eq!((records.len(), handshakes.count()), (6, 6));
+    let Some((counts, _)) = of_tshark(&capture) else { return };
+    assert_eq!(of_records(&capture).0, counts);
+}

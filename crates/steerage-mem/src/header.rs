@@ -38,10 +38,7 @@ impl FrameHeader {
     /// nanoseconds each, and its captured and original length. The link type is
     /// [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
     #[inline(always)]
-    pub fn of_record(
-        (seconds, fraction, fraction_nanos): (u32, u32, u64),
-        (captured, original): (u32, u32),
-    ) -> Self {
+    pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
         Self {
             // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in
             // nanoseconds.

@@ -201,7 +201,8 @@ type Answer = fn(Timestamp) -> Polled;
 
 /// A CPU with a queue for each of these answers, which ends after a number of polls.
 fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
-    let queue = |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
+    let queue =
+        |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
     let input = Input::new("single", "test", queues.iter().map(queue).collect());
     let (mut parts, handle) = Builder::new().virtual_cpus(1).input(input).build(|_| Nothing).unwrap().split();
     let clock = Ticking::default();

@@ -176,21 +176,16 @@ impl Classic {
             if rest.len() < needs {
                 return Err(Stop::Short { needs });
             }
-            // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in
-            // nanoseconds.
-            let nanos = u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * self.nanos_a_fraction;
-            // Some writers set the original length to 0. No frame is shorter than its captured
-            // part, so the captured length is the lower bound.
-            let wire_len = original.max(captured);
-            let Some(len) = sieve.wanted(&rest[record_bytes..needs], self.link, wire_len)? else {
+            let time = (word(0), word(4), self.nanos_a_fraction);
+            let header = FrameHeader { link: self.link.0, ..FrameHeader::of_record(time, (captured, original)) };
+            let Some(len) = sieve.wanted(&rest[record_bytes..needs], self.link, header.wire_len)? else {
                 met.filtered += 1;
                 return Ok(Found::Other { bytes: needs });
             };
-            if nanos > until {
-                return Err(Stop::NotYet { nanos });
+            if header.nanos > until {
+                return Err(Stop::NotYet { nanos: header.nanos });
             }
-            met.packet_at(nanos);
-            let header = FrameHeader { nanos, wire_len, link: self.link.0, interface: 0 };
+            met.packet_at(header.nanos);
             let behind = captured as usize - len;
             Ok(Found::Packet { spot: Spot::new(record_bytes, len, header), behind })
         });

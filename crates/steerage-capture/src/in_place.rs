@@ -7,14 +7,11 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread;
-use std::time::Duration;
+use std::sync::mpsc::{self, Sender};
 
-use steerage::device::{Blocks, Claim, FileWindows, LeasedFile, Shown};
+use steerage::device::{Blocks, Claim, FileWindows, LeaseRequest, LeasedFile, Shown};
 use steerage_guard::capabilities;
 
-use super::opener::gone;
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
 /// The size of a window to a file, in bytes. Changing the window takes two system calls and costs
@@ -32,9 +29,6 @@ const STEP_BYTES: usize = 256 << 10;
 /// Pages have at most 64 KiB, and a mapping begins at a page.
 const ALIGNMENT: u64 = 64 << 10;
 
-/// The time between two checks whether other processes wait for files.
-const LOOK: Duration = Duration::from_millis(50);
-
 const _: () = assert!(WINDOW_BYTES >= 2 * (RECORD_BYTES_MAX + ALIGNMENT as usize), "a record fits after the start");
 const _: () = assert!(STEP_BYTES >= 2 * ALIGNMENT as usize, "a step reaches beyond the first record");
 
@@ -42,38 +36,14 @@ const _: () = assert!(STEP_BYTES >= 2 * ALIGNMENT as usize, "a step reaches beyo
 #[derive(Debug)]
 pub(super) struct Windows {
     windows: Arc<FileWindows>,
-    requests: Sender<Request>,
+    requests: Sender<LeaseRequest>,
 }
 
-type Request = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
-
 impl Windows {
-    /// Starts the thread. The thread has no capabilities.
+    /// Starts the thread, which has no capabilities.
     pub(super) fn new(windows: FileWindows) -> io::Result<Self> {
         let windows = Arc::new(windows);
-        let (requests, to_do) = mpsc::channel::<Request>();
-        let (started, outcome) = mpsc::channel();
-        let ours = Arc::clone(&windows);
-        thread::Builder::new().name("lease".to_owned()).spawn(move || {
-            if started.send(capabilities::drop_all().map_err(io::Error::other)).is_err() {
-                return;
-            }
-            let mut has_files = false;
-            loop {
-                let request = match has_files {
-                    true => to_do.recv_timeout(LOOK),
-                    false => to_do.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                };
-                match request {
-                    // If the queue was dropped, it receives no lease.
-                    Ok((file, to)) => drop(to.send(ours.lease(file))),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return,
-                }
-                has_files = ours.serve();
-            }
-        })?;
-        outcome.recv().unwrap_or_else(|_| Err(gone()))?;
+        let requests = windows.serve(|| capabilities::drop_all().map_err(io::Error::other))?;
         Ok(Self { windows, requests })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use steerage_flow::Affinity;
 use steerage_ledger::TxAccount;
 use steerage_mem::{Blocks, Fit, Page, Region};
-pub use steerage_mem::{FileWindows, LeasedFile, RecordForm, Shown};
+pub use steerage_mem::{FileWindows, LeaseRequest, LeasedFile, RecordForm, Shown, move_over};
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 

@@ -1,11 +1,11 @@
 //! The page pool: each receive queue has a local cache of pages on top of a shared pool.
 //!
-//! The local cache follows that of Amazon's ENA driver (LPC, a proposal of March 2021 for Linux 5.12): a
-//! queue recycles its own pages and does not need the shared allocator. ENA tries its pages in
-//! order and stops at the first page that is still in use. In steerage, pages return through the
-//! finished index of a ring or through the stack of kept pages, so no page waits for another page.
-//! All pages return: when an instance has ended and no packet is kept, the shared pool has every
-//! page again.
+//! The local cache follows that of Amazon's ENA driver (LPC, a proposal of March 2021 for Linux
+//! 5.12): a queue recycles its own pages and does not need the shared allocator. ENA tries its
+//! pages in order and stops at the first page that is still in use. In steerage, pages return
+//! through the finished index of a ring or through the stack of kept pages, so no page waits for
+//! another page. All pages return: when an instance has ended and no packet is kept, the shared
+//! pool has every page again.
 //!
 //! Three measures reduce the cost of pages, as benchmarks confirm:
 //!

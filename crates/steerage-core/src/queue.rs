@@ -3,10 +3,10 @@
 //! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device.
 //! [`steer`](OwnedQueue::steer) determines each frame's hash, bucket and CPU, and writes a slot of
 //! 16 bytes to the ring of that CPU. The frames for the polling CPU itself stay in the
-//! [lane](steerage_mem::ring::Lane), and are this CPU's next batch. [`publish`](OwnedQueue::publish) makes whole lists of slots
-//! visible to the other CPUs, with one store for each list. When these CPUs have finished the
-//! slots, [`reclaim`](OwnedQueue::reclaim) reads the same slots back, and the pages are in the
-//! queue's cache again.
+//! [lane](steerage_mem::ring::Lane), and are this CPU's next batch.
+//! [`publish`](OwnedQueue::publish) makes whole lists of slots visible to the other CPUs, with one
+//! store for each list. When these CPUs have finished the slots, [`reclaim`](OwnedQueue::reclaim)
+//! reads the same slots back, and the pages are in the queue's cache again.
 //!
 //! | file | content |
 //! |---|---|

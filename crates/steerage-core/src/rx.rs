@@ -105,11 +105,22 @@ pub enum Polled {
     /// There will be no more frames before this time.
     NotBefore(Timestamp),
     /// No more frames have arrived, and frames that arrive before this time may wait until then. A
-    /// CPU without other work sleeps until then, where it would keep polling for a while after
-    /// [`NotBefore`](Self::NotBefore). Interrupts of a card are *coalesced* in the same way.
+    /// CPU without other work sleeps until then if this holds for all its queues. After
+    /// [`NotBefore`](Self::NotBefore), it would keep polling for a while. Interrupts of a card are
+    /// *coalesced* in the same way.
     Coalesce(Timestamp),
     /// There will be no more frames.
     Ended,
+}
+
+impl Polled {
+    /// The time before which the queue need not be polled again, if the queue named a time.
+    pub(crate) fn due(self) -> Option<Timestamp> {
+        match self {
+            Self::NotBefore(due) | Self::Coalesce(due) => Some(due),
+            Self::More | Self::Drained | Self::Ended => None,
+        }
+    }
 }
 
 /// A device with its receive queues, as given to the builder.

@@ -117,7 +117,7 @@ pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The last round without work, and whether the frames of a queue may wait since then.
+    /// The last round without work, and whether the frames of all queues may wait since then.
     idle: (Timestamp, bool),
 }
 
@@ -133,7 +133,8 @@ impl Patience {
     /// Whether the CPU should poll again after a round without work at `now`.
     pub(crate) fn keeps_polling(&mut self, now: Timestamp, queues: &[OwnedQueue]) -> bool {
         let coalesces = |queue: &OwnedQueue| matches!(queue.state.polled, Polled::Coalesce(due) if due > now);
-        self.idle = (now, queues.iter().any(coalesces));
+        let mut open = queues.iter().filter(|queue| !queue.state.ended).peekable();
+        self.idle = (now, open.peek().is_some() && open.all(coalesces));
         now.since(*self.idle_since.get_or_insert(now)) < self.now && !self.idle.1
     }
 
@@ -143,16 +144,6 @@ impl Patience {
         // The length of a coalesced sleep does not show when packets come.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
-        }
-    }
-}
-
-impl Polled {
-    /// The time before which the queue need not be polled again, if the queue named a time.
-    pub(crate) fn due(self) -> Option<Timestamp> {
-        match self {
-            Self::NotBefore(due) | Self::Coalesce(due) => Some(due),
-            Self::More | Self::Drained | Self::Ended => None,
         }
     }
 }
@@ -178,9 +169,9 @@ pub(crate) fn queues_sleep_until(
                 return None;
             }
         } else {
-            match queue.state.polled {
-                Polled::NotBefore(due) | Polled::Coalesce(due) if due > now => sooner(due),
-                Polled::Drained if queue.device().is_some() => {
+            match queue.state.polled.due() {
+                Some(due) if due > now => sooner(due),
+                None if queue.state.polled == Polled::Drained && queue.device().is_some() => {
                     if queue.outbox.keeps_pages_from_others() {
                         sooner(now + DRAIN_LOOK);
                     }

@@ -172,21 +172,14 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
+    /// Packets of all batches that the CPU finished, also packets that an output finishes later.
+    pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
     pub kept: Counter,
     pub transmitted: Counter,
     pub dropped: DropCounters,
     pub reordered: Counter,
-}
-
-impl ConsumerLedger {
-    /// Returns the number of packets of the queue that the CPU has finished, from the ring and from
-    /// the lane.
-    pub fn finished(&self) -> u64 {
-        let delivered = [&self.consumed, &self.discarded, &self.kept, &self.transmitted].map(Counter::get);
-        delivered.iter().sum::<u64>() + self.dropped.read().total()
-    }
 }
 
 /// The counts of the packets that one CPU sends to one output.

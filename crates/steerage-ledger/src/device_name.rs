@@ -1,7 +1,7 @@
 //! [`DeviceName`]: the name of a device, which follows renames.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// The name of a device. Most names never change, but a network interface can be renamed while it
 /// is open. Clones share the name.
@@ -21,35 +21,49 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// assert_eq!(name.get(), "wan0");
 /// ```
 #[derive(Clone)]
-pub struct DeviceName(Arc<Mutex<Inner>>);
+pub struct DeviceName(Arc<Inner>);
 
 struct Inner {
-    last: String,
-    current: Option<Box<dyn FnMut() -> Option<String> + Send>>,
+    last: Mutex<String>,
+    current: Option<Mutex<Current>>,
 }
+
+type Current = Box<dyn FnMut() -> Option<String> + Send>;
 
 impl DeviceName {
     /// Makes a name that may change, and is `name` at first. Every call of [`get`](Self::get), from
     /// any thread, calls `current` for the current name. If `current` returns `None`, for example
-    /// because the device no longer exists, the last known name stays.
+    /// because the device no longer exists, or if a call of another thread has not returned, the
+    /// last known name stays.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Inner { last: name.into(), current: Some(Box::new(current)) })))
+        Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }
 
-    /// Returns the current name of the device.
+    fn of(last: String, current: Option<Mutex<Current>>) -> Self {
+        Self(Arc::new(Inner { last: Mutex::new(last), current }))
+    }
+
+    /// Returns the current name of the device. Does not wait while another thread requests the
+    /// name, because a packet CPU may call this function.
     pub fn get(&self) -> String {
         // A panic of another thread leaves the name intact.
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(now) = inner.current.as_mut().and_then(|current| current()) {
-            inner.last = now;
+        let current = match self.0.current.as_ref().map(Mutex::try_lock) {
+            Some(Ok(current)) => Some(current),
+            Some(Err(TryLockError::Poisoned(current))) => Some(current.into_inner()),
+            Some(Err(TryLockError::WouldBlock)) | None => None,
+        };
+        let now = current.and_then(|mut current| current());
+        let mut last = self.0.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = now {
+            *last = now;
         }
-        inner.last.clone()
+        last.clone()
     }
 }
 
 impl From<String> for DeviceName {
     fn from(name: String) -> Self {
-        Self(Arc::new(Mutex::new(Inner { last: name, current: None })))
+        Self::of(name, None)
     }
 }
 
@@ -73,6 +87,10 @@ impl fmt::Debug for DeviceName {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -85,5 +103,25 @@ mod tests {
         *now.lock().unwrap() = None;
         assert_eq!((name.get(), clone.get()), ("eth1".to_owned(), "eth1".to_owned()));
         assert_eq!(DeviceName::from("file").get(), "file");
+    }
+
+    #[test]
+    fn nobody_waits_for_the_request_of_another_thread() {
+        let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
+        let name = DeviceName::following("eth0", move || {
+            begun.send(()).unwrap();
+            let _ = ends.recv();
+            Some("wan0".to_owned())
+        });
+        let clone = name.clone();
+        let requests = thread::spawn(move || clone.get());
+        begins.recv().unwrap();
+        let ((to, got), clone) = (mpsc::channel(), name.clone());
+        thread::spawn(move || to.send(clone.get()));
+        // A call that waits for the other call would wait without end.
+        let got = got.recv_timeout(Duration::from_secs(60));
+        drop(end);
+        assert_eq!(got.as_deref(), Ok("eth0"));
+        assert_eq!(requests.join().unwrap(), "wan0");
     }
 }

@@ -45,7 +45,7 @@ use shares::Shares;
 pub use lease::LeasedFile;
 pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
-pub use windows::{FileWindows, Shown};
+pub use windows::{FileWindows, LeaseRequest, Shown};
 
 /// The right to access the bytes of the [`Blocks`] that were created together with the claim.
 /// Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the blocks

@@ -34,6 +34,23 @@ impl FrameHeader {
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
+    /// The header of a frame in a capture file: its time in seconds and a fraction of `fraction_nanos`
+    /// nanoseconds each, and its captured and original length. The link type is
+    /// [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
+    #[inline(always)]
+    pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
+        Self {
+            // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in
+            // nanoseconds.
+            nanos: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_nanos,
+            // Some writers set the original length to 0, and no frame is shorter than its captured
+            // part.
+            wire_len: original.max(captured),
+            link: Self::LINK_IN_SLOT,
+            interface: 0,
+        }
+    }
+
     /// The header of the frame after the last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {

@@ -76,7 +76,7 @@ mod sync;
 
 pub use admission::Admission;
 pub use bits::Bits;
-pub use blocks::{Blocks, Claim, FileWindows, Homecoming, LeasedFile, Shown, Spot, Tail};
+pub use blocks::{Blocks, Claim, FileWindows, Homecoming, LeaseRequest, LeasedFile, Shown, Spot, Tail};
 pub use chain::{SEGMENTS_MAX, Segments, SegmentsMut};
 pub use fit::Fit;
 pub use gather::Gather;
@@ -85,7 +85,7 @@ pub use huge::HugeVec;
 pub use in_flight::{InFlight, Reaper};
 pub use inbox::{Inbox, Turns};
 pub use kept::{Kept, KeptPages};
-pub use mapping::{Backing, RegionError};
+pub use mapping::{Backing, RegionError, move_over};
 pub use memory::Memory;
 #[cfg(not(loom))]
 pub use outbox::Outbox;

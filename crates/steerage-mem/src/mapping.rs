@@ -177,6 +177,32 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
+/// Moves the mapping of `bytes` bytes at `from` to `to`, in place of the mapping there, in one step:
+/// another thread that reads at `to` sees the old mapping or the new one. Aborts the process if the
+/// kernel fails after it has removed the old mapping.
+///
+/// # Safety
+/// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any
+/// more. No code reads at `to`, unless both ranges have the same contents there.
+///
+/// # Errors
+/// If the kernel has too little memory. Both mappings are then unchanged.
+pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller's promise.
+    let moved = unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to.cast::<libc::c_void>()) };
+    if moved != libc::MAP_FAILED {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    // SAFETY: `mincore` reads no memory, and writes one byte, because a page has at least 4 KiB.
+    if unsafe { libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) } != 0 {
+        // The old mapping is gone, and another thread may be about to read there.
+        std::process::abort();
+    }
+    Err(error)
+}
+
 /// Maps `bytes` bytes, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts
 /// the advice to use huge pages.
 #[cfg(not(miri))]

@@ -1,5 +1,7 @@
-//! One queue's rings to all CPUs, and the lane of the CPU that polls the queue. With many CPUs, most rings are empty most of the time, so the
-//! functions here visit only the rings that have staged or unreturned frames.
+//! One queue's rings to all CPUs, and the lane of the CPU that polls the queue.
+//!
+//! With many CPUs, most rings are empty most of the time. Therefore the functions here visit only
+//! rings with staged or unreturned frames.
 
 #[cfg(test)]
 mod tests;
@@ -35,9 +37,9 @@ pub struct Outbox {
 impl Outbox {
     /// Creates the rings to the CPUs, which have the same limit, and the parking lot. The lane of
     /// `owner` has room for a poll of `poll_max` frames and for all parked frames, and the bytes of
-    /// its frames lie in `memory`. With
-    /// `admissions`, the limit holds for the frames of several queues together. If `blocks` are
-    /// [shared](Blocks::shared), the units that the frames on each ring hold are limited.
+    /// its frames lie in `memory`. With `admissions`, the limit holds for the frames of several
+    /// queues together. If `blocks` are [shared](Blocks::shared), the units that the frames on each
+    /// ring hold are limited.
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
@@ -200,9 +202,9 @@ impl Outbox {
         self.spare = list;
     }
 
-    /// Publishes the rings that have at least `least` staged frames. Refused frames return to `lent`, the queue's blocks. Calls `shown` for each CPU that
+    /// Publishes the rings that have at least `least` staged frames. Calls `shown` for each CPU that
     /// got frames. Calls `refused` for each frame for which the CPU's backlog has no room, with the
-    /// frame if it lies in a page.
+    /// frame if it lies in a page. Other refused frames return to `lent`, the queue's blocks.
     #[inline]
     pub fn publish(
         &mut self,

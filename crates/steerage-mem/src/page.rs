@@ -201,15 +201,8 @@ impl RecordForm {
             let word = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             if self.0 & BIG_ENDIAN == 0 { word } else { word.swap_bytes() }
         };
-        let nanos_a_fraction = if self.0 & NANOS == 0 { 1000 } else { 1 };
-        FrameHeader {
-            // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in nanoseconds.
-            nanos: u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * nanos_a_fraction,
-            // Some writers set the original length to 0, and no frame is shorter than its captured part.
-            wire_len: word(12).max(word(8)),
-            link: FrameHeader::LINK_IN_SLOT,
-            interface: 0,
-        }
+        let fraction_nanos = if self.0 & NANOS == 0 { 1000 } else { 1 };
+        FrameHeader::of_record((word(0), word(4), fraction_nanos), (word(8), word(12)))
     }
 }
 

@@ -206,7 +206,7 @@ impl PolicyControl {
             let info = policy_info(&*self.policy);
             self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
             // No samples were taken meanwhile.
-            (self.load, self.receivers) = Default::default();
+            self.receivers = Receivers::default();
             self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
         }
     }

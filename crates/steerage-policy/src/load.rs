@@ -197,8 +197,11 @@ impl LoadMeter {
     ) -> Option<Interval> {
         let elapsed = now.since(std::mem::replace(&mut self.last, now));
         let cpus: Vec<CpuCounts> = (0..ledgers.cpus.len()).map(|cpu| CpuCounts::read(ledgers, cpu)).collect();
-        let finished: Vec<Vec<u64>> =
-            ledgers.queues.iter().map(|q| q.rings.iter().map(|ring| ring.by_consumer.finished()).collect()).collect();
+        let finished: Vec<Vec<u64>> = ledgers
+            .queues
+            .iter()
+            .map(|q| q.rings.iter().map(|ring| ring.by_consumer.finished.get()).collect())
+            .collect();
         let before = std::mem::replace(&mut self.cpus, cpus);
         let finished_before = std::mem::replace(&mut self.finished, finished);
         if before.is_empty() || !view.is_settled {

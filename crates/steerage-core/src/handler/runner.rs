@@ -128,12 +128,13 @@ impl<H: Handler> Runner<H> {
         if died {
             self.ended = Ended::Void;
         }
-        let count = hand.len();
+        let count = hand.len() as u64;
         let counts = &source.ledger.by_consumer;
+        counts.finished.add(count);
         if self.ended == Ended::Void {
-            counts.dropped.add(DropReason::Revoked, count as u64);
+            counts.dropped.add(DropReason::Revoked, count);
         } else {
-            let mut open = count as u64;
+            let mut open = count;
             if self.actions.any() {
                 open -= self.act(source, &mut hand);
             }

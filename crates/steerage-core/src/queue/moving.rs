@@ -125,9 +125,9 @@ impl OwnedQueue {
         self.moving.parked.is_some()
     }
 
-    /// This CPU was declared dead and is alive again. Drops its staged and parked frames and the
-    /// frames in its lane, which other CPUs have not seen, because these frames are out of date. Steering continues with
-    /// `map`, the current map.
+    /// This CPU was declared dead and is alive again. Drops the frames that it staged, parked or kept
+    /// in its lane. No other CPU has seen these frames, and they are out of date. Steering continues
+    /// with `map`, the current map.
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
         let Self { outbox, pages, ledger, .. } = self;
         outbox.withdraw_all(|frame| {

@@ -24,7 +24,10 @@ impl RxQueue for Silent {
     }
 }
 
-struct Two {
+/// The CPU that polls the queue. The tests act for the two other CPUs.
+const OWNER: usize = 2;
+
+struct Three {
     queue: OwnedQueue,
     consumers: Vec<Consumer>,
     pages: Vec<Page>,
@@ -35,17 +38,17 @@ fn hasher() -> QueueHasher {
     QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), Affinity::BothDirections, Layers::default())
 }
 
-impl Two {
+impl Three {
     fn new(id: usize, admissions: Option<Arc<[Admission]>>) -> Self {
         let (region, mut pages) = Region::map(2 * POLL_BUDGET + 1, 256).unwrap();
         let options = RingOptions { slots: POLL_BUDGET, slots_max: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
         let memory = Memory::new(Arc::clone(&region), None);
-        let (by_cpu, consumers): (Vec<_>, Vec<_>) = (0..2).map(|_| ring(options, memory.clone())).unzip();
+        let (by_cpu, consumers): (Vec<_>, Vec<_>) = (0..3).map(|_| ring(options, memory.clone())).unzip();
         let ledgers = by_cpu.iter().map(|ring| Arc::new(RingLedger::of(ring.gauge()))).collect();
         let shared = SharedPool::by_node(&region, vec![pages.pop().unwrap()]).remove(0);
         let kept_pages = KeptPages::new(memory.clone(), 0);
         let pool = PagePool::new(region, shared, Arc::clone(&kept_pages), 4 * POLL_BUDGET);
-        let outbox = Outbox::new(by_cpu, parking_lot(options), (2, POLL_BUDGET, memory.clone()), admissions, None);
+        let outbox = Outbox::new(by_cpu, parking_lot(options), (OWNER, POLL_BUDGET, memory.clone()), admissions, None);
         let (pages_of_queue, hashing) =
             (QueuePages { pool, blocks: None, memory }, Hashing::new(hasher(), false, false));
         let ledgers = (Arc::new(QueueLedger::new(BUCKETS)), ledgers);
@@ -78,25 +81,41 @@ impl Two {
 
 #[test]
 fn frames_are_published_only_for_cpus_that_get_some() {
-    let mut two = Two::new(0, None);
-    assert_eq!(two.publish(POLL_BUDGET), []);
-    two.stage(1, 1);
-    assert_eq!(two.publish(POLL_BUDGET), [], "another CPU's share waits while polls are full");
-    assert_eq!(two.publish(POLL_BUDGET - 1), [1]);
-    assert_eq!(two.publish(0), []);
-    assert_eq!(two.consumers[1].waiting(), 1);
+    let mut three = Three::new(0, None);
+    assert_eq!(three.publish(POLL_BUDGET), []);
+    three.stage(1, 1);
+    assert_eq!(three.publish(POLL_BUDGET), [], "another CPU's share waits while polls are full");
+    assert_eq!(three.publish(POLL_BUDGET - 1), [1]);
+    assert_eq!(three.publish(0), []);
+    assert_eq!(three.consumers[1].waiting(), 1);
+}
+
+/// Frames for the owner stay in the lane until the owner has finished them.
+#[test]
+fn frames_for_the_owner_are_published_to_nobody() {
+    let mut three = Three::new(0, None);
+    assert!(three.queue.outbox.has_owner_finished());
+    three.stage(OWNER, 1);
+    assert_eq!(three.publish(0), []);
+    assert_eq!((three.queue.outbox.staying(), three.consumers[OWNER].waiting()), (1, 0));
+    assert!(!three.queue.outbox.has_owner_finished());
+    assert_eq!(three.queue.take(POLL_BUDGET).len(), 1);
+    assert!(!three.queue.outbox.has_owner_finished(), "the handler has the frame");
+    three.queue.finish();
+    assert!(three.queue.outbox.has_owner_finished() && three.queue.outbox.is_empty());
+    assert_eq!(three.queue.pages.pool.cached(), 1);
 }
 
 #[test]
 fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     const WEIGHT: usize = POLL_BUDGET / 2;
-    let mut two = Two::new(0, None);
-    two.stage(0, POLL_BUDGET - WEIGHT);
-    two.stage(1, POLL_BUDGET - WEIGHT + 1);
-    two.publish(0);
-    two.queue.limits.weight = WEIGHT;
-    two.queue.wake_when_there_is_room();
-    let asked: Vec<bool> = two
+    let mut three = Three::new(0, None);
+    three.stage(0, POLL_BUDGET - WEIGHT);
+    three.stage(1, POLL_BUDGET - WEIGHT + 1);
+    three.publish(0);
+    three.queue.limits.weight = WEIGHT;
+    three.queue.wake_when_there_is_room();
+    let asked: Vec<bool> = three
         .consumers
         .iter_mut()
         .map(|consumer| {
@@ -105,7 +124,7 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
             consumer.producer_waits()
         })
         .collect();
-    assert_eq!(asked, [false, true]);
+    assert_eq!(asked, [false, true, false]);
 }
 
 /// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog, and
@@ -113,8 +132,8 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
-    let [mut one, mut other] = [0, 1].map(|queue| Two::new(queue, Some(Arc::clone(&admissions))));
-    let dropped = |two: &Two| two.queue.ledger.dropped.read().get(DropReason::BacklogFull);
+    let [mut one, mut other] = [0, 1].map(|queue| Three::new(queue, Some(Arc::clone(&admissions))));
+    let dropped = |three: &Three| three.queue.ledger.dropped.read().get(DropReason::BacklogFull);
     one.stage(1, 40);
     assert_eq!(one.publish(0), [1]);
     other.stage(1, 40);
@@ -139,33 +158,33 @@ fn queues_share_the_backlog_of_a_cpu() {
 #[test]
 fn only_rings_in_use_are_looked_at() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
-    let mut two = Two::new(0, Some(Arc::clone(&admissions)));
-    assert!(two.queue.outbox.is_empty() && !two.queue.outbox.keeps_pages_from_others());
-    two.stage(1, 3);
-    assert!(!two.queue.outbox.is_empty());
-    two.publish(0);
-    two.handle(1, &admissions);
-    assert!(two.queue.outbox.keeps_pages_from_others());
-    two.queue.reclaim_all();
-    assert!(two.queue.outbox.is_empty() && !two.queue.outbox.keeps_pages_from_others());
-    assert_eq!(two.queue.pages.pool.cached(), 3);
+    let mut three = Three::new(0, Some(Arc::clone(&admissions)));
+    assert!(three.queue.outbox.is_empty() && !three.queue.outbox.keeps_pages_from_others());
+    three.stage(1, 3);
+    assert!(!three.queue.outbox.is_empty());
+    three.publish(0);
+    three.handle(1, &admissions);
+    assert!(three.queue.outbox.keeps_pages_from_others());
+    three.queue.reclaim_all();
+    assert!(three.queue.outbox.is_empty() && !three.queue.outbox.keeps_pages_from_others());
+    assert_eq!(three.queue.pages.pool.cached(), 3);
 }
 
 #[test]
 fn a_ring_is_forgotten_after_many_empty_looks() {
-    let mut two = Two::new(0, None);
+    let mut three = Three::new(0, None);
     let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1)).collect();
     let backlog = Backlog {
         source: Source {
             input: InputId(0),
             queue: 0,
-            kept_pages: Arc::clone(&two.kept_pages),
+            kept_pages: Arc::clone(&three.kept_pages),
             hasher: hasher(),
             lent: false,
             order: None,
-            ledger: Arc::clone(&two.queue.ring_ledgers[0]),
+            ledger: Arc::clone(&three.queue.ring_ledgers[0]),
         },
-        consumer: two.consumers.remove(0),
+        consumer: three.consumers.remove(0),
         can_wait: false,
         is_admitted: false,
         idle_looks: 0,
@@ -181,8 +200,8 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         assert_eq!(next(&mut backlogs), None);
         assert!(is_noted(), "it was forgotten too early");
     }
-    two.stage(0, 1);
-    two.publish(0);
+    three.stage(0, 1);
+    three.publish(0);
     assert_eq!(next(&mut backlogs), Some(0));
     let ring = &mut backlogs.at(0).consumer;
     ring.take(1);

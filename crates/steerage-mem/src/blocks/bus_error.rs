@@ -19,6 +19,14 @@ struct Range {
     failed: AtomicBool,
 }
 
+impl Range {
+    fn contains(&self, address: usize) -> bool {
+        // Acquire pairs with `Watched::new`. The range cannot end during an access to it.
+        let end = self.end.load(Ordering::Acquire);
+        (self.start.load(Ordering::Relaxed)..end).contains(&address)
+    }
+}
+
 static RANGES: [Range; RANGES_MAX] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
         RANGES_MAX];
@@ -36,8 +44,9 @@ impl Watched {
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
-            // Relaxed: the owner publishes the range by `end`, and until then its end is 0.
-            range.start.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            // Acquire pairs with the last store of `drop`, so that the stores of the previous owner
+            // to `end` and `failed` come before those of the new owner.
+            range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let index = RANGES.iter().position(claim)?;
         // Release pairs with the load in `handle`, which then sees the start too.
@@ -50,13 +59,17 @@ impl Watched {
         // Relaxed: the flag publishes no memory.
         RANGES[self.0].failed.load(Ordering::Relaxed)
     }
+
+    #[cfg(test)]
+    pub(super) fn contains(&self, address: usize) -> bool {
+        RANGES[self.0].contains(address)
+    }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
         let range = &RANGES[self.0];
-        // Release pairs with the claim of the next owner only by the value of `start`, which is
-        // therefore stored last.
+        // `start` is stored last, and pairs with the claim of the next owner.
         range.end.store(0, Ordering::Release);
         range.failed.store(false, Ordering::Release);
         range.start.store(0, Ordering::Release);
@@ -75,28 +88,42 @@ fn install() -> Option<libc::sigaction> {
     }
 }
 
-extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`, in which SIGBUS has an address.
     let (address, by_kernel) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
-    let within = |range: &&Range| {
-        // Acquire pairs with `Watched::new`. The range cannot end during an access to it.
-        let end = range.end.load(Ordering::Acquire);
-        (range.start.load(Ordering::Relaxed)..end).contains(&address)
-    };
-    if let Some(range) = RANGES.iter().find(within).filter(|_| by_kernel) {
+    if let Some(range) = RANGES.iter().find(|range| range.contains(address)).filter(|_| by_kernel) {
         if replace_page(address) {
             range.failed.store(true, Ordering::Relaxed);
             return;
         }
     }
-    // SAFETY: as in `install`. The faulting instruction runs again and raises the signal for the
-    // previous handler. A signal that a process sent is sent again.
+    pass_on(signal, info, context, by_kernel);
+}
+
+/// Passes the signal to the previous handler. If there was none, the previous action is restored,
+/// and the faulting instruction runs again. A signal that a process sent is sent again.
+fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
+    // SAFETY: as in `install`. The previous action has the address of a function of the form that
+    // its flags state.
     unsafe {
-        let otherwise: libc::sigaction = std::mem::zeroed();
-        let previous = PREVIOUS.get().and_then(Option::as_ref).unwrap_or(&otherwise);
-        libc::sigaction(signal, previous, std::ptr::null_mut());
-        if !by_kernel {
-            libc::raise(signal);
+        let default: libc::sigaction = std::mem::zeroed();
+        let previous = PREVIOUS.get().and_then(Option::as_ref).unwrap_or(&default);
+        match previous.sa_sigaction {
+            libc::SIG_IGN if !by_kernel => {}
+            libc::SIG_DFL | libc::SIG_IGN => {
+                libc::sigaction(signal, previous, std::ptr::null_mut());
+                if !by_kernel {
+                    libc::raise(signal);
+                }
+            }
+            function if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+                let function: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(function);
+                function(signal, info, context);
+            }
+            function => {
+                let function: extern "C" fn(c_int) = std::mem::transmute(function);
+                function(signal);
+            }
         }
     }
 }
@@ -113,5 +140,121 @@ fn replace_page(address: usize) -> bool {
         let mapped = libc::mmap(start, page, libc::PROT_READ, flags, -1, 0);
         *libc::__errno_location() = errno;
         mapped != libc::MAP_FAILED
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const PAGE_BYTES: usize = 64 << 10;
+    const TEST: &str = "blocks::bus_error::tests::a_previous_handler_gets_all_signals_for_other_addresses";
+    const VARIABLE: &str = "STEERAGE_MEM_PREVIOUS_HANDLER";
+
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    /// The next page at which the previous handler expects a fault.
+    static FAULTS_AT: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn plain(_: c_int) {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        let at = FAULTS_AT.swap(0, Ordering::SeqCst);
+        assert!(at == 0 || replace_page(at));
+    }
+
+    extern "C" fn with_info(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel passes a valid `siginfo_t`.
+        let (at, by_kernel) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
+        assert!(!context.is_null());
+        assert!(!by_kernel || at == FAULTS_AT.load(Ordering::SeqCst));
+        plain(signal);
+    }
+
+    /// Maps `pages` pages of a file, and removes their bytes from the file.
+    fn pages_without_bytes(pages: usize) -> usize {
+        // SAFETY: the mapping is new, and the name ends with a zero.
+        unsafe {
+            let file = libc::memfd_create(c"empty".as_ptr(), 0);
+            assert_eq!(libc::ftruncate(file, (pages * PAGE_BYTES) as libc::off_t), 0);
+            let bytes = pages * PAGE_BYTES;
+            let mapped = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file, 0);
+            assert_ne!(mapped, libc::MAP_FAILED);
+            assert_eq!(libc::ftruncate(file, 0), 0);
+            mapped as usize
+        }
+    }
+
+    fn read(at: usize) {
+        FAULTS_AT.store(at, Ordering::SeqCst);
+        // SAFETY: the address is mapped, and one of the two handlers maps zeros there.
+        assert_eq!(unsafe { std::ptr::read_volatile(at as *const u8) }, 0);
+    }
+
+    fn set(handler: usize, flags: c_int) {
+        // SAFETY: as in `install`.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (action.sa_sigaction, action.sa_flags) = (handler, flags);
+            assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+        }
+    }
+
+    fn with_previous_handler(form: &str) {
+        let with_info: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = with_info;
+        let plain: extern "C" fn(c_int) = plain;
+        match form {
+            "with info" => set(with_info as usize, libc::SA_SIGINFO),
+            "plain" => set(plain as usize, 0),
+            _ => set(libc::SIG_IGN, 0),
+        }
+        let at = pages_without_bytes(4);
+        let watched = Watched::new(at + PAGE_BYTES, PAGE_BYTES).unwrap();
+        assert!(!watched.contains(at) && watched.contains(at + PAGE_BYTES) && !watched.contains(at + 2 * PAGE_BYTES));
+        // SAFETY: a handler for the signal is installed.
+        let raise = || assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
+        if form == "ignored" {
+            raise();
+        } else {
+            read(at);
+            FAULTS_AT.store(0, Ordering::SeqCst);
+            raise();
+            read(at + 2 * PAGE_BYTES);
+            assert_eq!(CALLS.load(Ordering::SeqCst), 3);
+        }
+        assert!(!watched.has_failed());
+        let calls = CALLS.load(Ordering::SeqCst);
+        read(at + PAGE_BYTES);
+        assert_eq!((watched.has_failed(), CALLS.load(Ordering::SeqCst)), (true, calls), "the handler is gone");
+    }
+
+    /// Runs in a child process, because a handler belongs to the whole process.
+    #[test]
+    fn a_previous_handler_gets_all_signals_for_other_addresses() {
+        if let Ok(form) = std::env::var(VARIABLE) {
+            return with_previous_handler(&form);
+        }
+        for form in ["with info", "plain", "ignored"] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let output = child.args(["--exact", TEST]).env(VARIABLE, form).output().unwrap();
+            assert!(output.status.success(), "{form}: {output:?}");
+            assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{form}: {output:?}");
+        }
+    }
+
+    /// The process still ends if nobody can handle the signal.
+    #[test]
+    fn a_fault_at_another_address_ends_a_process_without_a_handler() {
+        if std::env::var_os(VARIABLE).is_some() {
+            set(libc::SIG_DFL, 0);
+            let at = pages_without_bytes(2);
+            let _watched = Watched::new(at, PAGE_BYTES).unwrap();
+            return read(at + PAGE_BYTES);
+        }
+        let test = "blocks::bus_error::tests::a_fault_at_another_address_ends_a_process_without_a_handler";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", test]).env(VARIABLE, "none").output().unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+        assert_eq!(signal, Some(libc::SIGBUS), "{output:?}");
     }
 }

@@ -1,20 +1,31 @@
 //! Blocks that show parts of files.
 //!
-//! A window is mapped only from a file with a lease. Before another process changes the file, a
-//! thread that calls [`FileWindows::serve`] replaces the windows by copies and returns the lease.
-//! Frames of the windows stay valid, however long their handlers keep them.
+//! A window is mapped only from a file with a lease. Before another process changes the file, the
+//! thread of [`FileWindows::serve`] replaces the windows by copies and returns the lease. Frames of
+//! the windows stay valid, however long their handlers keep them: the thread runs until the last
+//! frame has returned.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
 
 use super::bus_error::Watched;
 use super::lease::LeasedFile;
 use super::{Blocks, Claim};
-use crate::mapping::{HUGE_BYTES, RegionError};
+use crate::mapping::{HUGE_BYTES, RegionError, map_small, move_over, unmap};
 use crate::region::{Owner, Region};
+
+/// The time between two checks whether other processes wait for files.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// A request to the thread of [`FileWindows::serve`]: a file, and where the file with its lease is
+/// sent. `None` is sent instead if the kernel grants no lease.
+pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
 /// The outcome of a step of the owner of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +100,7 @@ impl Range {
         }
         let aligned = (start as usize).next_multiple_of(HUGE_BYTES);
         let base = NonNull::new(aligned as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, mapped: (start as usize, more), watched: Watched::new(aligned, bytes) })
+        Ok(Self { base, mapped: (start as usize, more), watched: None })
     }
 
     /// Replaces the mapping of `bytes` bytes from `at` on: by memory, by a part of a file, or by
@@ -125,32 +136,14 @@ impl Range {
     /// Replaces a mapping of `bytes` bytes by memory with the same first `used` bytes. Concurrent
     /// readers see the same bytes all the time.
     fn copy(&self, at: usize, bytes: usize, used: usize) -> io::Result<()> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: the first mapping is new. The copy reads bytes that are mapped and does not
-        // overlap them. `mremap` replaces the window in one step, as seen by other threads: a reader
-        // that faults meanwhile waits for the call to end.
+        let (copy, _) = map_small(bytes)?;
+        // SAFETY: the copy is new memory. Frames are read only in the first `used` bytes, which are
+        // the same in both mappings.
         unsafe {
             let to = self.base.as_ptr().add(at);
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            let copy = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
-            if copy == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            std::ptr::copy_nonoverlapping(to, copy.cast(), used);
-            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            let moved = libc::mremap(copy, bytes, bytes, how, to.cast::<libc::c_void>());
-            if moved == libc::MAP_FAILED {
-                let error = io::Error::last_os_error();
-                libc::munmap(copy, bytes);
-                // `mincore` writes one byte for each page, and a page has at least 4 KiB.
-                if libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) != 0 {
-                    // The kernel removed the window before it failed, and a handler may read it.
-                    std::process::abort();
-                }
-                return Err(error);
-            }
+            std::ptr::copy_nonoverlapping(to, copy.as_ptr(), used);
+            move_over(copy.as_ptr(), to, bytes).inspect_err(|_| unmap(copy, bytes))
         }
-        Ok(())
     }
 }
 
@@ -177,7 +170,11 @@ impl Blocks {
         let bytes = count.checked_mul(block_bytes).filter(|_| block_bytes % HUGE_BYTES == 0 && memory.1 <= block_bytes);
         let Some(bytes) = bytes else { return Err(wrong) };
         let failed = |error| RegionError::Map { bytes, error };
-        let range = Arc::new(Range::reserve(bytes).map_err(failed)?);
+        let mut range = Range::reserve(bytes).map_err(failed)?;
+        // The file system causes no fault in memory blocks.
+        let first_window = range.base.as_ptr() as usize + memory.0 * block_bytes;
+        range.watched = Watched::new(first_window, windows.0 * block_bytes);
+        let range = Arc::new(range);
         let huge = memory.1.next_multiple_of(HUGE_BYTES);
         for block in 0..memory.0 {
             let at = block * block_bytes;
@@ -197,9 +194,48 @@ impl Blocks {
 }
 
 impl FileWindows {
-    /// Requests a lease for a file: see [`LeasedFile`]. [`serve`](Self::serve) must be called
-    /// regularly from now on, until it returns false.
-    pub fn lease(&self, file: Arc<File>) -> Option<Arc<LeasedFile>> {
+    /// Starts a thread that requests leases and returns them. The thread calls `begin` first. The
+    /// thread ends when the returned sender was dropped and no frame of a window is left.
+    ///
+    /// # Errors
+    /// The error of `begin`, or if the thread cannot be started.
+    pub fn serve(
+        self: &Arc<Self>,
+        begin: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Sender<LeaseRequest>> {
+        let (windows, (requests, to_do), (started, outcome)) = (Arc::clone(self), mpsc::channel(), mpsc::channel());
+        thread::Builder::new().name("lease".to_owned()).spawn(move || {
+            let begun = begin();
+            let may_go_on = begun.is_ok();
+            if started.send(begun).is_ok() && may_go_on {
+                windows.serve_requests(&to_do);
+            }
+        })?;
+        outcome.recv().map_err(|_| io::Error::other("the thread that returns leases has panicked"))??;
+        Ok(requests)
+    }
+
+    fn serve_requests(&self, requests: &Receiver<LeaseRequest>) {
+        let mut has_leases = false;
+        loop {
+            let request = match has_leases {
+                true => requests.recv_timeout(CHECK_EVERY),
+                false => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match request {
+                // A requester that is gone receives no lease.
+                Ok((file, to)) => drop(to.send(self.lease(file))),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) if has_leases => thread::sleep(CHECK_EVERY),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            has_leases = self.return_leases();
+        }
+    }
+
+    /// Requests a lease for a file: see [`LeasedFile`]. Only the thread of [`serve`](Self::serve)
+    /// may request a lease, because this thread returns the lease.
+    fn lease(&self, file: Arc<File>) -> Option<Arc<LeasedFile>> {
         self.range.watched.as_ref()?;
         let leased = LeasedFile::new(file)?;
         self.lock().files.push(Arc::clone(&leased));
@@ -208,8 +244,9 @@ impl FileWindows {
 
     /// Returns the leases for which other processes wait, after copies have replaced the windows of
     /// these files, and the leases of files that are not used any more. Returns whether files with a
-    /// lease are left. If there is no memory for copies, the next call tries again.
-    pub fn serve(&self) -> bool {
+    /// lease are left, and frames may be in their windows. If there is no memory for copies, the next
+    /// call tries again.
+    fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
@@ -221,7 +258,8 @@ impl FileWindows {
             file.release();
             false
         });
-        !files.is_empty()
+        // The region of the blocks has the other references, and all frames have the region.
+        !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
     fn copy_windows_of(&self, file: &Arc<LeasedFile>, windows: &mut [Window]) -> bool {
@@ -433,10 +471,10 @@ mod tests {
         let records = Records::new("truncated", 200);
         let Some(mut lent) = Lent::of(&records) else { return };
         lent.check();
-        assert!(lent.windows.serve(), "nobody wants the file");
+        assert!(lent.windows.return_leases(), "nobody wants the file");
         assert_eq!(lent.extend(), Shown::Bytes(STEP_BYTES));
         assert_eq!(records.open_to_write().unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert!(!lent.windows.serve(), "the lease is still there");
+        assert!(!lent.windows.return_leases(), "the lease is still there");
         records.open_to_write().unwrap().set_len(0).unwrap();
         lent.check();
         assert_eq!(lent.blocks.readable(&lent.claim, 1).len(), 2 * STEP_BYTES);
@@ -444,6 +482,50 @@ mod tests {
         assert_eq!(lent.extend(), Shown::Gone);
         assert_eq!(lent.windows.show((&mut lent.blocks, &lent.claim), 1, &file, 0), Shown::Gone);
         assert!(!lent.windows.have_failed());
+    }
+
+    /// A handler on another CPU still reads frames, although the blocks, the file and the windows
+    /// were dropped, and no further request can come.
+    #[test]
+    fn a_lease_is_returned_as_long_as_there_are_frames() {
+        let records = Records::new("outlived", 200);
+        let Some(lent) = Lent::of(&records) else { return };
+        let Lent { blocks, windows, file, frames, .. } = lent;
+        let windows = Arc::new(windows);
+        let requests = windows.serve(|| Ok(())).unwrap();
+        let (to, lease) = mpsc::channel();
+        requests.send((records.open(), to)).unwrap();
+        assert!(lease.recv().unwrap().is_some());
+        let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
+        let serves = Arc::downgrade(&windows);
+        drop((blocks, windows, requests, file));
+        // Opening the file waits until the lease was returned.
+        OpenOptions::new().write(true).open(&records.0).unwrap().set_len(0).unwrap();
+        for (number, frame) in frames.iter().enumerate() {
+            assert!(memory.bytes(frame) == [number as u8; PACKET_BYTES], "frame {number}");
+        }
+        drop(memory);
+        // The thread ends.
+        while serves.strong_count() > 0 {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_thread_of_leases_reports_how_it_began() {
+        let (_blocks, _claim, windows) = Blocks::map_with_windows((1, 4096), (1, HUGE_BYTES)).unwrap();
+        let error = Arc::new(windows).serve(|| Err(io::Error::other("planted"))).unwrap_err();
+        assert_eq!(error.to_string(), "planted");
+    }
+
+    /// Zeros in place of a page of a memory block would be lost packets that nobody reports.
+    #[test]
+    fn only_windows_are_watched() {
+        let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();
+        let base = blocks.region().base().as_ptr() as usize;
+        let watched = windows.range.watched.as_ref().unwrap();
+        let are_watched = [0, 1, 2, 3, 4].map(|block| watched.contains(base + block * HUGE_BYTES));
+        assert_eq!(are_watched, [false, false, true, true, false]);
     }
 
     #[test]
@@ -459,7 +541,7 @@ mod tests {
         assert!(lent.blocks.readable(&lent.claim, 1).is_empty());
         // Nobody uses the file any more, so its lease is returned.
         drop((file, std::mem::replace(&mut lent.file, lent.windows.lease(Records::new("other", 1).open()).unwrap())));
-        assert!(lent.windows.serve());
+        assert!(lent.windows.return_leases());
         assert!(records.open_to_write().is_ok());
     }
 

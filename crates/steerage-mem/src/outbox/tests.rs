@@ -8,7 +8,9 @@ use super::*;
 use crate::ring::{Consumer, RingOptions, parking_lot, ring};
 use crate::{Claim, Memory, Page, Region};
 
-const CPUS: usize = 3;
+const CPUS: usize = 4;
+/// The CPU that polls the queue. Its frames stay in the lane, which has no limit.
+const OWNER: usize = 3;
 const BLOCKS: usize = 8;
 const UNITS: u64 = 12;
 const BACKLOG: usize = 24;
@@ -48,7 +50,14 @@ struct Known {
     long: bool,
 }
 
-/// The frames that should be on a ring, oldest first.
+impl Known {
+    /// The length and the arrival number, as a handler sees them.
+    fn seen(&self) -> (usize, u64) {
+        (self.number + if self.long { LONG } else { 0 }, self.number as u64)
+    }
+}
+
+/// The frames that should be on a ring or in the lane, oldest first.
 #[derive(Default)]
 struct Expected {
     finished: VecDeque<Known>,
@@ -83,8 +92,7 @@ impl World {
         let options = RingOptions { slots: SLOTS, slots_max: SLOTS, limit: SLOTS, arrivals: true };
         let (to_cpus, consumers): (Vec<_>, Vec<_>) = (0..CPUS).map(|_| ring(options, memory.clone())).unzip();
         let admissions: Arc<[Admission]> = (0..CPUS).map(|_| Admission::default()).collect();
-        // In these tests, no CPU is the owner, so all frames go to rings.
-        let owner = (usize::MAX, SLOTS, memory.clone());
+        let owner = (OWNER, SLOTS, memory.clone());
         let admitted = Some(Arc::clone(&admissions));
         let mut outbox = Outbox::new(to_cpus, parking_lot(options), owner, admitted, Some(&mut blocks));
         outbox.backlog = BACKLOG;
@@ -104,11 +112,21 @@ impl World {
             }
         };
         self.next += 1;
+        self.stage_frame(ring, frame, known);
+    }
+
+    fn stage_frame(&mut self, ring: usize, frame: Completion, known: Known) {
         self.outbox.touch_one(ring);
         match self.outbox.stage(ring, frame, known.number as u64) {
+            Ok(()) if ring == OWNER => self.expected[OWNER].waiting.push_back(known),
             Ok(()) => self.expected[ring].staged.push_back(known),
             Err(frame) => self.home(frame),
         }
+    }
+
+    /// The blocks that the frames on each ring hold. The frames in the lane do not count.
+    fn held(&self) -> impl Iterator<Item = BTreeSet<usize>> {
+        self.expected.iter().enumerate().filter(|(ring, _)| *ring != OWNER).map(|(_, frames)| frames.holds())
     }
 
     fn home(&mut self, frame: Completion) {
@@ -124,7 +142,7 @@ impl World {
             return true;
         }
         let units = |blocks: &BTreeSet<usize>| blocks.iter().map(|block| self.units[*block]).sum::<u64>();
-        let mut all: BTreeSet<usize> = self.expected.iter().flat_map(Expected::holds).collect();
+        let mut all: BTreeSet<usize> = self.held().flatten().collect();
         all.insert(block);
         let free = UNITS.saturating_sub(units(&all));
         units(&holds) + self.units[block] <= if frame.long { free } else { 3 * free }
@@ -152,7 +170,7 @@ impl World {
                     lost += 1;
                 }
             }
-            if ring < CPUS {
+            if ring < CPUS && ring != OWNER {
                 let waiting = self.expected[ring].waiting.len();
                 for _ in BACKLOG..waiting.max(BACKLOG) {
                     assert_eq!(self.expected[ring].waiting.pop_back(), passed.pop_back());
@@ -165,6 +183,9 @@ impl World {
     }
 
     fn handle(&mut self, cpu: usize, most: usize) {
+        if cpu == OWNER {
+            return self.handle_lane(most);
+        }
         let consumer = &mut self.consumers[cpu];
         let taken = consumer.take(most);
         let seen: Vec<(usize, u64)> = consumer.frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect();
@@ -173,9 +194,19 @@ impl World {
         let Expected { finished, waiting, .. } = &mut self.expected[cpu];
         assert_eq!(taken, most.min(waiting.len()));
         let frames: Vec<Known> = waiting.drain(..taken).collect();
-        let wanted = frames.iter().map(|known| (known.number + if known.long { LONG } else { 0 }, known.number as u64));
-        assert_eq!(seen, wanted.collect::<Vec<_>>());
+        assert_eq!(seen, frames.iter().map(Known::seen).collect::<Vec<_>>());
         finished.extend(frames);
+    }
+
+    /// The memory of the lane's frames returns at once.
+    fn handle_lane(&mut self, most: usize) {
+        let mut hand = self.outbox.lane().take(most, false);
+        let seen: Vec<(usize, u64)> = hand.frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect();
+        let waiting = &mut self.expected[OWNER].waiting;
+        assert_eq!(seen.len(), most.min(waiting.len()));
+        assert_eq!(seen, waiting.drain(..seen.len()).map(|known| known.seen()).collect::<Vec<_>>());
+        let pages = &mut self.pages;
+        self.outbox.finish_lent(&mut self.blocks, |frame| pages.push(frame.into_page().unwrap()));
     }
 
     fn run(&mut self, step: Step) {
@@ -195,17 +226,14 @@ impl World {
                 let lot = &mut self.expected[CPUS];
                 let known = lot.waiting.pop_front().or_else(|| lot.staged.pop_front());
                 let unparked = self.outbox.unpark(Some(&mut self.blocks));
-                assert_eq!(unparked.as_ref().map(|(_, number)| *number), known.map(|known| known.number as u64));
+                assert_eq!(unparked.is_some(), known.is_some());
                 let (Some((frame, arrival)), Some(known)) = (unparked, known) else { return };
-                self.outbox.touch_one(to);
-                match self.outbox.stage(to, frame, arrival) {
-                    Ok(()) => self.expected[to].staged.push_back(known),
-                    Err(frame) => self.home(frame),
-                }
+                assert_eq!(arrival, known.number as u64);
+                self.stage_frame(to, frame, known);
             }
             Step::Weigh { block, units } => {
                 self.blocks.weigh(&self.claim, block, units);
-                if !self.expected.iter().any(|ring| ring.holds().contains(&block)) {
+                if !self.held().any(|blocks| blocks.contains(&block)) {
                     self.units[block] = units.into();
                 }
             }
@@ -216,9 +244,11 @@ impl World {
                     .extend(std::iter::from_fn(|| self.outbox.unpark(Some(&mut self.blocks))).map(|(frame, _)| frame));
                 frames.into_iter().for_each(|frame| self.home(frame));
                 self.expected.iter_mut().for_each(|ring| ring.staged.clear());
-                self.expected[CPUS].waiting.clear();
+                [CPUS, OWNER].into_iter().for_each(|ring| self.expected[ring].waiting.clear());
             }
         }
+        let staying = self.expected[OWNER].waiting.len();
+        assert_eq!((self.outbox.staying(), self.outbox.has_owner_finished()), (staying, staying == 0));
         let out = self.expected.iter().flat_map(|ring| ring.finished.iter().chain(&ring.waiting).chain(&ring.staged));
         assert_eq!(self.blocks.out_in_all(), out.filter(|frame| frame.block.is_some()).count() as u64);
     }
@@ -235,10 +265,10 @@ proptest! {
         while world.outbox.lot().occupied() > 0 {
             world.run(Step::Unpark { to: 0 });
             world.run(Step::Publish { least: 1 });
-            (0..CPUS).for_each(|cpu| world.handle(cpu, SLOTS));
+            (0..CPUS).for_each(|cpu| world.handle(cpu, usize::MAX));
             (0..CPUS).for_each(|cpu| world.run(Step::Reclaim { cpu }));
         }
-        (0..CPUS).for_each(|cpu| world.handle(cpu, SLOTS));
+        (0..CPUS).for_each(|cpu| world.handle(cpu, usize::MAX));
         (0..CPUS).for_each(|cpu| world.run(Step::Reclaim { cpu }));
         prop_assert_eq!((world.blocks.out_in_all(), world.pages.len()), (0, 2 * SLOTS));
     }
@@ -286,13 +316,13 @@ impl World {
 #[test]
 fn every_cpu_may_hold_one_block() {
     let (mut world, all) = lender();
-    for ring in 0..CPUS {
+    for ring in 0..OWNER {
         publish_each(&mut world, ring, &all, false);
     }
     let (mut world, _) = lender();
     world.blocks = world.blocks.shared(1);
     world.blocks.divide(CPUS + 1);
-    for ring in 0..CPUS {
+    for ring in 0..OWNER {
         assert_eq!(publish_each(&mut world, ring, &[ring, ring, 3 + ring], true), 2, "CPU {ring}");
     }
 }

@@ -341,7 +341,8 @@ impl<'a> Frame<'a> {
         if self.hand.arrivals.is_null() {
             return None;
         }
-        // SAFETY: there are as many numbers as slots, and they are never written by a plain store.
+        // SAFETY: there are at least as many numbers as slots. Other threads only see numbers of a
+        // ring, which are written atomically. The numbers of a lane belong to this thread.
         let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
         // Relaxed: the number became visible with the slot, by C1.
         Some(number.load(Ordering::Relaxed))

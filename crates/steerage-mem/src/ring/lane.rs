@@ -72,8 +72,8 @@ impl Lane {
         }
     }
 
-    /// Adds a frame after all others. Always inlined, so that the frame does not go through memory: see
-    /// `Outbox::stage`.
+    /// Adds a frame after all others. Always inlined, so that the frame does not go through memory:
+    /// see `Outbox::stage`.
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, arrival: u64) {
         self.frames.push(frame);
@@ -150,6 +150,7 @@ impl Lane {
     /// Takes the waiting frames out of the lane.
     pub fn withdraw(&mut self, each: impl FnMut(Completion)) {
         self.frames.drain(self.hand.end as usize..).for_each(each);
+        self.arrivals.truncate(self.frames.len());
         if self.in_hand() == 0 {
             self.clear();
         }
@@ -185,11 +186,13 @@ mod tests {
         home
     }
 
-    /// A CPU takes the frames of a lane in parts. Between two parts, the lane gets more frames, and its
-    /// list moves in memory.
+    /// A CPU takes the frames of a lane in parts. Between two parts, the lane gets more frames, and
+    /// its list moves in memory. Frames that wait are withdrawn, and another frame follows.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);
+        let (_region, mut pages) = Region::map(1, 64).unwrap();
+        let late = Completion::new(pages.remove(0), 0, 0);
         lane.list().unwrap().extend(frames.by_ref().take(3));
         lane.note_arrivals(7);
         assert_eq!((lane.waiting(), lane.in_hand()), (3, 0));
@@ -208,7 +211,11 @@ mod tests {
         let mut withdrawn = Vec::new();
         lane.withdraw(|frame| withdrawn.push(frame.len()));
         assert_eq!(withdrawn, (4..100).collect::<Vec<_>>());
+        lane.push(late, 200);
         assert_eq!(finish(&mut lane), [2, 3]);
+        assert_eq!(lane.take(2, false).len(), 1);
+        assert_eq!(arrivals(&mut lane), [(0, 200)]);
+        assert_eq!(finish(&mut lane), [0]);
         assert!(lane.is_empty() && lane.list().is_some());
         assert_eq!((lane.take(1, false).len(), finish(&mut lane)), (0, vec![]));
     }

@@ -54,7 +54,8 @@ impl<'a> Seen<'a> {
     ///
     /// The sender of a live device may be one of the other programs, so these programs get all the
     /// time that they want. Devices that wait have no such sender, so the group takes its fair
-    /// share: what is left on a busy CPU, and at least half of any other CPU.
+    /// share. On a CPU that steerage keeps busy, the share is the time that the other programs leave.
+    /// On any other CPU, it is at least half.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {

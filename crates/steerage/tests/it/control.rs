@@ -180,9 +180,6 @@ impl Handler for Singles {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// How often the control checks for a choice.
-const WATCH_EVERY: Duration = Duration::from_millis(250);
-
 /// Without a choice, nothing is measured. A mask with a second CPU, or a queue that is polled
 /// outside of its mask, is a choice.
 #[test]
@@ -197,22 +194,20 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     let mut now = Timestamp::ZERO;
     // Returns how often the policy was called, and whether packets were timed alone.
     let mut measures = |cpus: &mut Vec<Softnet<Singles, ManualClock>>| {
-        for round in 0..2 {
+        let mut round = || {
             let before = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
-            let mut due = Vec::new();
+            let mut due = Duration::ZERO;
             for _ in 0..8 {
                 (0..40).for_each(|_| cpus.iter_mut().for_each(|cpu| _ = cpu.step()));
                 let next = handle.control(now).unwrap();
-                due.push(next.since(now));
-                now = next;
+                (due, now) = (next.since(now), next);
             }
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
-            // The control and the CPUs follow a change in the first of the two rounds.
-            if round == 1 {
-                return (after.0 > before.0, after.1 > before.1, due.pop().unwrap());
-            }
-        }
-        unreachable!()
+            (after.0 > before.0, after.1 > before.1, due)
+        };
+        // The control and the CPUs follow a change in the first round.
+        round();
+        round()
     };
     assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0, 1])).unwrap();
@@ -348,6 +343,9 @@ fn the_library_calls_the_control_by_itself() {
     handle.stop();
     running.join();
 }
+
+/// The time of the first measurement of other programs.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// With a live device, the policy decides only when the time that other programs take is known.
 #[test]

@@ -1,18 +1,21 @@
 //! Outputs that finish packets later: packets in flight, the final counts, and sources that wait.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, Builder, Cpu, DeviceError, Handle, Handler, Input, Output, Snapshot,
+    Batch, Builder, Cpu, DeviceError, Handle, Handler, Input, Output, Snapshot, Timestamp,
     device::{
         Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxAccount, TxCapabilities, TxQueue,
         TxResources, TxSource,
     },
+    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy, REFINE_EVERY},
     stats::DropReason,
 };
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
+use steerage_fixtures::manual_clock::ManualClock;
 
 /// Hands over this many frames of eight bytes. This source can wait for room.
 struct Frames(u64);
@@ -83,13 +86,17 @@ impl TxQueue for Later {
     }
 }
 
-fn over(queues: [u64; 2], room: u64) -> (steerage::Running<()>, Arc<Mutex<Holding>>) {
+fn two_cpus(queues: &[u64], room: u64) -> (Builder, Arc<Mutex<Holding>>) {
     let shared = Arc::new(Mutex::new(Holding::default()));
     let to = Arc::clone(&shared);
     let open = move |_| Ok(Box::new(Later { shared: Arc::clone(&to), nth: 0, room }) as Box<dyn TxQueue>);
     let output = Output::new("later", "test", open);
-    let queues = queues.map(|frames| Box::new(Frames(frames)) as Box<dyn RxQueue>);
-    let builder = Builder::new().virtual_cpus(2).input(Input::new("frames", "test", queues.into())).output(output);
+    let queues = queues.iter().map(|frames| Box::new(Frames(*frames)) as Box<dyn RxQueue>).collect();
+    (Builder::new().virtual_cpus(2).input(Input::new("frames", "test", queues)).output(output), shared)
+}
+
+fn over(queues: [u64; 2], room: u64) -> (steerage::Running<()>, Arc<Mutex<Holding>>) {
+    let (builder, shared) = two_cpus(&queues, room);
     (builder.build(|_| SendAll).unwrap().start().unwrap(), shared)
 }
 
@@ -126,6 +133,44 @@ fn what_an_output_holds_is_in_flight_until_it_is_settled() {
     assert_balanced(&ledger);
     assert_eq!((ledger.in_flight(), ledger.outputs[0].held, ledger.outputs[0].bytes), (0, 0, 990 * 8));
     assert_eq!([&ledger.dropped(), &ledger.outputs[0].dropped].map(|drops| drops.get(DropReason::TxLost)), [10, 10]);
+}
+
+/// A policy that adds up the packets that CPUs finished.
+#[derive(Clone, Debug, Default)]
+struct Adds(Arc<AtomicU64>);
+
+impl Policy for Adds {
+    fn name(&self) -> &'static str {
+        "adds"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
+        Plan { order: group.order.to_vec(), active: group.owners }
+    }
+
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
+        self.0.fetch_add(load.cpus.iter().map(|cpu| cpu.packets).sum(), Ordering::Relaxed);
+        None
+    }
+}
+
+#[test]
+fn packets_that_an_output_holds_are_load() {
+    let (builder, shared) = two_cpus(&[1_000_000], u64::MAX);
+    let adds = Adds::default();
+    let (parts, handle) = builder.policy(adds.clone()).build(|_| SendAll).unwrap().split();
+    let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
+    handle.control(Timestamp::ZERO);
+    (0..10).for_each(|_| cpus.iter_mut().for_each(|cpu| _ = cpu.step()));
+    handle.control(Timestamp::ZERO + REFINE_EVERY);
+    let held = handle.snapshot().outputs[0].held;
+    assert!(held > 0);
+    assert_eq!(adds.0.load(Ordering::Relaxed), held);
+    shared.lock().unwrap().settle(0);
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
 /// Delivers one frame in each of a number of polls, and describes each poll by `answer`.
 struct Single {
     left: usize,
-    answer: fn(Timestamp) -> Polled,
+    answer: Answer,
 }
 
 impl RxQueue for Single {
@@ -197,8 +197,13 @@ impl Platform for Ticking {
     }
 }
 
-fn one(answer: fn(Timestamp) -> Polled, left: usize) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
-    let input = Input::new("single", "test", vec![Box::new(Single { left, answer })]);
+type Answer = fn(Timestamp) -> Polled;
+
+/// A CPU with a queue for each of these answers, which ends after a number of polls.
+fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
+    let queue =
+        |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
+    let input = Input::new("single", "test", queues.iter().map(queue).collect());
     let (mut parts, handle) = Builder::new().virtual_cpus(1).input(input).build(|_| Nothing).unwrap().split();
     let clock = Ticking::default();
     (parts.remove(0).enter(clock.clone()), clock, handle)
@@ -206,20 +211,27 @@ fn one(answer: fn(Timestamp) -> Polled, left: usize) -> (Softnet<Nothing, Tickin
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// A CPU keeps polling until a time within `idle_poll`, but sleeps until then if frames may wait.
-/// The measure is the number of sleeps and of clock readings.
+/// A CPU keeps polling until a time within `idle_poll`, but sleeps until then if the frames of all
+/// its queues may wait. The measure is the number of sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
-    let ran = |answer, polls| {
-        let (cpu, clock, handle) = one(answer, polls);
+    let ran = |queues: &[(Answer, usize)]| {
+        let (cpu, clock, handle) = one(queues);
         cpu.run(IDLE_POLL);
-        assert_eq!(handle.snapshot().received(), polls as u64);
+        assert_eq!(handle.snapshot().received(), queues.iter().map(|(_, polls)| *polls as u64).sum());
         clock.sleeps.get()
     };
-    assert_eq!(ran(|now| Polled::NotBefore(now + Duration::from_micros(40)), 100), 0);
-    assert_eq!(ran(|now| Polled::Coalesce(now + Duration::from_micros(40)), 100), 100);
+    let not_before: Answer = |now| Polled::NotBefore(now + Duration::from_micros(40));
+    let coalesce: Answer = |now| Polled::Coalesce(now + Duration::from_micros(40));
+    assert_eq!(ran(&[(not_before, 100)]), 0);
+    assert_eq!(ran(&[(coalesce, 100)]), 100);
     // A time that has passed meanwhile is no reason to sleep.
-    assert_eq!(ran(Polled::Coalesce, 100), 0);
+    assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
+    // The CPU polls for one queue, although the frames of the other queue may wait.
+    assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
+    // A queue that has ended does not keep the CPU awake.
+    let sleeps = ran(&[(coalesce, 200), (not_before, 1)]);
+    assert!(sleeps >= 190, "{sleeps}");
 }
 
 /// Neither a stop nor a change of the mask waits until the time that a queue has named: the clock

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steerage::device::{Blocks, Claim, Completions, Lending};
+use steerage::device::{Blocks, Claim, Completions, Lending, move_over};
 use steerage::flow::wire::ethertype;
 
 const TP_STATUS_KERNEL: u32 = 0;
@@ -237,7 +237,8 @@ impl Memory {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
         let blocks = View::map(shape.bytes(), Some(socket))?;
-        move_over(blocks.base.as_ptr(), lent.at(0), shape.bytes())?;
+        // SAFETY: both mappings are new, and have these bytes.
+        unsafe { move_over(blocks.base.as_ptr(), lent.at(0), shape.bytes())? };
         // The mapping has been moved, so no memory is left to unmap.
         std::mem::forget(blocks);
         Ok(Self { shape, status, lent, claim: None, spare: None })
@@ -347,7 +348,9 @@ impl Memory {
         // view, because the frame headers were written there. No code writes there, since no `Tail`
         // of a block is held during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
-        move_over(copy.base.as_ptr(), place, bytes)?;
+        // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
+        // both mappings.
+        unsafe { move_over(copy.base.as_ptr(), place, bytes)? };
         // The mapping has been moved, so no memory is left to unmap.
         std::mem::forget(copy);
         Ok(())
@@ -364,32 +367,13 @@ impl Memory {
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };
-        // SAFETY: within the spare's mapping.
-        let from = unsafe { spare.base.as_ptr().add(block * block_bytes) };
-        move_over(from, self.lent.at(place * block_bytes), block_bytes)?;
+        // SAFETY: the block is within the spare's mapping, in which nobody reads. No frame of the place
+        // is lent, so nobody reads there either.
+        unsafe {
+            let from = spare.base.as_ptr().add(block * block_bytes);
+            move_over(from, self.lent.at(place * block_bytes), block_bytes)?;
+        }
         spare.there[block] = false;
         Ok(())
     }
-}
-
-/// Moves the mapping of `bytes` at `from` to `to`, over the existing mapping there. Concurrent
-/// readers see the change as one step.
-fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: both ranges are whole mappings of this module. In `rescue`, `to` shows equal bytes
-    // before and after, so concurrent readers are safe. In `show` and `map`, there are no readers.
-    let moved = unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to.cast::<libc::c_void>()) };
-    if moved != libc::MAP_FAILED {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    let mut resident = vec![0_u8; bytes.div_ceil(4096)];
-    // SAFETY: `mincore` reads no memory, and writes one byte for each page to a vector with as many
-    // (pages are 4 KiB or more).
-    if unsafe { libc::mincore(to.cast(), bytes, resident.as_mut_ptr()) } != 0 {
-        // The kernel removed the old mapping before it failed, and another thread may be about to
-        // read there.
-        std::process::abort();
-    }
-    Err(error)
 }

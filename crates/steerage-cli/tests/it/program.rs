@@ -77,6 +77,13 @@ pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
+/// Checks that a live run dropped packets only because the machine had no time for them.
+pub(crate) fn assert_lost_only_under_load(report: &Value) {
+    let drops = report["snapshot"]["dropped"].as_object().unwrap();
+    let by_load = ["device", "backlog_full", "flow_limit", "tx_full"];
+    assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
+}
+
 /// Checks that the ledger balances: as a whole, for each queue, and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));

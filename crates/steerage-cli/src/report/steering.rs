@@ -33,13 +33,18 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     if *joined > 0 || *left > 0 {
         line += &format!(", {} added, {} removed", counted(*joined, "CPU"), grouped(*left));
     }
-    if let Some(uneven) = uneven.filter(|_| group.active.len() > 1) {
-        line += &format!(", busiest {uneven:.2} times the best possible");
-    }
-    if let Some(buckets) = would_move {
-        line += &format!(", would move {}", counted(*buckets as u64, "bucket"));
-    }
     let mut lines = vec![line];
+    let uneven = uneven.filter(|_| group.active.len() > 1);
+    let shares: Vec<String> = [
+        uneven.map(|uneven| format!("busiest {uneven:.2} times the best possible")),
+        would_move.map(|buckets| format!("would move {}", counted(buckets as u64, "bucket"))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !shares.is_empty() {
+        lines.push(shares.join(", "));
+    }
     if verbose {
         lines.extend(regimes(&group.findings).into_iter().flat_map(|line| [line, costs(&group.findings)]));
     }

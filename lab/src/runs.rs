@@ -38,8 +38,12 @@ impl Handler for ReadsHeaders {
     type Report = u64;
 
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
-        for packet in batch.iter_mut() {
-            self.read(packet.data());
+        let others = batch.read_common(|_, packet| {
+            self.read(packet.data);
+            true
+        });
+        if !others.is_empty() {
+            batch.iter_mut().enumerate().filter(|(nth, _)| others.contains(*nth)).for_each(|(_, packet)| self.read(packet.data()));
         }
     }
 

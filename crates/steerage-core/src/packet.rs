@@ -138,7 +138,7 @@ impl<'a> Batch<'a> {
         self.context.source.queue
     }
 
-    /// Calls `read` for each common packet: an Ethernet frame in one part with a device header.
+    /// Calls `read` for each common packet: an Ethernet frame in one part without offload work.
     /// `read` gets the packet's position in the batch and its readable fields, and returns whether
     /// it has finished with the packet. Returns the positions of the other packets. Use
     /// [`iter_mut`](Self::iter_mut) for those packets.

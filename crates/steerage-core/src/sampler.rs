@@ -64,6 +64,11 @@ impl Sampler {
     }
 
     #[inline]
+    pub(crate) fn is_timing(&self) -> bool {
+        self.timed.is_some()
+    }
+
+    #[inline]
     pub(crate) fn end(&mut self, shared: &Shared, now: Timestamp) {
         // Without a hash, the bucket is unknown.
         let Some((since, queue, Some(bucket))) = self.timed.take() else { return };

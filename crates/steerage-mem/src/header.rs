@@ -51,6 +51,12 @@ impl FrameHeader {
         }
     }
 
+    /// The header of a frame of `len` bytes for which the device has written no header.
+    #[inline(always)]
+    pub(crate) fn of_whole(len: usize) -> Self {
+        Self { nanos: Self::NO_TIME, wire_len: len as u32, link: Self::LINK_IN_SLOT, interface: 0 }
+    }
+
     /// The header of the frame after the last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {

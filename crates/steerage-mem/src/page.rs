@@ -98,11 +98,12 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Whether the frame has a device header without an extra record, lies in one page, and begins
-    /// with the kind of header `link`. The check is a single comparison.
+    /// Whether the frame has no extra record, lies in one page, begins with the kind of header `link`,
+    /// and has a device header if `headed`. The check is a single comparison.
     #[inline(always)]
-    pub(crate) fn is_common(&self, link: u8) -> bool {
-        self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == HEADED | u32::from(link) << LINK_SHIFT
+    pub(crate) fn is_common(&self, link: u8, headed: bool) -> bool {
+        let expected = u32::from(link) << LINK_SHIFT | if headed { HEADED } else { 0 };
+        self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == expected
     }
 
     /// The header that these bytes before the frame contain.

@@ -95,11 +95,12 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
-    /// Passes the common frames to `read`: the frames in one page, with a [device
-    /// header](Frame::header), and with `link` as their [kind of header](Frame::link). `read` gets
-    /// each frame with its number in the batch, and returns whether it has handled the frame. The
-    /// result has a bit for each of the first 64 frames that `read` did not handle. The caller
-    /// handles these frames one by one.
+    /// Passes the common frames to `read`: the frames in one page, without an [extra
+    /// record](Frame::extra), with `link` as their [kind of header](Frame::link), and with a [device
+    /// header](Frame::header) if the first frame has one. `read` gets each frame with its number in
+    /// the batch, and returns whether it has handled the frame. A frame without a device header gets
+    /// a header without a time. The result has a bit for each of the first 64 frames that `read` did
+    /// not handle. The caller handles these frames one by one.
     ///
     /// `read_common` takes about half of the instructions of the loop over single frames, since the
     /// fields that frames have in common are read once.
@@ -111,21 +112,25 @@ impl Hand<'_> {
             return 0;
         }
         let mut others = 0;
-        let view = hand.memory.view(&hand.slot(hand.begin));
+        let first = hand.slot(hand.begin);
+        let (view, headed) = (hand.memory.view(&first), first.has_header());
+        let before = if headed { BYTES } else { 0 };
         for nth in 0..count {
             let slot = hand.slot(hand.begin + nth as u64);
             let len = slot.len();
-            let before = slot.offset.checked_sub(BYTES as u32).filter(|_| slot.is_common(link));
+            let offset = slot.offset.checked_sub(before as u32).filter(|_| slot.is_common(link, headed));
             if !slot.is_lent() {
                 hand.memory.pool().check_in_use(slot.page);
             }
-            let start = before.and_then(|offset| view.start_of(slot.page, offset, BYTES + len));
+            let start = offset.and_then(|offset| view.start_of(slot.page, offset, before + len));
             let done = start.is_some_and(|start| {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
                 // `Frame`, for which the hand would have to be borrowed.
-                let all = unsafe { std::slice::from_raw_parts(start, BYTES + len) };
-                let parts = all.split_first_chunk();
-                parts.is_some_and(|(header, frame)| read(nth, frame, slot.header_of(*header)))
+                let all = unsafe { std::slice::from_raw_parts(start, before + len) };
+                match all.split_first_chunk() {
+                    Some((header, frame)) if headed => read(nth, frame, slot.header_of(*header)),
+                    _ => read(nth, all, FrameHeader::of_whole(len)),
+                }
             });
             if !done {
                 others |= 1 << nth;

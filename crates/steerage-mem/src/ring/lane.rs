@@ -168,7 +168,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Page, Region};
+    use crate::{FrameHeader, Page, Region};
 
     fn lane(pages: usize) -> (Lane, impl Iterator<Item = Completion>) {
         let (region, pages) = Region::map(pages, 256).unwrap();
@@ -228,5 +228,38 @@ mod tests {
         lane.note_arrivals_of(0b100, 7);
         assert_eq!(lane.take(3, false).len(), 3);
         assert_eq!(arrivals(&mut lane), [(0, 9), (1, 0), (2, 0)]);
+    }
+
+    /// One pass reads the frames in one page, with and without a device header.
+    #[test]
+    fn common_frames_are_read_together() {
+        const LINK: u8 = 3;
+        let header = FrameHeader { nanos: 5, wire_len: 70, link: 1, interface: 2 };
+        let (region, mut pages) = Region::map(7, 128).unwrap();
+        let (other, mut foreign) = Region::map(1, 128).unwrap();
+        let mut frame = |offset: usize, len: usize| {
+            let mut page = pages.pop().unwrap();
+            region.page_mut(&mut page)[16..32].copy_from_slice(&header.to_bytes());
+            let mut frame = Completion::new(page, offset, len);
+            frame.set_link(LINK);
+            frame
+        };
+        let headed = [frame(32, 40).with_header(), frame(8, 40).with_header()];
+        let bare = [frame(0, 128), frame(100, 29)];
+        let [extra, mut chained, mut unlinked] = [frame(32, 1).with_extra(), frame(32, 2), frame(32, 3)];
+        chained.set_chained();
+        unlinked.set_link(LINK + 1);
+        let mut foreign = Completion::new(foreign.pop().unwrap(), 32, 4);
+        foreign.set_link(LINK);
+        let mut lane = Lane::new(8, false, Memory::new(region.clone(), None));
+        lane.list().unwrap().extend(headed.into_iter().chain(bare).chain([extra, chained, unlinked, foreign]));
+        lane.take(8, false);
+        let mut read = Vec::new();
+        let others = lane.hand().read_common(LINK, |nth, frame, header| {
+            read.push((nth, frame.len(), header));
+            nth == 0
+        });
+        assert_eq!(read, [(0, 40, header), (2, 128, FrameHeader::of_whole(128))]);
+        assert_eq!((others, other.pages()), (0xfe, 1));
     }
 }

@@ -18,6 +18,8 @@ pub enum ErrorCode {
     IsDirectory,
     /// `EINVAL`: the attribute does not accept this value.
     Invalid,
+    /// `EOPNOTSUPP`: the value has no meaning for this queue.
+    NotSupported,
     /// `ERANGE`: the list names a CPU that does not exist.
     Range,
     /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
@@ -39,6 +41,7 @@ impl ErrorCode {
             Self::Busy => "EBUSY",
             Self::IsDirectory => "EISDIR",
             Self::Invalid => "EINVAL",
+            Self::NotSupported => "EOPNOTSUPP",
             Self::Range => "ERANGE",
             Self::Overflow => "EOVERFLOW",
             Self::TimedOut => "ETIMEDOUT",
@@ -61,6 +64,7 @@ impl ErrorCode {
             Self::Busy => Errno::BUSY,
             Self::IsDirectory => Errno::ISDIR,
             Self::Invalid => Errno::INVAL,
+            Self::NotSupported => Errno::OPNOTSUPP,
             Self::Range => Errno::RANGE,
             Self::Overflow => Errno::OVERFLOW,
             Self::TimedOut => Errno::TIMEDOUT,

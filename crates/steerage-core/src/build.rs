@@ -21,7 +21,7 @@ use crate::backlog::{Backlog, Source};
 use crate::control::{Handle, mask_indices};
 use crate::device::{Capabilities, DeviceCounts, Opened};
 use crate::device::{DeviceError, DeviceName};
-use crate::error::BuildError;
+use crate::error::{BuildError, SetError};
 use crate::handler::{Handler, MakeHandler};
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
@@ -292,6 +292,9 @@ impl CheckedSpec {
                 let mut mask = mask_indices(&self.cpus, mask, owner)?;
                 mask.sort_unstable();
                 let can = rx.capabilities();
+                if spec.queue_limits.copybreak > 0 && !can.has_copybreak() {
+                    return Err(SetError::NoCopybreak { device: input.name.get(), queue: queues.len() }.into());
+                }
                 let frame_bytes_max = can.fit.bytes();
                 if frame_bytes_max > FRAME_BYTES_MAX {
                     let device = input.name.get();
@@ -489,6 +492,7 @@ impl Wiring<'_> {
             kept_pages,
             device_counts: queue.counts,
             lends,
+            has_copybreak: queue.can.has_copybreak(),
             error: Mutex::new(None),
             group: AtomicU16::new(0),
         });

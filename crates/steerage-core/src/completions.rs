@@ -109,23 +109,27 @@ impl Completions<'_> {
     /// A device declares its longest frame in its [capabilities](crate::device::Capabilities).
     #[inline]
     pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
-        if self.fits(fit) { self.take_page() } else { None }
+        if fit.page_bytes() > self.pages.pool.region().page_bytes() {
+            return None;
+        }
+        self.take_page()
     }
 
     /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
-    /// page to `post`, and returns the number of pages. If the number is less than `room`, all
-    /// pages are in use, and the device should poll again later. A device calls this once per poll
-    /// and posts the pages that [`rx_finish`](Self::rx_finish) returns, so that its ring stays
-    /// full.
-    pub fn refill(&mut self, room: usize, fit: Fit, post: impl FnMut(Page)) -> usize {
-        let (_, pages) = self.pages.pool.take_many(if self.fits(fit) { room } else { 0 });
-        let count = pages.len();
-        pages.for_each(post);
-        count
-    }
-
-    fn fits(&self, fit: Fit) -> bool {
-        fit.page_bytes() <= self.pages.pool.region().page_bytes()
+    /// page to `post`, and returns the number of posted pages. `post` returns a page that it cannot
+    /// post, which ends the refill. If the number is less than `room` although `post` accepted each
+    /// page, all pages are in use, and the device should poll again later. A device calls this once
+    /// per poll and posts the pages that [`rx_finish`](Self::rx_finish) returns, so that its ring
+    /// stays full.
+    pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
+        for posted in 0..room {
+            let Some(page) = self.alloc(fit) else { return posted };
+            if let Err(page) = post(page) {
+                self.pages.pool.put_back(page);
+                return posted;
+            }
+        }
+        room
     }
 
     /// Fills up to `count` pages by this CPU's own stores, for devices without posted pages.

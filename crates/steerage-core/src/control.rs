@@ -189,20 +189,25 @@ impl Handle {
     /// To read the limits, pass a change that does nothing.
     ///
     /// # Errors
-    /// [`SetError::NoSuchQueue`] if the queue does not exist.
+    /// [`SetError::NoSuchQueue`] if the queue does not exist, and [`SetError::NoCopybreak`] if the
+    /// queue cannot copy frames. Then no limit changes.
     pub fn set_queue_limits(
         &self,
         queue: usize,
         mut change: impl FnMut(&mut QueueLimits),
     ) -> Result<QueueLimits, SetError> {
         self.check_queue(queue)?;
-        Ok(self.0.change(|state| {
+        let info = &self.0.ledgers.queues[queue];
+        self.0.change(|state| {
             let mut limits = state.limits.of_queues[queue];
             change(&mut limits);
+            if limits.copybreak > 0 && !info.has_copybreak {
+                return Err(SetError::NoCopybreak { device: info.device.get(), queue });
+            }
             limits.lpc_pages = self.0.supply.set_cache(queue, limits.lpc_pages);
             state.set_queue_limits(queue, limits);
-            limits
-        }))
+            Ok(limits)
+        })
     }
 
     /// The CPUs whose backlogs have a flow limit.

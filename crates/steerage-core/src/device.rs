@@ -71,6 +71,13 @@ impl Capabilities {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
 
+    /// Whether [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an effect on
+    /// the queue: short frames can be copied out of the pages of a ring, or out of several pages
+    /// into one.
+    pub const fn has_copybreak(&self) -> bool {
+        !self.lends && (self.posted_max > 0 || self.segments_max > 1)
+    }
+
     /// Says that a frame may occupy up to `pages` pages.
     #[must_use]
     pub const fn segments(self, pages: usize) -> Self {

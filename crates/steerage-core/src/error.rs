@@ -36,6 +36,18 @@ pub enum SetError {
         /// How many queues there are.
         queues: usize,
     },
+    /// A queue for which [`copybreak`](crate::limits::QueueLimits::copybreak) has no meaning was
+    /// given one.
+    #[error(
+        "{device}: cannot set copybreak of receive queue {queue}: Operation not supported: \
+             its device has no ring of pages out of which it copies frames; leave copybreak at 0"
+    )]
+    NoCopybreak {
+        /// The device.
+        device: String,
+        /// The queue's number over all inputs.
+        queue: usize,
+    },
 }
 
 /// The reason why an instance could not be built. The text says what was tried and what to do.
@@ -66,7 +78,7 @@ pub enum BuildError {
         /// The largest possible number.
         most: usize,
     },
-    /// A mask does not fit the instance.
+    /// A mask, or another setting of a queue, does not fit the instance.
     #[error(transparent)]
     Mask(#[from] SetError),
     /// A device has longer frames than a slot can describe.

@@ -235,7 +235,8 @@ pub struct QueueLimits {
     pub lpc_pages: usize,
     /// Frames of up to this many bytes are copied out of the device's page by
     /// [`Completions::rx_finish`], so that the page stays in the device's ring: ethtool's
-    /// `rx-copybreak`. The default is 0, which copies no frame.
+    /// `rx-copybreak`. The default is 0, which copies no frame. A queue that
+    /// [has no such pages](crate::device::Capabilities::has_copybreak) accepts only 0.
     ///
     /// [`Completions::rx_finish`]: crate::completions::Completions::rx_finish
     pub copybreak: usize,

@@ -54,7 +54,8 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// How many pages of the shared pool the queue has, and the highest number so far.
+    /// How many pages of the shared pool the queue has, and the highest number since the cache has
+    /// its size.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
@@ -99,6 +100,8 @@ impl PagePool {
         let beyond = self.cache.len().saturating_sub(cache_max);
         self.spill.extend(self.cache.drain(..beyond));
         self.give_spilt();
+        // A cache of another size warms up again.
+        self.has_had = self.has;
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
         self.cache.reserve(room.saturating_sub(self.cache.len()));
         self.spill.reserve(room);
@@ -181,9 +184,11 @@ impl PagePool {
             self.has += taken;
             if self.cache_max == 0 {
                 self.counters.lpc_passed_by.add(taken as u64);
-            } else if self.has > self.has_had {
-                self.counters.lpc_warm_up.add((self.has - self.has_had) as u64);
-                self.has_had = self.has;
+            } else {
+                let new = self.has.saturating_sub(self.has_had);
+                self.has_had += new;
+                self.counters.lpc_warm_up.add(new as u64);
+                self.counters.lpc_full.add((taken - new) as u64);
             }
         }
         if self.cache.len() < least {
@@ -291,6 +296,8 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
+            // The pages that replace these pages warm the cache up.
+            self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }
 

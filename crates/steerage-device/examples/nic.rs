@@ -6,7 +6,7 @@ use std::error::Error;
 
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input, Outcome,
-    device::{Capabilities, Completions, Filled, Page, Polled, RxQueue},
+    device::{Capabilities, Completions, Filled, Fit, Page, Polled, RxQueue},
     limits::HEADROOM,
 };
 
@@ -40,10 +40,10 @@ impl RxQueue for Nic {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // Refill the ring. The first poll fills all of it, and later polls add pages that were not
         // available before.
-        while self.ring.len() < RING {
-            let Some(page) = out.take_page() else { break };
+        out.refill(RING - self.ring.len(), Fit::new(FRAME_BYTES_MAX), |page| {
             self.ring.push(page);
-        }
+            Ok(())
+        });
         for _ in 0..budget.min(self.ring.len()) {
             let mut page = self.ring.swap_remove(self.next);
             let Some(len) = self.receive(&mut out.page_mut(&mut page)[HEADROOM..]) else {

@@ -296,8 +296,12 @@ pub struct PoolCounters {
     /// Frames that were copied out of a device's page, so that the page stayed in the device's
     /// ring.
     pub rx_copybreak: Counter,
-    /// Pages from the shared pool that raised the queue's number of pages to a new maximum.
+    /// Pages from the shared pool that raised the queue's number of pages to a new maximum, or
+    /// replaced a page of another NUMA node.
     pub lpc_warm_up: Counter,
+    /// Pages from the shared pool that the local page cache would have had if it had not been full
+    /// when as many pages were returned.
+    pub lpc_full: Counter,
     /// Pages from the shared pool that were taken while the local page cache was switched off.
     pub lpc_passed_by: Counter,
     /// Returned pages of another NUMA node, which went to the shared pool.

@@ -215,6 +215,7 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
             recycle_kept: queue.pool.recycle_kept.get(),
             rx_copybreak: queue.pool.rx_copybreak.get(),
             lpc_warm_up: queue.pool.lpc_warm_up.get(),
+            lpc_full: queue.pool.lpc_full.get(),
             lpc_passed_by: queue.pool.lpc_passed_by.get(),
             lpc_wrong_numa: queue.pool.lpc_wrong_numa.get(),
             kept: queue.kept_pages.kept(),

@@ -40,6 +40,8 @@ pub struct QueueInfo {
     pub device_counts: Option<Arc<DeviceCounts>>,
     /// True if the device provides the memory blocks of its frames.
     pub lends: bool,
+    /// True if short frames can be copied out of the device's pages.
+    pub has_copybreak: bool,
     pub error: Mutex<Option<QueueError>>,
     /// The steering group that handlers see. Relaxed: the group changes only while no packet of the
     /// queue is in flight. Therefore a CPU that takes a frame from its ring sees, by the ring's

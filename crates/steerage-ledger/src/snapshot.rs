@@ -161,9 +161,13 @@ pub struct PoolSnapshot {
     /// Frames that were copied out of a device's page, so that the page stayed in the device's
     /// ring.
     pub rx_copybreak: u64,
-    /// Pages from the shared pool that raised the queue's number of pages to a new maximum. The
-    /// number grows while the cache warms up.
+    /// Pages from the shared pool that raised the queue's number of pages to a new maximum, or
+    /// replaced a page of another NUMA node. The number grows while the cache warms up.
     pub lpc_warm_up: u64,
+    /// Pages from the shared pool that the local page cache would have had if it had not been full
+    /// when as many pages were returned. `alloc_slow` is the sum of `lpc_warm_up`, `lpc_full` and
+    /// `lpc_passed_by`.
+    pub lpc_full: u64,
     /// Pages from the shared pool that were taken while the local page cache was switched off.
     pub lpc_passed_by: u64,
     /// Returned pages of another NUMA node than the queue's CPU, which went to the shared pool. The

@@ -58,7 +58,8 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The pages of a tested queue: so few that a device that loses pages soon runs out of pages.
+/// The pages of a tested queue, in addition to those that its device keeps posted: so few that a
+/// device that loses pages soon runs out of pages.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
 /// The frame header that the device wrote, if there is one, and a copy of the frame.
@@ -87,24 +88,27 @@ pub struct QueueTester {
     hold: bool,
     wire_bytes: u64,
     lost: u64,
+    no_page: u64,
     copied: u64,
     passed: u64,
     chained: u64,
+    all_pages: usize,
     mode: Option<&'static str>,
     link: LinkType,
     failed: Option<DeviceError>,
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue, and opens the queue.
+    /// Creates [`TESTER_PAGES`] pages for the queue, and as many more as its device keeps posted.
+    /// Opens the queue.
     ///
     /// # Errors
     /// The queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
-        let Capabilities { fit, lends, .. } = queue.capabilities();
+        let Capabilities { fit, lends, posted_max, .. } = queue.capabilities();
         // The tester does not copy lent frames, so it needs no pages for them.
-        let pages = if lends { 1 } else { TESTER_PAGES };
-        let (region, pages) = Region::map(pages, fit.page_bytes())
+        let all_pages = if lends { 1 } else { TESTER_PAGES + posted_max };
+        let (region, pages) = Region::map(all_pages, fit.page_bytes())
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
         let Opened { blocks, mode, .. } = queue.open(&region)?;
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
@@ -119,9 +123,11 @@ impl QueueTester {
             hold: false,
             wire_bytes: 0,
             lost: 0,
+            no_page: 0,
             copied: 0,
             passed: 0,
             chained: 0,
+            all_pages,
             mode,
             link: LinkType::ETHERNET,
             failed: None,
@@ -191,6 +197,11 @@ impl QueueTester {
         self.lost
     }
 
+    /// The number of frames that were dropped because no page was free to replace theirs.
+    pub fn no_page(&self) -> u64 {
+        self.no_page
+    }
+
     /// The number of frames that the queue has reported as copied.
     pub fn copied(&self) -> u64 {
         self.copied
@@ -208,7 +219,7 @@ impl QueueTester {
 
     /// The number of pages that the queue has not returned.
     pub fn pages_out(&self) -> usize {
-        TESTER_PAGES - self.pages.pool.free()
+        self.all_pages - self.pages.pool.free()
     }
 
     /// Requests the queue to end: see [`RxQueue::stop`].
@@ -249,6 +260,7 @@ impl QueueTester {
         self.link = out.link();
         self.wire_bytes += out.counts.wire_bytes;
         self.lost += out.counts.lost;
+        self.no_page += out.counts.no_page;
         self.copied += out.counts.copied;
         self.passed += out.counts.passed;
         self.chained += self.frames.iter().filter(|frame| frame.is_chained()).count() as u64;

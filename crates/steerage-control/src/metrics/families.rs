@@ -150,9 +150,8 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
     }),
     counter("page_pool_lpc", "Pages taken or brought home past what the local cache is for.", |queue| {
         let pool = &queue.pool;
-        let of =
-            [("warm_up", pool.lpc_warm_up), ("passed_by", pool.lpc_passed_by), ("wrong_numa", pool.lpc_wrong_numa)];
-        each("event", of)
+        let (warm_up, full) = (("warm_up", pool.lpc_warm_up), ("full", pool.lpc_full));
+        each("event", [warm_up, full, ("passed_by", pool.lpc_passed_by), ("wrong_numa", pool.lpc_wrong_numa)])
     }),
     counter("page_pool_rx_copybreak", "Pages that stayed in the ring since their packet was copied out.", |queue| {
         one(queue.pool.rx_copybreak)

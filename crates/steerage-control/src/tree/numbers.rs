@@ -91,7 +91,7 @@ impl Tree {
         }
     }
 
-    fn set_number(&self, which: Number, value: usize) {
+    fn set_number(&self, which: Number, value: usize) -> Result<(), AttributeError> {
         match which {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
@@ -105,9 +105,13 @@ impl Tree {
                 }
             }
             LpcPages(queue) => drop(self.queue_limits(queue, |limits| limits.lpc_pages = value)),
-            Copybreak(queue) => drop(self.queue_limits(queue, |limits| limits.copybreak = value)),
+            Copybreak(queue) => {
+                let set = self.handle.set_queue_limits(queue, |limits| limits.copybreak = value);
+                set.map_err(|error| AttributeError::new(ErrorCode::NotSupported, error.to_string()))?;
+            }
             of_all => drop(self.handle.set_limits(|limits| of_all.set(limits, value))),
         }
+        Ok(())
     }
 
     fn default_lpc_pages(&self) -> usize {
@@ -142,9 +146,9 @@ impl Tree {
         }
         let start = Instant::now();
         let old = self.number(which);
-        self.set_number(which, value);
+        self.set_number(which, value)?;
         if let Err(error) = self.settle(start) {
-            self.set_number(which, old);
+            self.set_number(which, old)?;
             return Err(error);
         }
         let (from, to, seconds) = (old.to_string(), self.number(which).to_string(), start.elapsed().as_secs_f64());

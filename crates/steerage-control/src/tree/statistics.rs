@@ -66,6 +66,7 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_fast", |queue| queue.pool.alloc_fast),
     ("alloc_slow", |queue| queue.pool.alloc_slow),
     ("kept", |queue| queue.pool.kept),
+    ("lpc_full", |queue| queue.pool.lpc_full),
     ("lpc_passed_by", |queue| queue.pool.lpc_passed_by),
     ("lpc_warm_up", |queue| queue.pool.lpc_warm_up),
     ("lpc_wrong_numa", |queue| queue.pool.lpc_wrong_numa),

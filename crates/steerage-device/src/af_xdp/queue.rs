@@ -11,7 +11,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use steerage::flow::wire::ethernet;
 use steerage::{
     Affinity, DeviceError, Timestamp,
-    device::{Capabilities, Completion, Completions, DeviceCounts, Gather, Opened, Page, Polled, Region, RxQueue},
+    device::{Capabilities, Completions, DeviceCounts, Filled, Fit, Gather, Opened, Page, Polled, Region, RxQueue},
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
@@ -99,8 +99,11 @@ pub(super) struct Queue {
     begun: Begun,
     region: Option<Arc<Region>>,
     looked: Timestamp,
-    /// The number of frames delivered so far, and the number of lost frames.
-    handed: u64,
+    /// The position of a frame in a page.
+    fit: Fit,
+    /// The number of received frames that are in the ledger, as handed over or dropped, and the
+    /// number of frames that the kernel lost.
+    counted: u64,
     lost: u64,
     passed: u64,
     /// The lost frames that the socket's statistics have reported.
@@ -161,6 +164,7 @@ impl Queue {
             seconds,
             missing: false,
             mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
+            fit: Fit::new(device.frame_bytes_max()),
             coalescing: device.coalesce.map(Coalescing::new),
             device,
             number,
@@ -174,7 +178,7 @@ impl Queue {
             begun: Begun::default(),
             region: None,
             looked: Timestamp::ZERO,
-            handed: 0,
+            counted: 0,
             lost: 0,
             passed: 0,
             told: 0,
@@ -185,65 +189,62 @@ impl Queue {
         })
     }
 
-    /// Fills up the fill ring.
+    /// Fills up the fill ring. Received frames leave no gap in it, so it has gaps only at the start
+    /// and if all pages were in use then.
     fn refill(&mut self, out: &mut Completions<'_>) {
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
         let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);
-        self.starved = false;
-        for _ in 0..missing {
-            let Some(mut page) = out.take_page() else {
-                self.starved = ready.posted() < POSTED_FEW;
-                break;
-            };
-            if self.hash.is_some() {
-                // Clear the old bytes in front of the frame, because they are not a hash.
-                let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
-                out.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
-            }
-            if let Err(page) = ready.post(page) {
-                out.give_page(page);
-                break;
-            }
+        if missing == 0 {
+            return;
         }
-        if missing > 0 {
-            ready.show();
-        }
+        let hashes = self.hash.is_some();
+        let posted = out.refill(missing, self.fit, |page| post(ready, page, hashes));
+        self.starved = posted < missing && ready.posted() < POSTED_FEW;
+        ready.show();
     }
 
     /// Takes the frames that have arrived, up to the budget. Returns whether more frames may have
     /// arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
+        let ends = matches!(self.stage, Stage::Ending(..));
         let (Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else { return false };
-        let filled = ready.filled();
-        let mut counts = Counts::default();
-        let hashes = self.hash.is_some();
+        let (filled, hashes) = (ready.filled(), self.hash.is_some());
         for _ in 0..filled {
             if out.len() >= budget {
                 break;
             }
-            match ready.take() {
-                Some(Ok(part)) if self.begun.frame.is_empty() && !part.goes_on => {
-                    let FilledChunk { mut page, offset, len, .. } = part;
+            let page = match ready.take() {
+                Some(Ok(chunk)) if self.begun.frame.is_empty() && !chunk.goes_on => {
+                    let FilledChunk { mut page, offset, len, .. } = chunk;
                     let hash = if hashes { hash_before(out, &mut page, offset) } else { None };
-                    push(out, page, offset, len as usize, hash);
-                    counts.handed += 1;
+                    self.counted += 1;
+                    out.rx_finish(page, offset as usize, Filled::whole(len as usize).with_hash(hash))
                 }
-                Some(Ok(part)) => gather(out, &mut self.begun, part, hashes, &mut counts),
+                Some(Ok(chunk)) => {
+                    let goes_on = chunk.goes_on;
+                    let page = gather(out, &mut self.begun, chunk, hashes);
+                    self.counted += u64::from(!goes_on);
+                    page
+                }
                 Some(Err(bad)) => {
                     self.invalid += 1;
                     out.spoil(&mut self.begun.frame);
                     if !bad.goes_on {
-                        hand_over(out, &mut self.begun, &mut counts);
+                        hand_over(out, &mut self.begun);
+                        self.counted += 1;
                     }
+                    continue;
                 }
                 None => break,
+            };
+            // The pages that a zero-copy socket has when it is closed are lost.
+            if let Err(page) = if ends { Err(page) } else { post(ready, page, hashes) } {
+                out.give_page(page);
             }
         }
         ready.release();
-        let more = out.len() >= budget || ready.filled() > 0;
-        self.handed += counts.handed;
-        self.lost += counts.lost;
-        more
+        ready.show();
+        out.len() >= budget || ready.filled() > 0
     }
 
     /// Reads from the kernel how many frames were lost, and checks for changes of the interface.
@@ -365,7 +366,7 @@ impl Queue {
         // the socket was not in the map at that time.
         let taken = self.device.program.counters.sum(2 * self.number, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
-        let missing = taken.saturating_sub(self.handed + self.lost);
+        let missing = taken.saturating_sub(self.counted + self.lost);
         self.lost += missing;
         out.lost(missing);
         let Self { invalid, lost, number, .. } = *self;
@@ -376,7 +377,8 @@ impl Queue {
 
 impl RxQueue for Queue {
     fn capabilities(&self) -> Capabilities {
-        let mut can = Capabilities::pages(self.device.frame_bytes_max())
+        let mut can = Capabilities::pages(0)
+            .fit(self.fit)
             .segments(self.device.segments_max())
             .posted(self.device.ring as usize);
         can.hash = self.hash;
@@ -418,8 +420,8 @@ impl RxQueue for Queue {
         Ok(match (more, self.starved) {
             (false, true) => Polled::NotBefore(out.now() + PAGES_LOOK),
             (false, false) if !matches!(self.stage, Stage::Ending(..)) && self.device.busy_poll.is_none() => {
-                let (handed, ring) = (self.handed, self.device.ring);
-                let wait = self.coalescing.as_mut().and_then(|waits| waits.after_poll(out.now(), handed, ring));
+                let (arrived, ring) = (self.counted, self.device.ring);
+                let wait = self.coalescing.as_mut().and_then(|waits| waits.after_poll(out.now(), arrived, ring));
                 wait.map_or(Polled::Drained, |wait| Polled::Coalesce(out.now() + wait))
             }
             _ => Polled::More,
@@ -463,41 +465,34 @@ impl Queue {
     }
 }
 
-/// Counts of received frames by outcome.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    handed: u64,
-    lost: u64,
+#[inline(always)]
+fn post(ready: &mut OpenSocket, mut page: Page, hashes: bool) -> Result<(), Page> {
+    if hashes {
+        // Clear the old bytes in front of the frame, because they are not a hash.
+        let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
+        ready.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
+    }
+    ready.post(page)
 }
 
 /// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
+/// Returns the page to post instead.
 #[cold]
-fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashes: bool, counts: &mut Counts) {
+fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashes: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;
     if begun.frame.is_empty() {
         begun.hash = if hashes { hash_before(out, &mut page, offset) } else { None };
     }
-    out.gather(&mut begun.frame, page, offset as usize, len as usize);
+    let page = out.rx_finish_part(&mut begun.frame, page, offset as usize, len as usize);
     if !goes_on {
-        hand_over(out, begun, counts);
+        hand_over(out, begun);
     }
+    page
 }
 
-fn hand_over(out: &mut Completions<'_>, begun: &mut Begun, counts: &mut Counts) {
+fn hand_over(out: &mut Completions<'_>, begun: &mut Begun) {
     let hash = std::mem::take(&mut begun.hash);
-    match out.push_gathered(&mut begun.frame, hash) {
-        true => counts.handed += 1,
-        false => counts.lost += 1,
-    }
-}
-
-#[inline(always)]
-fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>) {
-    let mut frame = Completion::new(page, offset as usize, len);
-    if let Some(hash) = hash {
-        frame.set_hash(hash.0);
-    }
-    out.push(frame, len);
+    out.push_gathered(&mut begun.frame, hash);
 }
 
 /// The hash in front of the frame, if the XDP program wrote a hash.

@@ -272,6 +272,12 @@ impl OpenSocket {
         Ok(())
     }
 
+    /// The bytes of a page that is not posted.
+    #[inline]
+    pub(super) fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
+        self.posted.region().page_mut(page)
+    }
+
     /// Shows the posted pages to the kernel.
     #[inline]
     pub(super) fn show(&mut self) {

@@ -12,9 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::LinkType;
-use steerage::device::{Blocks, Claim, Completion, Completions, DeviceCounts, FrameHeader, Lending, Opened, Polled};
+use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHeader, Lending, Opened, Polled};
 use steerage::flow::offload::Offload;
-use steerage::limits::HEADROOM;
 
 /// The maximum number of bytes per poll. Finished packets return between two polls. If a poll
 /// received more, the memory would have left the caches before its next use.
@@ -66,6 +65,19 @@ pub(crate) struct Short {
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) offload: Option<Offload>,
+}
+
+impl Short {
+    /// Finishes the frame's offload, and moves the frame to the beginning of `room`. Returns its
+    /// length.
+    fn finish(self, room: &mut [u8]) -> Result<usize, Unfit> {
+        let Self { at, len, offload } = self;
+        let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
+        let frame = room.get_mut(at..at + len).filter(|_| is_whole).ok_or(Unfit(NO_BLOCK))?;
+        offload.inspect(|offload| offload.finish(frame));
+        room.copy_within(at..at + len, 0);
+        Ok(len)
+    }
 }
 
 /// The reason for which a frame is lost: the index of the count that it adds to.
@@ -223,30 +235,22 @@ impl Lent {
         out: &mut Completions<'_>,
         bytes: &mut usize,
     ) -> io::Result<Option<Received>> {
-        let Some(mut page) = out.take_page() else { return Ok(None) };
-        let room = &mut out.page_mut(&mut page)[HEADROOM..];
-        let short = match source.receive_short(room, &mut self.scratch) {
-            Ok(short) => short,
-            Err(error) => {
-                out.give_page(page);
-                return Err(error);
-            }
-        };
-        let short = short.and_then(|Short { at, len, offload }| {
-            let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
-            let frame = room.get_mut(at..at + len).filter(|_| is_whole).ok_or(Unfit(NO_BLOCK))?;
-            offload.inspect(|offload| offload.finish(frame));
-            Ok((at, len))
+        let (counted, mut came) = (&mut self.counted, None);
+        out.fill(1, |room| {
+            let short = source.receive_short(room, &mut self.scratch);
+            let finished = short.map(|short| short.and_then(|short| short.finish(room)));
+            let len = *came.insert(finished).as_ref().ok()?.as_ref().ok()?;
+            Some(Filled::whole(len))
         });
-        match short {
-            Ok((at, len)) => {
-                out.push(Completion::new(page, HEADROOM + at, len), len);
-                count(&mut self.counted, len, None);
+        match came {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(error),
+            Some(Ok(Ok(len))) => {
+                count(counted, len, None);
                 *bytes += len;
             }
-            Err(Unfit(reason)) => {
-                self.counted[reason] += 1;
-                out.give_page(page);
+            Some(Ok(Err(Unfit(reason)))) => {
+                counted[reason] += 1;
                 out.lost(1);
             }
         }

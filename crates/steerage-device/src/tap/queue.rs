@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use steerage::{
     DeviceError, Timestamp,
-    device::{Capabilities, Completion, Completions, Opened, Polled, Region, RxQueue},
-    limits::HEADROOM,
+    device::{Capabilities, Completions, Filled, Opened, Polled, Region, RxQueue},
 };
 
 use super::drops::Drops;
@@ -74,15 +73,13 @@ impl Queue {
             return taken.map_err(|error| self.shared.error("receive from the interface", error));
         }
         for _ in 0..budget {
-            let Some(mut page) = out.take_page() else { return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)) };
-            match self.read(&mut out.page_mut(&mut page)[HEADROOM..]) {
-                Ok(Some(len)) => out.push(Completion::new(page, HEADROOM, len), len),
-                Ok(None) => {
-                    out.give_page(page);
-                    out.lost(1);
-                }
-                Err(error) => {
-                    out.give_page(page);
+            let mut came = None;
+            out.fill(1, |room| came.insert(self.read(room)).as_ref().ok()?.map(Filled::whole));
+            match came {
+                None => return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)),
+                Some(Ok(Some(_))) => {}
+                Some(Ok(None)) => out.lost(1),
+                Some(Err(error)) => {
                     return match error.kind() {
                         io::ErrorKind::WouldBlock => Ok(Polled::Drained),
                         io::ErrorKind::Interrupted => Ok(Polled::More),

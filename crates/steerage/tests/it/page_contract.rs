@@ -101,6 +101,11 @@ fn frames_that_are_written_lie_as_their_device_asked() {
     }
 }
 
+fn post(ring: &mut Vec<Page>, page: Page) -> Result<(), Page> {
+    ring.push(page);
+    Ok(())
+}
+
 #[derive(Default)]
 struct Ring {
     posted: Vec<Page>,
@@ -115,9 +120,14 @@ impl RxQueue for Ring {
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
         assert!(out.alloc(Fit::new(LONGEST + 2 * TAILROOM)).is_none(), "pages are not so long");
         assert_eq!(out.refill(1, Fit::new(LONGEST + 2 * TAILROOM), |_| panic!("pages are not so long")), 0);
-        let page = out.alloc(FIT).unwrap();
-        out.give_page(page);
-        assert_eq!(out.refill(RING, FIT, |page| self.posted.push(page)), RING);
+        let mut pages = 0;
+        let posted = out.refill(RING, FIT, |page| {
+            pages += 1;
+            if pages > 3 { Err(page) } else { post(&mut self.posted, page) }
+        });
+        assert_eq!((posted, pages, self.posted.len()), (3, 4, 3), "the fourth page could not be posted");
+        self.posted.drain(..).for_each(|page| out.give_page(page));
+        assert_eq!(out.refill(RING, FIT, |page| post(&mut self.posted, page)), RING);
         for len in std::mem::take(&mut self.lens) {
             let mut page = self.posted.remove(0);
             out.page_mut(&mut page)[FIT.offset()..][..len].fill(1);
@@ -160,9 +170,9 @@ impl RxQueue for Empties {
         while let Some(page) = out.alloc(fit) {
             self.0.push(page);
         }
-        assert_eq!(out.refill(RING, fit, |page| self.0.push(page)), 0);
+        assert_eq!(out.refill(RING, fit, |page| post(&mut self.0, page)), 0);
         self.0.drain(..3).for_each(|page| out.give_page(page));
-        assert_eq!(out.refill(RING, fit, |page| self.0.push(page)), 3);
+        assert_eq!(out.refill(RING, fit, |page| post(&mut self.0, page)), 3);
         Ok(Polled::Ended)
     }
 

@@ -3,6 +3,7 @@
 
     python3 lab/results.py               fails if a page differs from a table
     python3 lab/results.py --write       writes the tables and the quoted figures into the pages
+    python3 lab/results.py --from RUNS   makes the tables of the published experiments from the lines of steerage-lab and lab/peers
     python3 lab/results.py --root DIR    works on another checkout
 
 lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md: its first line is the heading, by which the table is found on the page. Each
@@ -15,12 +16,18 @@ table of the pages in COMPLETE has such a file. The tables in lab/results/text a
 of the cell; {TABLE > ROW > COLUMN > 2} is the second.
 {A : B} is a ratio of two cells, and {A * 0.001} another unit. A quoted figure may be rounded. All other text of the line must be on
 the page as it stands, where line breaks do not matter.
+
+lab/results/seeds.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
+them (heading, metric, whether the least and the most are shown), and the rows (name, experiment, series, text of the last column). A
+table has the runs with near CPUs, or with far CPUs if these are more.
 """
 
 import argparse
 import csv
+import json
 import pathlib
 import re
+import statistics
 import sys
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -82,6 +89,40 @@ def rounded(value, like):
     digits = len(like.partition(".")[2])
     exact = value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{exact:,}" if "," in like else str(exact)
+
+
+# ---- the tables of runs
+
+
+def shown(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def tables_of_runs(results, paths):
+    """Writes the tables that seeds.json describes. A table whose experiments did not run stays as it is."""
+    import page  # beside this file
+
+    by_experiment, _, _ = page.read(paths)
+    groups = {name: page.group(runs) for name, runs in by_experiment.items()}
+    for name, table in json.loads((results / "seeds.json").read_text()).items():
+        if not any(row[1] in groups for row in table["rows"]):
+            continue
+        last = [table["last"]] if table["last"] else []
+        rows = [[table["first"], "CPUs", *(heading for heading, _, _ in table["columns"]), *last]]
+        for label, experiment, series, *published in table["rows"]:
+            places = {}
+            for (where, _, of), metrics in groups.get(experiment, {}).items():
+                if of == series:
+                    places[where] = {metric: sum(values.values(), []) for metric, values in metrics.items()}
+            where = max(places, key=lambda place: max(map(len, places[place].values())), default="")
+            cells = []
+            for _, metric, brackets in table["columns"]:
+                values = places.get(where, {}).get(metric, [])
+                cell = shown(statistics.median(values)) if values else "not measured"
+                cells.append(f"{cell} [{shown(min(values))}..{shown(max(values))}]" if values and brackets else cell)
+            rows.append([label, where, *cells, *(published or [""] * len(last))])
+        with open(results / "performance" / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 # ---- the pages
@@ -160,10 +201,13 @@ def differences(was, now):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="runs", nargs="+", metavar="RUNS", help="JSON lines of runs, from which tables are made")
     parser.add_argument("--write", action="store_true", help="write the figures into the pages")
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent, help="the checkout")
     args = parser.parse_args()
     try:
+        if args.runs:
+            tables_of_runs(args.root / "lab/results", args.runs)
         was, now = pages_as_measured(args.root)
         wrong = list(differences(was, now))
     except (Wrong, OSError) as error:

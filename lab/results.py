@@ -33,6 +33,8 @@ from decimal import ROUND_HALF_UP, Decimal
 
 # Pages of which no table may lack a file in lab/results.
 COMPLETE = ["docs/performance.md"]
+# The tables of pages, by their headings, of which each figure in the last column must be quoted in quotes.txt.
+QUOTED = {"README.md": ["| steerage against | measured | ratio |"]}
 # The folder of tables that no page shows, although sentences quote them.
 QUOTED_ONLY = "text"
 FIGURE = r"\d[\d,]*(?:\.\d+)?"
@@ -155,8 +157,8 @@ def headings(text):
     return [line for line, below in zip(lines, lines[1:]) if below.startswith("|---")]
 
 
-def with_quote(page, text, quote, tables):
-    """The page with the figures of one line of quotes.txt."""
+def with_quote(page, text, quote, value_of):
+    """The page with the figures of one line of quotes.txt. `value_of` has a reference and the figure that is there."""
     parts = re.split(r"\{([^}]*)\}", quote)
     pattern = "".join(f"({FIGURE})" if nth % 2 else re.sub(r"(\\ )+", r"\\s+", re.escape(part)) for nth, part in enumerate(parts))
     found = list(re.finditer(pattern, text))
@@ -164,8 +166,19 @@ def with_quote(page, text, quote, tables):
         raise Wrong(f"{page}: this text is there {len(found)} times, not once: {quote}")
     for nth in range(len(parts) // 2, 0, -1):
         start, end = found[0].span(nth)
-        text = text[:start] + rounded(figure_of(tables, parts[2 * nth - 1]), text[start:end]) + text[end:]
+        text = text[:start] + value_of(parts[2 * nth - 1], text[start:end]) + text[end:]
     return text
+
+
+def unquoted(page, text, quotes, heading):
+    """The rows of a table whose last cell has a figure that no line of quotes.txt has."""
+    for _, _, quote in (quote for quote in quotes if quote[0] == page):
+        text = with_quote(page, text, quote, lambda _, figure: "#")
+    if heading not in text.split("\n"):
+        raise Wrong(f"{page}: no table has the heading {heading}")
+    for line in text.split(heading, 1)[1].split("\n\n", 1)[0].split("\n"):
+        if line.startswith("|") and figures(cells_of(line)[-1]):
+            yield line
 
 
 def pages_as_measured(root):
@@ -184,7 +197,10 @@ def pages_as_measured(root):
             if heading not in known:
                 raise Wrong(f"{page}: lab/results has no file for the table {heading}")
     for page, _, quote in quotes:
-        now[page] = with_quote(page, now[page], quote, tables)
+        now[page] = with_quote(page, now[page], quote, lambda reference, like: rounded(figure_of(tables, reference), like))
+    for page, tables_of_page in QUOTED.items():
+        for line in (line for heading in tables_of_page for line in unquoted(page, now[page], quotes, heading)):
+            raise Wrong(f"{page}: add the figures of this row to lab/results/quotes.txt: {line}")
     return was, now
 
 

@@ -18,6 +18,8 @@ for peer in common af_packet kernel; do make -s -C "peers/$peer"; done
 # Each in a session of its own, because many kernels share the CPUs out by sessions. Several turns, so that there are enough rounds at
 # one distance of the CPUs if the host moves them.
 {
+    read -r load _ </proc/loadavg
+    echo "{\"load\": $load, \"rounds\": $rounds}"
     setsid -w "$lab" rps-queues rps-tun handoff-rate late-metadata-drop page-cache-rate rr --rounds "$rounds"
     setsid -w peers/kernel/collector.sh "$rounds"
     setsid -w peers/af_packet/hash.sh "$rounds"

@@ -96,15 +96,25 @@ def rounded(value, like):
 # ---- the tables of runs
 
 
+def write_table(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
 def shown(value):
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 or not value else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def tables_of_runs(results, paths):
     """Writes the tables that seeds.json describes. A table whose experiments did not run stays as it is."""
     import page  # beside this file
 
-    by_experiment, _, _ = page.read(paths)
+    by_experiment, notes, machines = page.read(paths)
+    conditions = [note for note in notes if "load" in note]
+    if conditions:
+        rows = [["quantity", "value"], ["load average of other programs at the start", max(note["load"] for note in conditions)],
+                ["rounds", min(note["rounds"] for note in conditions)], ["machine", "; ".join(machines)]]
+        write_table(results / QUOTED_ONLY / "seed-conditions.csv", rows)
     groups = {name: page.group(runs) for name, runs in by_experiment.items()}
     for name, table in json.loads((results / "seeds.json").read_text()).items():
         if not any(row[1] in groups for row in table["rows"]):
@@ -120,11 +130,10 @@ def tables_of_runs(results, paths):
             cells = []
             for _, metric, brackets in table["columns"]:
                 values = places.get(where, {}).get(metric, [])
-                cell = shown(statistics.median(values)) if values else "not measured"
+                cell = shown(statistics.median(values)) if values else "" if where else "not measured"
                 cells.append(f"{cell} [{shown(min(values))}..{shown(max(values))}]" if values and brackets else cell)
             rows.append([label, where, *cells, *(published or [""] * len(last))])
-        with open(results / "performance" / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+        write_table(results / "performance" / f"{name}.csv", rows)
 
 
 # ---- the pages

@@ -4,7 +4,7 @@
     cargo run --release -p steerage-lab -- rps > rps.jsonl
     python3 lab/page.py rps.jsonl                     tables and verdicts as text
     python3 lab/page.py rps.jsonl more.jsonl -o page.html
-    python3 lab/page.py --performance [--check]       draws docs/performance.svg from the table of docs/performance.md
+    python3 lab/page.py --performance [--check]       draws docs/performance.svg from lab/results/performance/rps.csv
 
 A line is one run: {"experiment", "series", "x", "round", "apart_ns", "values"}. lab/experiments.json says what the metrics mean, which
 series are compared, and what was published. Two other lines are read: {"experiment", "skipped"} and {"beside": "DPDK 22.11"}.
@@ -18,6 +18,7 @@ series are compared, and what was published. Two other lines are read: {"experim
 """
 
 import argparse
+import csv
 import html
 import json
 import math
@@ -312,7 +313,7 @@ def report(paths, page):
 
 # ---- the chart of the README
 
-PERFORMANCE, CHART, HEADING, BASE = ROOT / "docs/performance.md", ROOT / "docs/performance.svg", "## Work on two CPUs", "no steering"
+CHARTED, CHART, BASE = HERE / "results/performance/rps.csv", ROOT / "docs/performance.svg", "no steering"
 # The column of the table, and its name in the chart.
 COLUMNS = [
     ("balance", "steerage, default policy"),
@@ -324,10 +325,9 @@ COLUMNS = [
 
 
 def performance(check):
-    """Draws the table of docs/performance.md, which is the only source of the figures."""
-    section = PERFORMANCE.read_text().split(HEADING, 1)[1].split("\n## ", 1)[0]
-    head, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
-    rows = {int(row[0]): dict(zip(head[1:], map(float, row[1:]))) for row in body if int(row[0]) > 0}
+    """Draws the table of two near CPUs, which docs/performance.md has as well."""
+    with open(CHARTED, encoding="utf-8", newline="") as file:
+        rows = {int(row["ns"]): {name: float(rate) for name, rate in row.items()} for row in csv.DictReader(file) if int(row["ns"]) > 0}
     series = [(name, {work: rates[column] / rates[BASE] for work, rates in rows.items()}) for column, name in COLUMNS]
     chart = lines("Packets per second on two near CPUs, relative to one CPU", "work per packet, in nanoseconds", series, ratio=True)
     if not check:

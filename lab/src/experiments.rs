@@ -10,26 +10,69 @@ mod rps;
 use crate::experiment::{Experiment, Settings};
 use crate::rr;
 
-type Named = (&'static str, fn(&Settings) -> Vec<Experiment>);
-
-/// All experiments, in the order in which they run.
-const ALL: [Named; 8] = [
-    ("rps", rps::plan),
-    ("delay", rps::delay),
-    ("handoff", handoff::plan),
-    ("late-metadata", late_metadata::plan),
-    ("page-cache", page_cache::plan),
-    ("path", path::plan),
-    ("meter", meter::plan),
-    ("rr", rr::plan),
-];
-
-/// The names of all experiments.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
+struct Group {
+    name: &'static str,
+    /// The experiments that run together with the experiment of that name.
+    others: &'static [&'static str],
+    plan: fn(&Settings) -> Vec<Experiment>,
 }
 
-/// The experiments that belong to this name. Empty if the experiment does not exist.
+const fn group(name: &'static str, others: &'static [&'static str], plan: fn(&Settings) -> Vec<Experiment>) -> Group {
+    Group { name, others, plan }
+}
+
+/// All experiments, in the order in which they run.
+const ALL: [Group; 8] = [
+    group("rps", &["rps-cpus", "rps-queues", "rps-tun"], rps::plan),
+    group("delay", &[], rps::delay),
+    group("handoff", &["handoff-rate"], handoff::plan),
+    group("late-metadata", &["late-metadata-drop", "late-metadata-loss"], late_metadata::plan),
+    group(
+        "page-cache",
+        &["page-cache-frames", "page-cache-size", "page-cache-path", "page-cache-rate"],
+        page_cache::plan,
+    ),
+    group("path", &[], path::plan),
+    group("meter", &["meter-800", "meter-mix"], meter::plan),
+    group("rr", &[], rr::plan),
+];
+
+/// The names of the groups of experiments.
+pub fn groups() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|group| group.name)
+}
+
+/// The names of the experiments that also run alone.
+pub fn others() -> impl Iterator<Item = &'static str> {
+    ALL.iter().flat_map(|group| group.others.iter().copied())
+}
+
+/// The experiments of the group of this name, or the one experiment of this name. Empty if neither
+/// exists.
 pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
-    ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, plan)| plan(settings))
+    let planned = |group: &Group| (group.plan)(settings);
+    match ALL.iter().find(|group| group.name == name) {
+        Some(group) => planned(group),
+        None => {
+            let group = ALL.iter().find(|group| group.others.contains(&name));
+            let all = group.map_or_else(Vec::new, planned);
+            all.into_iter().filter(|experiment| experiment.name == name).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_experiment_has_a_name_to_run_it_by() {
+        let settings = Settings::quick(vec![0, 1]);
+        for group in ALL.iter().filter(|group| group.name != "rr") {
+            let planned: Vec<&str> = (group.plan)(&settings).iter().map(|experiment| experiment.name).collect();
+            assert_eq!(planned, [&[group.name], group.others].concat());
+        }
+        let alone = plan("handoff-rate", &settings);
+        assert!(alone.len() == 1 && alone[0].name == "handoff-rate");
+    }
 }

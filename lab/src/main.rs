@@ -29,8 +29,8 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Experiments to run, in this order; rr needs root and `ip`
-    #[arg(value_name = "EXPERIMENT", required = true, value_parser = PossibleValuesParser::new(["all"].into_iter().chain(experiments::names())))]
+    /// Experiments to run, in this order; rr and rps-tun need root and `ip`
+    #[arg(value_name = "EXPERIMENT", required = true, value_parser = PossibleValuesParser::new(["all"].into_iter().chain(experiments::groups()).chain(experiments::others())))]
     experiments: Vec<String>,
 
     /// CPUs to use; the first one receives [default: all that this process may use]
@@ -113,7 +113,7 @@ fn run(args: Arguments) -> Result<(), LabError> {
     };
     let all = args.experiments.iter().any(|name| name == "all");
     let named: Vec<&str> =
-        if all { experiments::names().collect() } else { args.experiments.iter().map(String::as_str).collect() };
+        if all { experiments::groups().collect() } else { args.experiments.iter().map(String::as_str).collect() };
     let planned = named.iter().flat_map(|name| experiments::plan(name, &settings)).collect();
     runner::run_all(planned, &mut io::stdout().lock())
 }

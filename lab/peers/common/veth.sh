@@ -14,7 +14,7 @@ cpu_a=$send_cpus cpu_b=$one
 # shellcheck source=../common/sample.sh
 . "$(dirname "${BASH_SOURCE[0]}")/sample.sh"
 
-# SERIES CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth. A Sample of the experiment `listen`; with
+# SERIES CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth. A Sample of `experiment`, or of `listen`; with
 # kernel_works=1 without the receiver's CPU time, which is the kernel's.
 run() {
     local series=$1 cpus=$2 line sent ended received cpu seconds mpps before values from said=
@@ -52,5 +52,5 @@ run() {
         printf "mpps %.4f sent_mpps %.4f lost_percent %.3f", r / t / 1e6, m, 100 * (r < s ? s - r : 0) / s
         if (!k) printf " cpu_ns %.1f", c / s }')
     # shellcheck disable=SC2086 # to be split
-    sample listen "$series" null "$round" "$(placement "$before" "$(probe)")" $values
+    sample "${experiment:-listen}" "$series" null "$round" "$(placement "$before" "$(probe)")" $values
 }

@@ -1,12 +1,14 @@
 //! Throughput with and without steering, for several amounts of work per packet and numbers of
 //! CPUs, and the effect of steering on delay.
 
+mod tun;
+
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Instance, Snapshot};
+use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Input, Instance, Snapshot};
 
 use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
@@ -76,6 +78,11 @@ impl Run {
     /// Runs packets that each need this much work, at this rate per second. If there is no rate,
     /// packets arrive as fast as the path takes them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
+        self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
+    }
+
+    /// Runs the packets of `input`, which each need this much work.
+    fn measure(&self, input: Input, work: Duration, records_delays: bool) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let mask = match self.way {
@@ -83,10 +90,9 @@ impl Run {
             Way::Worker => self.cpus[1..2].iter().map(|cpu| CpuId(*cpu as u16)).collect(),
             Way::Hash | Way::Balance => cpus.clone(),
         };
-        let input = Paced::input_of_queues(per_second, self.queues);
         let builder = Builder::new().cpus(cpus).rps_cpus(mask).input_on(input, &rx, None);
         let builder = if self.way == Way::Balance { builder.policy(Balance::new()) } else { builder.policy(Hash) };
-        let (rounds, records_delays) = (spin_rounds(work), per_second.is_some());
+        let rounds = spin_rounds(work);
         let running = builder.build(move |_| SpinHandler::new(rounds, records_delays)).and_then(Instance::start)?;
         let handle = running.handle();
         thread::sleep(self.warm_up);
@@ -139,7 +145,7 @@ fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
 }
 
 pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
-    vec![throughput(settings), by_cpus(settings), by_queues(settings)]
+    vec![throughput(settings), by_cpus(settings), by_queues(settings), tun::plan(settings)]
 }
 
 fn mask_sizes(cpus: usize) -> Vec<usize> {
@@ -170,18 +176,26 @@ fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// More queues without steering, beside fewer queues with steering.
-fn by_queues(settings: &Settings) -> Experiment {
-    let (all, mut experiment) = (settings.cpus.len(), Experiment::new("rps-queues", 5, settings));
+/// The runs that compare more queues without steering with fewer queues with steering, and the
+/// number of CPUs of each.
+fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
+    let all = settings.cpus.len();
     let fewer = fewer_queues(all);
-    for (name, way, queues) in [
+    let ways = [
         ("fewer queues, no steering", Way::Inline, fewer),
         ("more queues, no steering", Way::Inline, 2 * fewer),
         ("fewer queues, hash", Way::Hash, fewer),
         ("fewer queues, balance", Way::Balance, fewer),
-    ] {
+    ];
+    ways.into_iter().map(move |(name, way, queues)| {
         let cpus = if way == Way::Inline { queues } else { all.max(2) };
-        let run = Run { queues, ..Run::new(way, cpus, settings) };
+        (name, cpus, Run { queues, ..Run::new(way, cpus, settings) })
+    })
+}
+
+fn by_queues(settings: &Settings) -> Experiment {
+    let (all, mut experiment) = (settings.cpus.len(), Experiment::new("rps-queues", 5, settings));
+    for (name, cpus, run) in runs_by_queues(settings) {
         experiment.takes(run.takes());
         experiment.case(name, Some(all as f64), cpus, move || {
             let measured = run.once(SPEED_UP_COST, None)?;

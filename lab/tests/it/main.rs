@@ -1,4 +1,5 @@
-//! The experiments, and the responder with the kernel as its peer.
+//! The experiments, the responder with the kernel as its peer, and the tables of results.
 
 mod experiments;
 mod respond;
+mod results;

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Keeps the figures of README.md and docs/ equal to the tables in lab/results.
+
+    python3 lab/results.py               fails if a page differs from a table
+    python3 lab/results.py --write       writes the tables and the quoted figures into the pages
+    python3 lab/results.py --from RUNS   makes the tables of the published experiments from the lines of steerage-lab and lab/peers
+    python3 lab/results.py --root DIR    works on another checkout
+
+lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md: its first line is the heading, by which the table is found on the page. Each
+table of the pages in COMPLETE has such a file. The tables in lab/results/text are on no page. lab/results/quotes.txt lists the sentences and table rows that quote a figure: a line is
+`PAGE: TEXT`, where each figure is replaced by a reference to the cell from which it comes:
+
+    README.md: takes {path > device's hash, 1 target > near: receive} to {path > ... > near: receive} ns
+
+{TABLE > ROW > COLUMN} names the row by its first cell, or by its first two cells with a comma between them, and is the first figure
+of the cell; {TABLE > ROW > COLUMN > 2} is the second.
+{A : B} is a ratio of two cells, and {A * 0.001} another unit. A quoted figure may be rounded. All other text of the line must be on
+the page as it stands, where line breaks do not matter.
+
+lab/results/seeds.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
+them (heading, metric, whether the least and the most are shown), and the rows (name, experiment, series, text of the last column). A
+table has the runs with near CPUs, or with far CPUs if these are more.
+"""
+
+import argparse
+import csv
+import json
+import pathlib
+import re
+import statistics
+import sys
+from decimal import ROUND_HALF_UP, Decimal
+
+# Pages of which no table may lack a file in lab/results.
+COMPLETE = ["docs/performance.md"]
+# The tables of pages, by their headings, of which each figure in the last column must be quoted in quotes.txt.
+QUOTED = {"README.md": ["| steerage against | measured | ratio |"]}
+# The folder of tables that no page shows, although sentences quote them.
+QUOTED_ONLY = "text"
+FIGURE = r"\d[\d,]*(?:\.\d+)?"
+
+
+class Wrong(Exception):
+    """A page differs from a table, or a reference leads nowhere."""
+
+
+# ---- the tables
+
+
+def read_tables(results):
+    """The rows of each table by its name, the first of which is the heading, and the pages of the tables that pages show."""
+    tables, pages = {}, {}
+    for path in sorted(results.glob("*/*.csv")):
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        if not rows or any(len(row) != len(rows[0]) for row in rows):
+            raise Wrong(f"{path}: each line needs as many cells as the first one")
+        if path.stem in tables:
+            raise Wrong(f"{path}: another page has a table of this name: choose another name")
+        tables[path.stem] = rows
+        if path.parent.name != QUOTED_ONLY:
+            pages[path.stem] = f"docs/{path.parent.name}.md"
+    return tables, pages
+
+
+def figures(cell):
+    return [Decimal(figure.replace(",", "")) for figure in re.findall(FIGURE, re.sub(r"\]\([^)]*\)|`[^`]*`", "]", cell))]
+
+
+def figure_of(tables, reference):
+    """The value of a reference, without its braces."""
+    if " : " in reference:
+        over, under = (figure_of(tables, part) for part in reference.split(" : "))
+        return over / under
+    reference, _, factor = reference.partition(" * ")
+    table, row, column, *nth = (part.strip() for part in reference.split(" > "))
+    if table not in tables:
+        raise Wrong(f"{{{reference}}}: lab/results has no table {table}")
+    heading, *rows = tables[table]
+    found = [cells for cells in rows if row in (cells[0], ", ".join(cells[:2]))]
+    if len(found) != 1 or heading.count(column) != 1:
+        raise Wrong(f"{{{reference}}}: the table has {len(found)} rows {row!r}, and its columns are {', '.join(heading)}")
+    there, at = figures(found[0][heading.index(column)]), int(nth[0]) if nth else 1
+    if len(there) < at:
+        raise Wrong(f"{{{reference}}}: the cell has {len(there)} figures")
+    return there[at - 1] * Decimal(factor or 1)
+
+
+def rounded(value, like):
+    """The value with as many digits after the point as a quoted figure, and with commas if that has some."""
+    digits = len(like.partition(".")[2])
+    exact = value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{exact:,}" if "," in like else str(exact)
+
+
+# ---- the tables of runs
+
+
+def write_table(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def shown(value):
+    return f"{value:,.0f}" if value >= 100 or not value else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def tables_of_runs(results, paths):
+    """Writes the tables that seeds.json describes. A table whose experiments did not run stays as it is."""
+    import page  # beside this file
+
+    by_experiment, notes, machines = page.read(paths)
+    conditions = [note for note in notes if "load" in note]
+    if conditions:
+        rows = [["quantity", "value"], ["load average of other programs at the start", max(note["load"] for note in conditions)],
+                ["rounds", min(note["rounds"] for note in conditions)], ["machine", "; ".join(machines)]]
+        write_table(results / QUOTED_ONLY / "seed-conditions.csv", rows)
+    groups = {name: page.group(runs) for name, runs in by_experiment.items()}
+    for name, table in json.loads((results / "seeds.json").read_text()).items():
+        if not any(row[1] in groups for row in table["rows"]):
+            continue
+        last = [table["last"]] if table["last"] else []
+        rows = [[table["first"], "CPUs", *(heading for heading, _, _ in table["columns"]), *last]]
+        for label, experiment, series, *published in table["rows"]:
+            places = {}
+            for (where, _, of), metrics in groups.get(experiment, {}).items():
+                if of == series:
+                    places[where] = {metric: sum(values.values(), []) for metric, values in metrics.items()}
+            where = max(places, key=lambda place: max(map(len, places[place].values())), default="")
+            cells = []
+            for _, metric, brackets in table["columns"]:
+                values = places.get(where, {}).get(metric, [])
+                cell = shown(statistics.median(values)) if values else "" if where else "not measured"
+                cells.append(f"{cell} [{shown(min(values))}..{shown(max(values))}]" if values and brackets else cell)
+            rows.append([label, where, *cells, *(published or [""] * len(last))])
+        write_table(results / "performance" / f"{name}.csv", rows)
+
+
+# ---- the pages
+
+
+def row_text(cells):
+    # A row begins with a space even if its first cell is empty.
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def with_table(page, text, name, rows):
+    """The page with the table, which has the same heading."""
+    lines, heading = text.split("\n"), row_text(rows[0])
+    at = [nth for nth, line in enumerate(lines) if line == heading]
+    if len(at) != 1:
+        raise Wrong(f"{page}: {len(at)} tables have the heading of lab/results table {name}: {heading}")
+    end = at[0]
+    while end < len(lines) and lines[end].startswith("|"):
+        end += 1
+    table = [heading, "|" + "---|" * len(rows[0]), *map(row_text, rows[1:])]
+    return "\n".join(lines[:at[0]] + table + lines[end:])
+
+
+def headings(text):
+    lines = re.sub(r"```.*?```", "", text, flags=re.S).split("\n")
+    return [line for line, below in zip(lines, lines[1:]) if below.startswith("|---")]
+
+
+def with_quote(page, text, quote, value_of):
+    """The page with the figures of one line of quotes.txt. `value_of` has a reference and the figure that is there."""
+    parts = re.split(r"\{([^}]*)\}", quote)
+    pattern = "".join(f"({FIGURE})" if nth % 2 else re.sub(r"(\\ )+", r"\\s+", re.escape(part)) for nth, part in enumerate(parts))
+    found = list(re.finditer(pattern, text))
+    if len(found) != 1:
+        raise Wrong(f"{page}: this text is there {len(found)} times, not once: {quote}")
+    for nth in range(len(parts) // 2, 0, -1):
+        start, end = found[0].span(nth)
+        text = text[:start] + value_of(parts[2 * nth - 1], text[start:end]) + text[end:]
+    return text
+
+
+def unquoted(page, text, quotes, heading):
+    """The rows of a table whose last cell has a figure that no line of quotes.txt has."""
+    for _, _, quote in (quote for quote in quotes if quote[0] == page):
+        text = with_quote(page, text, quote, lambda _, figure: "#")
+    if heading not in text.split("\n"):
+        raise Wrong(f"{page}: no table has the heading {heading}")
+    for line in text.split(heading, 1)[1].split("\n\n", 1)[0].split("\n"):
+        if line.startswith("|") and figures(cells_of(line)[-1]):
+            yield line
+
+
+def pages_as_measured(root):
+    """The text of each page as it is and as it should be."""
+    results = root / "lab/results"
+    tables, page_of = read_tables(results)
+    quotes = [line.partition(": ") for line in (results / "quotes.txt").read_text().splitlines() if line and not line.startswith("#")]
+    names = dict.fromkeys([*page_of.values(), *COMPLETE, *(page for page, _, _ in quotes)])
+    was = {page: (root / page).read_text() for page in names}
+    now = dict(was)
+    for name, page in page_of.items():
+        now[page] = with_table(page, now[page], name, tables[name])
+    for page in COMPLETE:
+        known = {row_text(tables[name][0]) for name in page_of if page_of[name] == page}
+        for heading in headings(now[page]):
+            if heading not in known:
+                raise Wrong(f"{page}: lab/results has no file for the table {heading}")
+    for page, _, quote in quotes:
+        now[page] = with_quote(page, now[page], quote, lambda reference, like: rounded(figure_of(tables, reference), like))
+    for page, tables_of_page in QUOTED.items():
+        for line in (line for heading in tables_of_page for line in unquoted(page, now[page], quotes, heading)):
+            raise Wrong(f"{page}: add the figures of this row to lab/results/quotes.txt: {line}")
+    return was, now
+
+
+def differences(was, now):
+    for page, text in now.items():
+        for nth, (old, new) in enumerate(zip(was[page].split("\n"), text.split("\n")), 1):
+            if old != new:
+                yield f"{page}:{nth} differs from lab/results, which says: {new}"
+                break
+        else:
+            if was[page] != text:
+                yield f"{page}: a table has more or fewer rows than in lab/results"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="runs", nargs="+", metavar="RUNS", help="JSON lines of runs, from which tables are made")
+    parser.add_argument("--write", action="store_true", help="write the figures into the pages")
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent, help="the checkout")
+    args = parser.parse_args()
+    try:
+        if args.runs:
+            tables_of_runs(args.root / "lab/results", args.runs)
+        was, now = pages_as_measured(args.root)
+        wrong = list(differences(was, now))
+    except (Wrong, OSError) as error:
+        sys.exit(f"results: {error}")
+    if args.write:
+        for page, text in now.items():
+            if text != was[page]:
+                (args.root / page).write_text(text)
+                print(f"wrote {page}")
+    elif wrong:
+        sys.exit("\n".join([f"results: {line}" for line in wrong] + ["results: run python3 lab/results.py --write, or correct the table"]))
+
+
+if __name__ == "__main__":
+    main()

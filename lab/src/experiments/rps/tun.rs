@@ -1,0 +1,111 @@
+//! More queues without steering, beside fewer queues with steering, for the queues of a TUN: the
+//! kernel sends the packets and chooses the queue of each flow, as a network card does.
+
+use std::io;
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use steerage_device::tap::{Layer, TapOptions};
+
+use super::{Run, runs_by_queues};
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
+use crate::measurement::Measurement;
+use crate::placement::pin;
+
+/// The offered packets per second, which one sender reaches with half of a CPU.
+const OFFERED: f64 = 400_000.0;
+
+/// The number of packets that the sender sends at once. A shorter burst would end before the sender
+/// could sleep.
+const BURST: usize = 64;
+
+/// The number of flows, each with a socket of its own. The kernel spreads so many flows evenly over
+/// the queues.
+const FLOWS: u16 = 256;
+
+const NAME: &str = "lab0";
+const SENDER: &str = "10.211.0.1";
+/// An address of the TUN's network that no interface has, so that packets to it leave by the TUN.
+const RECEIVER: &str = "10.211.0.2";
+const FIRST_PORT: u16 = 20_000;
+
+pub(super) fn plan(settings: &Settings) -> Experiment {
+    let (all, mut experiment) = (settings.cpus.len(), Experiment::new("rps-tun", 5, settings));
+    if !rustix::process::geteuid().is_root() {
+        experiment.skip("all of it: a TUN in a network namespace takes root".to_owned());
+        return experiment;
+    }
+    // All CPUs together handle the offered packets if they do nothing else.
+    let work = Duration::from_secs_f64(all as f64 / OFFERED);
+    for (name, cpus, mut run) in runs_by_queues(settings) {
+        let sender = settings.cpus[0];
+        // The queues go to the last CPUs, so that the sender shares its CPU as late as possible.
+        run.cpus = settings.cpus.iter().rev().copied().take(cpus).collect();
+        experiment.takes(run.takes());
+        experiment.case(name, Some(all as f64), cpus, move || once(&run, sender, work));
+    }
+    experiment
+}
+
+/// Runs in a network namespace of its own, which ends with the calling thread.
+fn once(run: &Run, sender: usize, work: Duration) -> Result<Measurement, LabError> {
+    let failed = |error| LabError::set_up("a network namespace, which takes root", error);
+    unshare(CloneFlags::CLONE_NEWNET).map_err(failed)?;
+    let tun = TapOptions::new(Layer::Tun, NAME).queues(run.queues).open();
+    let tun = tun.map_err(|error| LabError::set_up("a TUN", error))?;
+    let input = tun.input().map_err(|error| LabError::set_up("the queues of a TUN", error))?;
+    for args in [format!("addr add {SENDER}/24 dev {NAME}"), format!("link set dev {NAME} up")] {
+        ip(&args)?;
+    }
+    let sockets = sockets().map_err(|error| LabError::set_up("the sockets of the sender", error))?;
+    let over = AtomicBool::new(false);
+    let (measured, sent) = thread::scope(|scope| {
+        let sending = scope.spawn(|| pin(sender).map(|()| send(&sockets, &over)));
+        let measured = run.measure(input, work, false);
+        over.store(true, Ordering::Relaxed);
+        (measured, sending.join().unwrap_or(Err(LabError::Panicked)))
+    });
+    let (measured, sent_per_second) = (measured?, sent?);
+    Ok(Measurement::of("mpps", measured.per_second / 1e6)
+        .and("offered_mpps", sent_per_second / 1e6)
+        .and("cpus", measured.cpus))
+}
+
+fn ip(args: &str) -> Result<(), LabError> {
+    let run = Command::new("ip").args(args.split_whitespace()).stdin(Stdio::null()).output();
+    let output = run.map_err(|error| LabError::set_up("`ip`, of the package iproute2", error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(LabError::set_up("the interface of a TUN", format!("ip {args}: {}", said.trim())))
+}
+
+fn sockets() -> io::Result<Vec<UdpSocket>> {
+    let socket = |nth| {
+        let socket = UdpSocket::bind((SENDER, 0))?;
+        socket.set_nonblocking(true)?;
+        socket.connect((RECEIVER, FIRST_PORT + nth)).map(|()| socket)
+    };
+    (0..FLOWS).map(socket).collect()
+}
+
+/// Sends at the offered rate until `over` is true. Returns the packets per second that the kernel
+/// took.
+fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
+    const PAYLOAD: [u8; 18] = [0; 18];
+    let (start, mut due, mut sent) = (Instant::now(), Duration::ZERO, 0_u64);
+    let mut turn = sockets.iter().cycle();
+    while !over.load(Ordering::Relaxed) {
+        // A full queue is an error, and the packet is lost, as at the card of a busy machine.
+        sent += turn.by_ref().take(BURST).filter(|socket| socket.send(&PAYLOAD).is_ok()).count() as u64;
+        due += Duration::from_secs_f64(BURST as f64 / OFFERED);
+        thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+    sent as f64 / start.elapsed().as_secs_f64()
+}

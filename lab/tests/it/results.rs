@@ -1,0 +1,123 @@
+//! The figures of README.md and docs/ are the figures of the tables in lab/results.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use steerage_fixtures::is_installed;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn results(args: &[&str]) -> Output {
+    Command::new("python3").arg(root().join("lab/results.py")).args(args).output().unwrap()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            fs::copy(path, to).unwrap();
+        }
+    }
+}
+
+/// A copy of the pages and of the tables.
+fn checkout(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    copy(&root().join("docs"), &folder.join("docs"));
+    copy(&root().join("lab/results"), &folder.join("lab/results"));
+    fs::copy(root().join("README.md"), folder.join("README.md")).unwrap();
+    folder
+}
+
+fn replace(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert_eq!(text.matches(from).count(), 1, "{from} in {}", file.display());
+    fs::write(file, text.replace(from, to)).unwrap();
+}
+
+/// Checks the copy, and returns the errors. Empty if there is no error.
+fn errors(folder: &Path, args: &[&str]) -> String {
+    let output = results(&[&["--root", folder.to_str().unwrap()], args].concat());
+    assert_eq!(output.status.success(), output.stderr.is_empty());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn the_pages_have_the_figures_of_the_tables() {
+    if is_installed("python3", "python3") {
+        let output = results(&[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_changed_figure_is_found_and_written() {
+    if !is_installed("python3", "python3") {
+        return;
+    }
+    let folder = checkout("results-changed");
+    let page = |name: &str| folder.join(name);
+    assert_eq!(errors(&folder, &[]), "", "the copy");
+    for (file, from, to) in [
+        ("README.md", "hands to a near CPU | 1.12 |", "hands to a near CPU | 1.21 |"),
+        ("README.md", "takes 6 to 15 ns", "takes 5 to 15 ns"),
+        ("docs/performance.md", "| 9.77 [9.63..9.82] | 8.28 |", "| 9.77 [9.63..9.82] | 7.28 |"),
+        ("docs/topology.md", "11 to 32 ns", "11 to 23 ns"),
+    ] {
+        replace(&page(file), from, to);
+        assert!(errors(&folder, &[]).starts_with(&format!("results: {file}:")), "{to}");
+        assert_eq!(errors(&folder, &["--write"]), "");
+        let text = |path: PathBuf| fs::read_to_string(path).unwrap();
+        assert_eq!(text(page(file)), text(root().join(file)), "{to}");
+    }
+    // A new measurement changes the table, and each sentence that quotes the table.
+    replace(&page("lab/results/performance/path.csv"), "5.90 [5.80..6.01]", "4.40 [4.30..4.50]");
+    let wrong = errors(&folder, &[]);
+    for name in ["README.md:", "docs/performance.md:", "docs/topology.md:"] {
+        assert!(wrong.contains(name), "{name} {wrong}");
+    }
+    assert_eq!(errors(&folder, &["--write"]), "");
+    assert!(fs::read_to_string(page("README.md")).unwrap().contains("takes 4 to 15 ns"));
+}
+
+#[test]
+fn a_table_or_sentence_without_a_source_is_found() {
+    if !is_installed("python3", "python3") {
+        return;
+    }
+    let changes: [(&str, fn(&Path)); 5] = [
+        ("has no file for the table", |folder| {
+            fs::remove_file(folder.join("lab/results/performance/meter-export.csv")).unwrap()
+        }),
+        ("this text is there 0 times", |folder| {
+            replace(&folder.join("README.md"), "to a nearby CPU", "to a close CPU")
+        }),
+        ("add the figures of this row", |folder| {
+            let row = "| netring | listening.";
+            replace(&folder.join("README.md"), row, &format!("| a new peer | receiving | 1.5 |\n{row}"));
+        }),
+        ("0 tables have the heading", |folder| {
+            replace(&folder.join("docs/performance.md"), "| experiment | result |", "| a | b |")
+        }),
+        ("lab/results has no table", |folder| {
+            replace(
+                &folder.join("lab/results/quotes.txt"),
+                "{meter-export > `--names` > cost > 2}",
+                "{nowhere > a > b}",
+            )
+        }),
+    ];
+    for (nth, (said, change)) in changes.into_iter().enumerate() {
+        let folder = checkout(&format!("results-source-{nth}"));
+        change(&folder);
+        let wrong = errors(&folder, &[]);
+        assert!(wrong.contains(said), "{said}: {wrong}");
+    }
+}

@@ -32,8 +32,10 @@ pub(crate) struct Source {
     /// The pages of kept packets return here when the packets are dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// Whether the queue's device provides blocks for its frames.
-    pub(crate) lent: bool,
+    /// Whether packets may have copies that handlers write: if frames lie in blocks or are merged.
+    pub(crate) copies: bool,
+    /// Whether consecutive segments of a flow are merged before the handler.
+    pub(crate) coalesces: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,
 }

@@ -96,6 +96,8 @@ pub struct Spec {
     pub usable_memory: u64,
     /// Whether to check that packets are completed in order.
     pub check_order: bool,
+    /// Whether consecutive segments of a flow are merged before the handler.
+    pub coalesce: bool,
     /// Whether frames are hashed even if one CPU has all buckets.
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
@@ -173,14 +175,13 @@ pub fn build<H: Handler>(
     let no_fd = |error| BuildError::System { operation: "make an eventfd for each CPU", error };
     let (bucket_plan, limits) = (plan.spec.bucket_plan.0, (plan.spec.limits, limits));
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
-    {
-        let state = steering.lock();
-        owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-        // The first poll must not depend on the CPU getting the control lock in its first round.
-        let limits = &state.limits;
-        owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
-        infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
-    }
+    let state = steering.lock();
+    owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
+    // The first poll must not depend on the CPU getting the control lock in its first round.
+    let limits = &state.limits;
+    owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
+    infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
+    drop(state);
     let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
     let shared = Arc::new(Shared {
         steering,
@@ -346,7 +347,7 @@ impl CheckedSpec {
         // Each CPU needs pages to copy lent frames, to send packets that its function originates,
         // and for outputs that send from pages.
         let for_others = |outputs: &Vec<OwnedTx>| {
-            POOL_BULK + spec.originated_max + outputs.iter().map(OwnedTx::pages_max).sum::<usize>()
+            POOL_BULK + spec.originated_max + outputs.iter().map(|output| output.can.pages_max).sum::<usize>()
         };
         let others: Vec<usize> = sends.iter().map(for_others).collect();
         let needs = Needs {
@@ -388,8 +389,7 @@ impl CheckedSpec {
         (self.spec.limits.backlog, self.spec.kept_max) = (budget.backlog, budget.kept_max);
         let backlog = budget.backlog;
         if backlog < asked {
-            let why = "each CPU's share of the memory is smaller than the backlog that was asked for";
-            tracing::info!(asked, backlog, "{why}");
+            tracing::info!(asked, backlog, "each CPU's share of the memory is smaller than the backlog asked for");
         }
         Ok(lent)
     }
@@ -458,7 +458,8 @@ impl Wiring<'_> {
                     queue: id,
                     kept_pages: Arc::clone(&kept_pages),
                     hasher: spec.hasher.clone(),
-                    lent: lends,
+                    copies: lends || spec.coalesce,
+                    coalesces: spec.coalesce,
                     order: order.clone(),
                     ledger: Arc::clone(&rings[cpu]),
                 },

@@ -163,6 +163,9 @@ pub struct TxCapabilities {
     /// Whether the queue accepts packets that it finishes later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
+    /// Whether the queue accepts packets that were merged from several frames, and counts each of
+    /// them as its [`frames`](crate::tx::OutgoingPacket::frames). Other queues get the frames.
+    pub merged: bool,
 }
 
 impl TxCapabilities {

@@ -86,3 +86,41 @@ pub enum Verdict {
     /// [`Packet::transmit`](crate::packet::Packet::transmit), to this output.
     Transmitted(TxId),
 }
+
+/// Positions of packets in a batch: see [`Batch::read_common`](crate::packet::Batch::read_common).
+///
+/// ```
+/// # mod steerage { pub use steerage_core::packet::*; }
+/// use steerage::Batch;
+///
+/// /// The bytes of a batch on the wire. Most packets are read together, and the others one by one.
+/// fn wire_bytes(batch: &mut Batch<'_>) -> usize {
+///     let mut bytes = 0;
+///     let others = batch.read_common(|_position, packet| {
+///         bytes += packet.wire_len;
+///         true
+///     });
+///     for (position, packet) in batch.iter_mut().enumerate() {
+///         if others.contains(position) {
+///             bytes += packet.wire_len();
+///         }
+///     }
+///     bytes
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Positions(pub(crate) u64);
+
+impl Positions {
+    /// Whether the set is empty.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether the packet at `position` is in the set.
+    #[inline(always)]
+    pub fn contains(self, position: usize) -> bool {
+        position < u64::BITS as usize && self.0 & 1 << position != 0
+    }
+}

@@ -26,6 +26,7 @@
 //! | `sleep`, `sampler` | how a CPU sleeps; samples of load |
 //! | `shared` | the state that the CPUs share, and the only function that wakes them |
 //! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy reads and stores |
+//! | `coalesce` | merges segments of a flow before the handler, if that is wanted |
 //! | `kept`, `dissections` | packets that outlive their batch; what was read of packets' headers |
 //! | [`rps_map`] | hash to bucket to CPU |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
@@ -41,6 +42,7 @@ extern crate self as steerage_core;
 
 mod backlog;
 pub mod build;
+mod coalesce;
 pub mod completions;
 pub mod control;
 pub mod device;

@@ -16,8 +16,9 @@ use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
 use steerage_mem::ring::{Frame, Frames, Hand};
 use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare};
 
+pub use crate::ids::Positions;
 pub use crate::kept::Kept;
-pub use steerage_mem::{Segments, SegmentsMut};
+pub use steerage_mem::{Behind, Segments, SegmentsMut};
 
 use crate::kept::{link_of, time_of};
 
@@ -45,10 +46,11 @@ pub(crate) struct BatchContext<'a> {
 /// so that they survive a panic of the handler.
 #[derive(Debug)]
 pub(crate) struct Actions {
-    verdicts: [Verdict; HANDLE_BUDGET],
-    copies: Vec<Option<WrittenCopy>>,
-    /// Whether the handler gave any verdict or wrote to a packet. Most functions only read packets.
-    acted: Cell<bool>,
+    pub(crate) verdicts: [Verdict; HANDLE_BUDGET],
+    pub(crate) copies: Vec<Option<WrittenCopy>>,
+    /// Whether the handler gave any verdict or wrote to a packet, or packets were merged. Most
+    /// functions only read packets.
+    pub(crate) acted: Cell<bool>,
 }
 
 impl Actions {
@@ -166,48 +168,10 @@ impl<'a> Batch<'a> {
         Packets {
             frames: self.frames.frames(),
             verdicts: verdicts.iter_mut(),
-            copies: self.context.source.lent.then(|| copies.iter_mut()),
+            copies: self.context.source.copies.then(|| copies.iter_mut()),
             acted,
             context: &self.context,
         }
-    }
-}
-
-/// Positions of packets in a batch: see [`Batch::read_common`].
-///
-/// ```
-/// # mod steerage { pub use steerage_core::packet::*; }
-/// use steerage::Batch;
-///
-/// /// The bytes of a batch on the wire. Most packets are read together, and the others one by one.
-/// fn wire_bytes(batch: &mut Batch<'_>) -> usize {
-///     let mut bytes = 0;
-///     let others = batch.read_common(|_position, packet| {
-///         bytes += packet.wire_len;
-///         true
-///     });
-///     for (position, packet) in batch.iter_mut().enumerate() {
-///         if others.contains(position) {
-///             bytes += packet.wire_len();
-///         }
-///     }
-///     bytes
-/// }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Positions(u64);
-
-impl Positions {
-    /// Whether the set is empty.
-    #[inline(always)]
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Whether the packet at `position` is in the set.
-    #[inline(always)]
-    pub fn contains(self, position: usize) -> bool {
-        position < HANDLE_BUDGET && self.0 & 1 << position != 0
     }
 }
 
@@ -215,7 +179,7 @@ impl Positions {
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
-    /// Present only if frames lie in blocks. Other frames are written in place.
+    /// Present only if frames lie in blocks or may be merged. Other frames are written in place.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
@@ -249,13 +213,21 @@ impl ExactSizeIterator for Packets<'_> {}
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let ((header, data), behind) = match written {
-        Some(copy) => ((copy.header(), &**copy), copy.behind(frame).len()),
+        Some(copy) => ((copy.header(), &**copy), copy.behind_bytes(frame)),
         None => (frame.with_header(), 0),
     };
     let link = link_of(frame.link(), || header);
     let total_len = if frame.is_chained() { frame.total_len() } else { data.len() + behind };
     let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
     Received { data, total_len, link, time, wire_len }
+}
+
+/// The packets of a super-frame: see [`Packet::parts`].
+pub type Parts<'a> = steerage_flow::offload::Segments<'a, Behind<'a>>;
+
+pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, offload: &Offload) -> Parts<'p> {
+    let (front, behind) = WrittenCopy::split(written, frame, offload.header_bytes());
+    Parts::of_pieces(offload, front, behind)
 }
 
 /// The unfinished offload work of the frame, or of `written`, the frame's writable copy.
@@ -266,7 +238,8 @@ pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Optio
 
 #[cold]
 fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
-    let offload = Offload::from_bytes(frame.extra()?)?;
+    let merged = written.and_then(WrittenCopy::record);
+    let offload = Offload::from_bytes(merged.or_else(|| frame.extra())?)?;
     let Some(copy) = written else { return Some(offload) };
     offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
@@ -350,7 +323,7 @@ impl Packet<'_> {
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
     pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
         self.forget_dissection();
-        if !self.frame.is_lent() {
+        if self.frame.is_writable() {
             return self.frame.bytes_mut().ok_or(NoRoom);
         }
         self.copy_mut(None).map(|copy| &mut **copy)
@@ -479,7 +452,8 @@ impl Packet<'_> {
     /// free for the copy, or if the packet was already discarded, transmitted or kept. A
     /// super-frame cannot be kept, but its packets can: [`keep_part`](Self::keep_part).
     pub fn keep(mut self) -> Result<Kept, Self> {
-        let is_super_frame = offload(&self.frame, None).is_some_and(|told| told.is_super_frame());
+        let is_super_frame = |told: Option<Offload>| told.is_some_and(|told| told.is_super_frame());
+        let is_super_frame = self.written().map_or(is_super_frame(self.offload()), |copy| copy.front().is_some());
         if *self.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }

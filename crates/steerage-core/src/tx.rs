@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use crate::device::{DeviceError, DeviceName, TxCapabilities, TxResources};
 use crate::ids::{TxId, TxSource, Verdict};
-use crate::packet::{Received, Segments, offload, received};
+use crate::packet::{Parts, Received, Segments, offload, parts, received};
 use steerage_flow::Timestamp;
 use steerage_flow::offload::Offload;
 use steerage_ledger::{Drops, OutputInfo, TxAccount, TxLedger};
@@ -242,6 +242,17 @@ impl OutgoingPacket<'_> {
         offload(&self.frame, self.copy)
     }
 
+    /// The packets of a super-frame, one by one: see [`Packet::parts`](crate::packet::Packet::parts).
+    pub fn parts(&self, offload: &Offload) -> Parts<'_> {
+        parts(&self.frame, self.copy, offload)
+    }
+
+    /// As how many packets the packet counts in [`Sent`]: the number of received frames that were
+    /// merged into the packet, or 1. A super-frame that was received as one frame counts as 1.
+    pub fn frames(&self) -> u64 {
+        self.copy.and_then(Kept::hidden).map_or(1, |(_, hidden)| 1 + hidden as u64)
+    }
+
     /// Takes the packet together with its pages, in exchange for as many pages from the end of
     /// `pages`, so that the device can send the packet without a copy. The packet in the batch is
     /// then empty. Returns `None` and takes nothing if `pages` has too few pages, or if the packet
@@ -258,7 +269,7 @@ pub(crate) struct OwnedTx {
     ledger: Arc<TxLedger>,
     pool: Option<Arc<SharedPool>>,
     unflushed: bool,
-    can: TxCapabilities,
+    pub(crate) can: TxCapabilities,
 }
 
 /// The outcome of a batch's packets for one output.
@@ -289,10 +300,6 @@ impl OwnedTx {
 
     pub(crate) fn is_full(&self) -> bool {
         self.can.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
-    }
-
-    pub(crate) fn pages_max(&self) -> usize {
-        self.can.pages_max
     }
 
     pub(crate) fn open(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {

@@ -28,7 +28,7 @@ use crate::links::Link;
 use crate::memory::Memory;
 use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, UnsafeCell};
 
 /// The largest number of pages of a frame. The value is the kernel's limit for a frame in AF_XDP:
 /// `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
@@ -155,13 +155,53 @@ pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
     /// Payload that follows the parts and is stored in other memory.
-    then: &'a [u8],
+    then: Option<Behind<'a>>,
 }
 
 impl<'a> Segments<'a> {
     #[inline]
-    pub(crate) fn followed_by(self, then: &'a [u8]) -> Self {
-        Self { then, ..self }
+    pub(crate) fn followed_by(self, then: Behind<'a>) -> Self {
+        Self { then: Some(then), ..self }
+    }
+}
+
+/// The payload of a packet whose headers were copied: the rest of its frame, and of the frames that
+/// were [merged](crate::merged) into it. Iterates over the payload without empty parts.
+#[derive(Clone, Debug)]
+pub struct Behind<'a> {
+    memory: &'a Memory,
+    first: &'a [u8],
+    slots: [&'a [UnsafeCell<Slot>]; 2],
+    skip: usize,
+}
+
+impl<'a> Behind<'a> {
+    /// The bytes of `frame` and of `slots` after the first `skip` bytes of each. The slots are held
+    /// and not written as long as the result lives.
+    pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
+        Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
+    }
+}
+
+impl<'a> Iterator for Behind<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            let bytes = std::mem::take(&mut self.first);
+            if !bytes.is_empty() {
+                return Some(bytes);
+            }
+            let (slot, rest) = self.slots[0].split_first().or_else(|| {
+                self.slots[0] = std::mem::take(&mut self.slots[1]);
+                self.slots[0].split_first()
+            })?;
+            self.slots[0] = rest;
+            // SAFETY: the code that made this iterator guarantees that the slots are held, and that
+            // neither they nor their frames are written, while they are borrowed.
+            let bytes = unsafe { self.memory.slice(&slot.with(|slot| *slot)) };
+            self.first = bytes.get(self.skip..).unwrap_or_default();
+        }
     }
 }
 
@@ -173,7 +213,7 @@ impl<'a> Iterator for Segments<'a> {
         // SAFETY: the code that made this iterator guarantees that the frame is held, and not
         // written, while it is borrowed.
         let part = self.parts.by_ref().map(|part| unsafe { self.memory.slice(&part) }).find(|bytes| !bytes.is_empty());
-        part.or_else(|| Some(std::mem::take(&mut self.then)).filter(|then| !then.is_empty()))
+        part.or_else(|| self.then.as_mut()?.next())
     }
 }
 
@@ -220,7 +260,7 @@ impl Memory {
     /// # Safety
     /// As for [`slice`](Self::slice), for all parts of the frame.
     pub(crate) unsafe fn segments_of(&self, slot: &Slot) -> Segments<'_> {
-        Segments { memory: self, parts: self.pool().parts_of(slot), then: &[] }
+        Segments { memory: self, parts: self.pool().parts_of(slot), then: None }
     }
 
     /// # Safety

@@ -8,7 +8,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::chain::{Segments, SegmentsMut};
+use crate::chain::{Behind, Segments, SegmentsMut};
 use crate::header::FrameHeader;
 use crate::memory::Memory;
 use crate::page::{Completion, Page, Slot};
@@ -81,7 +81,13 @@ impl KeptPages {
     }
 
     fn kept_in(self: &Arc<Self>, slot: Slot) -> Kept {
-        Kept { slot, front: 0, generation: self.memory.pool().generation_of(slot.page), kept_pages: Arc::clone(self) }
+        Kept {
+            slot,
+            front: 0,
+            hidden: (0, 0),
+            generation: self.memory.pool().generation_of(slot.page),
+            kept_pages: Arc::clone(self),
+        }
     }
 
     fn count_one(&self) -> bool {
@@ -133,39 +139,91 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of bytes in a copy of the front of a lent frame. 0 for a whole frame.
-    front: u32,
+    /// The number of bytes in a copy of the front of a frame. 0 for a whole frame.
+    front: u16,
+    /// The hidden frames whose payload follows: the position of the first frame, and their number.
+    hidden: (u8, u8),
     /// The page's generation when the frame was kept, checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
-    /// Records that this is a copy of the first `bytes` bytes of a lent frame. The rest of that
-    /// frame stays in its block.
+    /// Records that this is a copy of the first `bytes` bytes of a frame. The rest of that frame
+    /// stays where it is.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
-        self.front = bytes as u32;
+        self.front = bytes as u16;
         self
     }
 
-    /// The number of bytes in a copy of the front of a lent frame. `None` for a whole frame.
-    #[inline]
-    pub fn front(&self) -> Option<usize> {
-        (self.front != 0).then_some(self.front as usize)
+    /// Records that this is a copy of the headers of a [merged](crate::merged) packet, which are
+    /// the first `bytes` bytes, and stores `record` at the end of the page. `None` if the page has
+    /// no room for the record.
+    pub fn of_merged(mut self, bytes: usize, record: [u8; FrameHeader::EXTRA_BYTES]) -> Option<Self> {
+        let at = self.record_at()?;
+        // SAFETY: as in `deref_mut`: no other code has the page.
+        unsafe { self.kept_pages.memory.slice_mut(&at) }.copy_from_slice(&record);
+        self.hidden = (0, 1);
+        Some(self.of_front(bytes))
     }
 
-    /// The bytes of the lent frame `frame` that were not copied.
+    fn record_at(&self) -> Option<Slot> {
+        let memory = &self.kept_pages.memory;
+        let at = memory.pool().page_bytes().checked_sub(FrameHeader::EXTRA_BYTES)?;
+        (self.slot.offset as usize + self.slot.len() <= at)
+            .then(|| Slot::part(self.slot.page, at as u32, FrameHeader::EXTRA_BYTES as u32))
+    }
+
+    /// The record of a [merged](crate::merged) packet. `None` for any other copy.
+    pub fn record(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
+        let at = self.record_at().filter(|_| self.hidden.1 > 0)?;
+        // SAFETY: no other code has the page, and writing needs `&mut self`.
+        unsafe { self.kept_pages.memory.slice(&at) }.first_chunk().copied()
+    }
+
+    /// The hidden frames that are [merged](crate::merged) into this packet: the position of the
+    /// first frame in the batch, and their number.
+    pub fn hidden(&self) -> Option<(usize, usize)> {
+        (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
+    }
+
+    pub(crate) fn hide(&mut self, from: usize, count: usize) {
+        self.hidden = (from as u8, count as u8);
+    }
+
+    /// The number of bytes in a copy of the front of a frame. `None` for a whole frame.
     #[inline]
-    pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> &'f [u8] {
-        self.front().and_then(|bytes| frame.bytes().get(bytes..)).unwrap_or_default()
+    pub fn front(&self) -> Option<usize> {
+        (self.front != 0).then_some(self.front.into())
+    }
+
+    /// The bytes that were not copied of `frame`, and of the hidden frames that were merged with it.
+    #[inline]
+    pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> Behind<'f> {
+        frame.behind(self.front().unwrap_or(usize::MAX), self.hidden.0.into(), self.hidden.1.into())
+    }
+
+    /// The number of bytes in [`behind`](Self::behind).
+    #[inline]
+    pub fn behind_bytes(&self, frame: &Frame<'_>) -> usize {
+        if self.front == 0 { 0 } else { self.behind(frame).map(<[u8]>::len).sum() }
     }
 
     /// The bytes of the original frame, page by page, if `self` is a copy of `frame` or of its
     /// [front](Self::of_front).
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
-        self.segments().followed_by(self.behind(frame))
+        let copied = self.segments();
+        if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
+    }
+
+    /// The first `bytes` bytes of a frame and the bytes behind them, or `written` and the bytes behind
+    /// it if the front of the frame was copied.
+    #[inline]
+    pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
+        let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
+        written.map_or_else(whole, |copy| (&**copy, copy.behind(frame)))
     }
 
     /// The flow hash by which the frame was steered.

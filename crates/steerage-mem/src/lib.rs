@@ -14,6 +14,7 @@
 //! | [`header`] | the header that a device writes in front of a frame |
 //! | [`posted`] | pages in a ring of the kernel's, whose addresses become tokens again |
 //! | [`in_flight`] | pages that a device sends from, and their return to their senders |
+//! | [`merged`] | several frames that a handler sees as one packet |
 //! | [`memory`] | finds the bytes of a completion |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
 //! | [`admission`] | how many frames of all queues wait for a CPU |
@@ -59,6 +60,7 @@ pub mod kept;
 mod links;
 mod mapping;
 pub mod memory;
+pub mod merged;
 #[cfg(not(loom))] // The lane casts a list of completions to cells, which loom makes larger.
 pub mod outbox;
 pub mod page;
@@ -77,7 +79,7 @@ mod sync;
 pub use admission::Admission;
 pub use bits::Bits;
 pub use blocks::{Blocks, Claim, FileWindows, Homecoming, LeaseRequest, LeasedFile, Shown, Spot, Tail};
-pub use chain::{SEGMENTS_MAX, Segments, SegmentsMut};
+pub use chain::{Behind, SEGMENTS_MAX, Segments, SegmentsMut};
 pub use fit::Fit;
 pub use gather::Gather;
 pub use header::FrameHeader;

@@ -127,6 +127,17 @@ impl Slot {
         self.len_flags & EXTRA != 0
     }
 
+    pub(crate) fn with_extra(self, yes: bool) -> Self {
+        Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
+    }
+
+    /// Whether the frame is neither lent nor has an extra record. Frames in pages have such a
+    /// record only if they stand for hidden frames.
+    #[inline(always)]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.len_flags & (LENT | EXTRA) == 0
+    }
+
     /// The flags (in a slot's last word) of frames that lie in several pages or in a block.
     pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
 

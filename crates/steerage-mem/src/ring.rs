@@ -169,7 +169,10 @@ impl Rings {
         let shared = Arc::clone(&producer.shared);
         let (slots, mask, grown) = (producer.slots, producer.mask, shared.grown());
         let arrivals = shared.arrivals(mask as usize + 1);
-        (producer, Consumer { shared, grown, hand: InHand { slots, arrivals, mask, begin: 0, end: 0, memory } })
+        (
+            producer,
+            Consumer { shared, grown, hand: InHand { slots, arrivals, mask, begin: 0, end: 0, hidden_end: 0, memory } },
+        )
     }
 
     fn producer(&mut self, lot: bool) -> Producer {

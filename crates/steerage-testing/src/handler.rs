@@ -263,6 +263,7 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
         originated_max: ORIGINATED_MAX / 64,
         memory_max: MEMORY_MAX_DEFAULT,
         usable_memory: u64::MAX,
+        coalesce: false,
         check_order: true,
         always_hash: true,
         policy: PolicyInfo { name: "test", measures: false },

@@ -72,6 +72,7 @@ pub struct Builder {
     originated_max: usize,
     memory_max: usize,
     check_order: bool,
+    coalesce: bool,
     always_hash: bool,
     pin: bool,
     idle_poll: Duration,
@@ -112,6 +113,7 @@ impl Builder {
             originated_max: 0,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
+            coalesce: false,
             always_hash: false,
             pin: true,
             idle_poll: IDLE_POLL,
@@ -129,8 +131,7 @@ impl Builder {
     /// pinned, and sleep as soon as they are idle. For tests.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
-        self.pin = false;
-        self.idle_poll = Duration::ZERO;
+        (self.pin, self.idle_poll) = (false, Duration::ZERO);
         self
     }
 
@@ -158,9 +159,8 @@ impl Builder {
     }
 
     /// Adds a device for receiving. Its queues are assigned to the CPUs in turn.
-    pub fn input(mut self, input: Input) -> Self {
-        self.add_input(input);
-        self
+    pub fn input(self, input: Input) -> Self {
+        self.input_on(input, &[], None)
     }
 
     /// Adds a device for receiving, and returns the number of the input. Handlers get this number
@@ -208,10 +208,10 @@ impl Builder {
     /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links,
     /// and with the type of the frame's first header. For TUN interfaces, whose frames begin with
     /// an IP header ([`LinkType::RAW`]).
-    pub fn flow_key_with_link<K>(mut self, key: K) -> Self
-    where
-        K: Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
-    {
+    pub fn flow_key_with_link(
+        mut self,
+        key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
+    ) -> Self {
         self.flow_key =
             Some(Arc::new(move |hasher, affinity, layers| QueueHasher::by_key(hasher, affinity, layers, key.clone())));
         self
@@ -310,6 +310,14 @@ impl Builder {
         self
     }
 
+    /// Sets whether consecutive segments of a TCP or UDP flow within a batch are merged before the
+    /// handler: see [`Batch`](crate::Batch). Pays if most packets belong to bulk transfers, and if
+    /// the handler does the same work for each packet of a flow. Default: no.
+    pub fn coalesce(mut self, yes: bool) -> Self {
+        self.coalesce = yes;
+        self
+    }
+
     /// Sets whether frames are hashed even if one CPU has all buckets. Use this for handlers that
     /// call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a datagram together,
     /// since the table of fragments exists only if frames are hashed at arrival. Default: no.
@@ -355,13 +363,9 @@ impl Builder {
     }
 
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
-        let hasher = match self.hasher {
-            Some(hasher) => hasher,
-            None => FlowHasher::keyed(
-                &HashKey::random()
-                    .map_err(|error| BuildError::System { operation: "read a hash key from /dev/urandom", error })?,
-            ),
-        };
+        let no_key = |error| BuildError::System { operation: "read a hash key from /dev/urandom", error };
+        let random = || HashKey::random().map(|key| FlowHasher::keyed(&key)).map_err(no_key);
+        let hasher = self.hasher.map_or_else(random, Ok)?;
         let device_hash = self.device_hash.filter(|_| self.flow_key.is_none()).map(|wanted| wanted.unwrap_or(affinity));
         let hasher = self.flow_key.as_deref().unwrap_or(&QueueHasher::by_flow)(hasher, affinity, self.layers);
         let queues = self.inputs.iter().map(|asked| asked.input.queues.len()).sum();
@@ -369,7 +373,6 @@ impl Builder {
             return Err(SetError::NoSuchQueue { queue: *queue, queues }.into());
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
-        let nodes = || if self.pin { NodeMap::of_machine() } else { NodeMap::default() };
         Ok(Spec {
             mask: self.rps_cpus.unwrap_or_else(|| workers.clone()),
             workers,
@@ -382,13 +385,14 @@ impl Builder {
             limits: self.limits,
             queue_limits: self.queue_limits,
             lpc_pages: self.lpc_pages,
-            nodes: self.nodes.unwrap_or_else(nodes),
+            nodes: self.nodes.unwrap_or_else(|| if self.pin { NodeMap::of_machine() } else { NodeMap::default() }),
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,
             originated_max: self.originated_max,
             memory_max: self.memory_max,
             usable_memory: usable_memory().unwrap_or(u64::MAX),
             check_order: self.check_order,
+            coalesce: self.coalesce,
             always_hash: self.always_hash,
             policy: policy_info(&*self.policy),
             bucket_plan: first_plan(&*self.policy, setting),

@@ -217,7 +217,7 @@ pub mod policy {
 /// Packets, their parts, and packets that outlive their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
-    pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet, Packets, Positions, Received, Segments, SegmentsMut};
+    pub use steerage_core::packet::*;
 }
 
 /// The interface of devices, for authors of devices.

@@ -12,6 +12,7 @@ use steerage_topology::CpuId;
 
 use super::{Cpu, Handler};
 use crate::backlog::Source;
+use crate::coalesce;
 use crate::ids::{CpuIndex, DropReason, TxId, TxSource};
 use crate::limits::HANDLE_BUDGET;
 use crate::packet::{Actions, Batch, BatchContext};
@@ -47,6 +48,8 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
+    /// The number of packets of the batch, if some of its frames were merged.
+    merged: Option<usize>,
 }
 
 impl<H: Handler> Runner<H> {
@@ -70,6 +73,7 @@ impl<H: Handler> Runner<H> {
             spare: Spare::new(Arc::clone(&shared.pools[usize::from(index)])),
             arrivals: Vec::with_capacity(HANDLE_BUDGET),
             ended: Ended::Returned,
+            merged: None,
         }
     }
 
@@ -107,6 +111,17 @@ impl<H: Handler> Runner<H> {
                 (usize::from(bucket_of(hash)), frame.arrival().unwrap_or(0))
             }));
         }
+        if source.coalesces {
+            self.merged = coalesce::merge(&mut hand, &mut self.actions, source, &self.spare);
+        }
+        match self.merged {
+            None => self.call_handle(source, hand),
+            Some(packets) => hand.with_first(packets, |hand| self.call_handle(source, hand)),
+        }
+    }
+
+    #[inline(always)]
+    fn call_handle(&mut self, source: &Source, hand: Hand<'_>) {
         let group = self.shared.ledgers.queues[source.queue].group();
         let context = BatchContext { source, group, spare: &self.spare, dissections: &self.dissections };
         let mut batch = Batch::new(hand, &mut self.actions, context);
@@ -136,7 +151,15 @@ impl<H: Handler> Runner<H> {
         } else {
             let mut open = count;
             if self.actions.any() {
-                open -= self.act(source, &mut hand);
+                let count = hand.len();
+                open -= match self.merged.take() {
+                    None => self.act(source, hand, count),
+                    Some(packets) => {
+                        let Self { actions, spare, outputs, .. } = self;
+                        let (seen, lost) = coalesce::settle(&mut hand, actions, (source, spare), (packets, outputs));
+                        lost + hand.with_first(seen, |hand| self.act(source, hand, count))
+                    }
+                };
             }
             match self.ended {
                 Ended::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
@@ -201,10 +224,10 @@ impl<H: Handler> Runner<H> {
     /// Counts the verdicts of the batch, and sends the packets that are transmitted. Returns how
     /// many packets have a verdict.
     #[inline(never)]
-    fn act(&mut self, source: &Source, hand: &mut Hand<'_>) -> u64 {
+    fn act(&mut self, source: &Source, mut hand: Hand<'_>, count: usize) -> u64 {
         let counts = &source.ledger.by_consumer;
         let when = (self.cpu.now, TxSource::queue(source.queue));
-        let tally = self.actions.tally(hand.len());
+        let tally = self.actions.tally(count);
         counts.discarded.add(tally.discarded);
         counts.kept.add(tally.kept);
         let mut acted = tally.discarded + tally.kept;

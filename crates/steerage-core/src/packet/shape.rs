@@ -3,8 +3,7 @@
 
 use steerage_mem::Kept as WrittenCopy;
 
-use super::{NoRoom, Packet, Segments, SegmentsMut};
-use steerage_flow::offload::Segments as Parts;
+use super::{NoRoom, Packet, Parts, Segments, SegmentsMut, parts};
 
 impl Packet<'_> {
     /// The frame's bytes, part by part, without empty parts. A frame that the device received into
@@ -28,12 +27,7 @@ impl Packet<'_> {
     /// }
     /// ```
     pub fn parts(&self) -> Option<Parts<'_>> {
-        let offload = self.offload()?;
-        let (front, behind) = match self.written() {
-            Some(copy) => (&**copy, copy.behind(&self.frame)),
-            None => self.frame.bytes().split_at(offload.header_bytes().min(self.frame.len())),
-        };
-        Some(Parts::new(&offload, front, behind))
+        Some(parts(&self.frame, self.written(), &self.offload()?))
     }
 
     /// Like [`segments`](Self::segments), but writable. A lent frame is first copied to a page.
@@ -42,7 +36,7 @@ impl Packet<'_> {
     /// As [`data_mut`](Self::data_mut).
     pub fn segments_mut(&mut self) -> Result<SegmentsMut<'_>, NoRoom> {
         self.forget_dissection();
-        if !self.frame.is_lent() {
+        if self.frame.is_writable() {
             return self.frame.segments_mut().ok_or(NoRoom);
         }
         self.copy_mut(None).map(WrittenCopy::segments_mut)
@@ -60,7 +54,7 @@ impl Packet<'_> {
     /// `sk_buff`, `pkt_len` of DPDK's `mbuf`.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
-        let behind = self.written().map_or(0, |copy| copy.behind(&self.frame).len());
+        let behind = self.written().map_or(0, |copy| copy.behind_bytes(&self.frame));
         if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() + behind }
     }
 
@@ -111,7 +105,7 @@ impl Packet<'_> {
     /// [`NoRoom`] if the tailroom is too small, or if no page is free for the copy.
     pub fn append(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
         self.resize(0, signed(len)?)?;
-        if !self.frame.is_lent() {
+        if self.frame.is_writable() {
             return self.frame.tail_mut(len).ok_or(NoRoom);
         }
         let copy = self.copy_mut(None)?;
@@ -136,7 +130,7 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if a lent frame finds no free page for its copy.
     pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
-        if self.frame.is_lent() {
+        if !self.frame.is_writable() {
             self.copy_mut(Some(len))?;
         }
         self.resize(0, -signed(self.total_len().saturating_sub(len))?)
@@ -144,7 +138,7 @@ impl Packet<'_> {
 
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
-        let resized = if self.frame.is_lent() {
+        let resized = if !self.frame.is_writable() {
             // A super-frame's end is in its payload, so its headers alone cannot be shortened.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)

@@ -15,7 +15,7 @@ use std::thread;
 use steerage::flow::wire::ethertype;
 use steerage::{
     DeviceError, LinkType, Output,
-    device::{Outgoing, OutgoingPacket, Sent, TxQueue},
+    device::{Outgoing, OutgoingPacket, Sent, TxCapabilities, TxQueue},
     limits::{HANDLE_BUDGET, SEGMENTS_MAX},
     packet::Received,
 };
@@ -243,6 +243,12 @@ enum Attempt {
 }
 
 impl TxQueue for Send {
+    fn capabilities(&self) -> TxCapabilities {
+        let mut can = TxCapabilities::default();
+        can.merged = self.whole.is_some();
+        can
+    }
+
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
         let headers = headers(&packets);

@@ -5,7 +5,7 @@
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
-use steerage::flow::offload::{MERGED_MAX, Merged, Offload, Segments, VIRTIO_BYTES, coalesce};
+use steerage::flow::offload::{MERGED_MAX, Merged, Offload, VIRTIO_BYTES, coalesce};
 use steerage::limits::HANDLE_BUDGET;
 use steerage::packet::Received;
 
@@ -72,16 +72,6 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
         Outcome::Unfit | Outcome::Refused => sent.refused += packets,
         Outcome::Full => {}
     }
-}
-
-pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) -> Segments<'p> {
-    let mut segments = packet.segments();
-    let first = segments.next().unwrap_or_default();
-    let (front, behind) = match segments.next() {
-        Some(behind) => (first, behind),
-        None => first.split_at(offload.header_bytes().min(first.len())),
-    };
-    Segments::new(offload, front, behind)
 }
 
 pub(crate) trait Wire<'p> {
@@ -176,52 +166,62 @@ impl Output<'_> {
         let Some(packet) = packet else { return };
         let received = packet.received();
         if let Err(outcome) = wire.takes(&received) {
-            return count(wire.sent(), outcome, 1, 0);
+            return count(wire.sent(), outcome, packet.frames(), 0);
         }
         match packet.offload().filter(|offload| offload.is_super_frame() || self.whole.is_none()) {
-            Some(offload) => {
-                let outcome = self.send_offload(wire, packet, &received, &offload);
-                count(wire.sent(), outcome, 1, received.total_len);
-            }
+            Some(offload) => self.send_offload(wire, packet, &received, &offload),
             None => wire.queue(packet, header),
         }
     }
 
-    /// Sends a packet with an offload. The packet is sent whole if the kernel accepts it, and cut
-    /// otherwise.
+    /// Sends a packet with an offload, and counts it. The packet is sent whole if the kernel accepts
+    /// it, and cut otherwise.
     fn send_offload<'p>(
         &self,
         wire: &mut impl Wire<'p>,
         packet: &'p OutgoingPacket<'p>,
         received: &Received<'_>,
         offload: &Offload,
-    ) -> Outcome {
+    ) {
         let packets = offload.packets(received.total_len);
         let is_v4 = received.data.get(offload.network_at()).is_some_and(|first| first >> 4 == 4);
         let whole = self.whole.filter(|whole| whole.takes(offload.kind(), packets));
         let Some((whole, header)) = whole.and_then(|whole| Some((whole, offload.to_virtio(is_v4)?))) else {
-            return cut(wire, packet, offload);
+            cut(wire, packet, received, offload);
+            return;
         };
-        match wire.write(&header, packet.segments()) {
-            outcome if outcome.allows_parts() => {}
-            outcome => return outcome,
-        }
-        let outcome = cut(wire, packet, offload);
-        if outcome == Outcome::Sent {
+        let outcome = wire.write(&header, packet.segments());
+        if !outcome.allows_parts() {
+            // A packet that was merged from frames counts as these frames.
+            let frames = packet.frames();
+            let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
+            count(wire.sent(), outcome, frames, bytes);
+        } else if cut(wire, packet, received, offload) {
             whole.refused(self.name, offload.kind(), packets);
         }
-        outcome
     }
 }
 
-/// Sends the packets of a super-frame one by one, or a packet whose checksum is completed here. The
-/// super-frame counts as sent if all of its packets were sent.
-fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, offload: &Offload) -> Outcome {
-    for part in packets_of(offload, packet) {
+/// Sends the packets of a super-frame one by one, or a packet whose checksum is completed here, and
+/// counts them. A super-frame that was received as one frame counts as sent if all of its packets
+/// were sent. Returns whether all packets were sent.
+fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
+    let each = packet.frames() > 1;
+    let mut all = Outcome::Sent;
+    for part in packet.parts(offload) {
         let outcome = wire.write(&NOTHING_LEFT, [part.header(), part.payload()].into_iter());
+        if each {
+            count(wire.sent(), outcome, 1, part.len());
+        }
         if outcome != Outcome::Sent {
-            return outcome;
+            all = outcome;
+            if !each {
+                break;
+            }
         }
     }
-    Outcome::Sent
+    if !each {
+        count(wire.sent(), all, 1, received.total_len);
+    }
+    all == Outcome::Sent
 }

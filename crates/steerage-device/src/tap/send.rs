@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use steerage::{
     DeviceError,
-    device::{Outgoing, OutgoingPacket, Sent, TxQueue},
+    device::{Outgoing, OutgoingPacket, Sent, TxCapabilities, TxQueue},
     packet::Received,
 };
 
@@ -29,6 +29,12 @@ impl Send {
 }
 
 impl TxQueue for Send {
+    fn capabilities(&self) -> TxCapabilities {
+        let mut can = TxCapabilities::default();
+        can.merged = self.shared.whole.is_some();
+        can
+    }
+
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let (shared, fd) = (&*self.shared, &self.shared.queues[self.nth]);
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());

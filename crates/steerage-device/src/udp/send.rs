@@ -18,7 +18,7 @@ use steerage::{DeviceError, LinkType};
 use super::headers::{Ends, UDP_SEGMENT, name_of, read};
 use super::sys::{self, Control, Message, PIECES_MAX};
 use super::{Shared, TOO_LONG, is_of_a_peer};
-use crate::offloads::merged::{self, Outcome, packets_of};
+use crate::offloads::merged::{self, Outcome};
 
 /// The maximum number of datagrams of a message in all kernels with `UDP_SEGMENT`
 /// (`UDP_MAX_SEGMENTS`).
@@ -182,7 +182,7 @@ impl Send {
             let count = gather(candidate, &mut pieces);
             return self.send_one(&candidate.ends, &pieces[..count]);
         };
-        for part in packets_of(&offload, &candidate.packet).without_checksums() {
+        for part in candidate.packet.parts(&offload).without_checksums() {
             let outcome = self.send_one(&candidate.ends, &[IoSlice::new(part.payload())]);
             if outcome != Outcome::Sent {
                 return outcome;

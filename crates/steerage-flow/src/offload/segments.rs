@@ -43,12 +43,15 @@ impl<'a> Segment<'a> {
 }
 
 /// Iterates over the packets that a frame stands for, without copying the payload. See the example
-/// of [`Offload`].
+/// of [`Offload`]. `P` iterates over payload in several pieces.
 #[derive(Clone, Debug)]
-pub struct Segments<'a> {
+pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
     header: &'a [u8],
     rest: &'a [u8],
+    pieces: P,
+    /// The number of payload bytes that are left, in `rest` and in `pieces`.
+    bytes_left: usize,
     /// The number of the next packet.
     nth: usize,
     /// True if another packet follows. Even an empty frame has a first packet.
@@ -65,10 +68,18 @@ impl<'a> Segments<'a> {
         Self::new(offload, header, payload)
     }
 
-    /// Iterates over the packets of a frame whose headers and payload are stored separately.
-    /// `header` must have [`Offload::header_bytes`] bytes. If `header` has another length or no
-    /// longer contains such a header, the frame counts as one packet.
+    /// Like [`of_pieces`](Self::of_pieces), with the payload in one piece.
     pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
+        Self::of_pieces(offload, header, Some(payload).into_iter())
+    }
+}
+
+impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
+    /// Iterates over the packets of a frame whose headers and payload are stored separately. The
+    /// payload of a packet must not continue in another piece. `header` must have
+    /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such a
+    /// header, each piece counts as one packet with this header.
+    pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
         let network_bytes = usize::from(offload.transport_at - offload.network_at);
@@ -83,7 +94,10 @@ impl<'a> Segments<'a> {
             offload = Offload { kind: OffloadKind::Single, checksum: ChecksumState::Complete, ..offload };
         }
         let protocol = if offload.kind == OffloadKind::Tcp { protocol::TCP } else { protocol::UDP };
-        Self { offload, header, rest: payload, nth: 0, more: true, sums: true, is_v4: version == 4, protocol }
+        let bytes_left = pieces.clone().map(<[u8]>::len).sum();
+        let rest = pieces.next().unwrap_or_default();
+        let is_v4 = version == 4;
+        Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
     /// Leaves out the computation of TCP and UDP checksums, for handlers that only read. Each
@@ -97,8 +111,8 @@ impl<'a> Segments<'a> {
     fn left(&self) -> usize {
         match self.offload.kind {
             _ if !self.more => 0,
-            OffloadKind::Single => 1,
-            _ => self.rest.len().div_ceil(self.offload.segment_bytes().max(1)).max(1),
+            OffloadKind::Single => 1 + self.pieces.clone().count(),
+            _ => self.bytes_left.div_ceil(self.offload.segment_bytes().max(1)).max(1),
         }
     }
 
@@ -161,7 +175,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-impl<'a> Iterator for Segments<'a> {
+impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Iterator for Segments<'a, P> {
     type Item = Segment<'a>;
 
     fn next(&mut self) -> Option<Segment<'a>> {
@@ -169,14 +183,21 @@ impl<'a> Iterator for Segments<'a> {
             return None;
         }
         if self.offload.kind == OffloadKind::Single {
-            self.more = false;
-            return Some(self.single());
+            let single = self.single();
+            let next = self.pieces.next();
+            (self.more, self.rest) = (next.is_some(), next.unwrap_or_default());
+            return Some(single);
+        }
+        if self.rest.is_empty() {
+            self.rest = self.pieces.next().unwrap_or_default();
         }
         let (payload, rest) = self.rest.split_at(self.offload.segment_bytes().min(self.rest.len()));
+        self.bytes_left -= payload.len();
+        let is_last = self.bytes_left == 0;
         let (mut header, header_bytes) = ([0; HEADER_BYTES_MAX], self.header.len());
         header[..header_bytes].copy_from_slice(self.header);
-        self.finish_header(&mut header[..header_bytes], payload, rest.is_empty());
-        (self.rest, self.nth, self.more) = (rest, self.nth + 1, !rest.is_empty());
+        self.finish_header(&mut header[..header_bytes], payload, is_last);
+        (self.rest, self.nth, self.more) = (rest, self.nth + 1, !is_last);
         Some(Segment { header, header_bytes, payload })
     }
 
@@ -185,4 +206,4 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-impl ExactSizeIterator for Segments<'_> {}
+impl<'a, P: Iterator<Item = &'a [u8]> + Clone> ExactSizeIterator for Segments<'a, P> {}

@@ -1,7 +1,7 @@
 //! The frames that a handling CPU has in hand: it has taken them from a ring or a lane, and has not
 //! finished them.
 
-use crate::chain::{Segments, SegmentsMut};
+use crate::chain::{Behind, Segments, SegmentsMut};
 use crate::header::FrameHeader;
 use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Page, Slot};
@@ -16,6 +16,8 @@ pub(super) struct InHand {
     pub(super) mask: u32,
     pub(super) begin: u64,
     pub(super) end: u64,
+    /// The end of the hidden frames, which begin at `end`. 0 if no frame is hidden.
+    pub(super) hidden_end: u64,
     pub(super) memory: Memory,
 }
 
@@ -55,6 +57,44 @@ impl Hand<'_> {
     #[inline(always)]
     pub fn frames(&mut self) -> Frames<'_> {
         Frames::of(self.0)
+    }
+
+    /// Calls `run` with the first `count` frames. The other frames are hidden for as long: `run`
+    /// can only read them, behind the frame that [stands for them](crate::merged).
+    pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
+        /// Shows the hidden frames again, also if `run` panics.
+        struct Hidden<'h>(&'h mut InHand);
+
+        impl Drop for Hidden<'_> {
+            fn drop(&mut self) {
+                (self.0.end, self.0.hidden_end) = (self.0.hidden_end, 0);
+            }
+        }
+
+        self.0.hidden_end = self.0.end;
+        self.0.end = self.0.end.min(self.0.begin + count as u64);
+        let hidden = Hidden(self.0);
+        run(Hand(hidden.0))
+    }
+
+    /// Puts the frames into the order `order`: the frame that is now at `order[nth]` becomes number
+    /// `nth`. Arrival numbers stay where they are. Returns `false` and changes nothing if `order`
+    /// does not have each frame once.
+    pub(crate) fn reorder(&mut self, order: &[u8]) -> bool {
+        let hand = &*self.0;
+        let seen = order.iter().fold(0_u64, |seen, nth| seen | 1_u64.checked_shl(u32::from(*nth)).unwrap_or(0));
+        let all = u64::MAX.checked_shr(u64::BITS - self.len().min(64) as u32).unwrap_or(0);
+        if order.len() != self.len() || self.len() > 64 || seen != all {
+            return false;
+        }
+        let mut before = [Slot::default(); 64];
+        before.iter_mut().zip(hand.begin..hand.end).for_each(|(to, at)| *to = hand.slot(at));
+        for (at, nth) in (hand.begin..).zip(order) {
+            // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours
+            // to write. Each slot is written to one position, so no slot is lost or doubled.
+            unsafe { (*hand.cell(at)).with_mut(|slot| *slot = before[usize::from(*nth)]) };
+        }
+        true
     }
 }
 
@@ -210,6 +250,28 @@ impl<'a> Frame<'a> {
         self.slot.is_chained()
     }
 
+    /// The bytes of this frame after the first `skip` bytes, and then those of `count` hidden frames.
+    /// `from` is the position of the first hidden frame in the batch. See
+    /// [`with_first`](Hand::with_first).
+    #[inline]
+    pub fn behind(&self, skip: usize, from: usize, count: usize) -> Behind<'_> {
+        let hand = self.hand;
+        let (from, to) = (hand.begin + from as u64, hand.begin + (from + count) as u64);
+        let hidden = if hand.end <= from && to <= hand.hidden_end { from..to } else { 0..0 };
+        let until_wrap = u64::from(hand.mask) + 1 - (hidden.start & u64::from(hand.mask));
+        let first = (hidden.end - hidden.start).min(until_wrap);
+        let part = |at: u64, count: u64| -> &[UnsafeCell<Slot>] {
+            if count == 0 {
+                return &[];
+            }
+            // SAFETY: the slots are in hand and hidden, so no frame is made of them while `self`
+            // is borrowed. They do not pass the end of the buffer, at which the second part begins.
+            unsafe { std::slice::from_raw_parts(hand.cell(at), count as usize) }
+        };
+        let slots = [part(hidden.start, first), part(hidden.start + first, hidden.end - hidden.start - first)];
+        Behind::new(&hand.memory, self.bytes(), slots, skip)
+    }
+
     /// The last `len` bytes of the frame for writing. `None` for a lent frame, or if the last part
     /// of the frame is shorter.
     #[inline]
@@ -299,6 +361,24 @@ impl<'a> Frame<'a> {
     #[inline(always)]
     pub fn has_extra(&self) -> bool {
         self.slot.has_extra()
+    }
+
+    /// Sets or clears the mark that the frame needs more work than a plain packet: see
+    /// [`has_extra`](Self::has_extra).
+    pub(crate) fn mark_extra(&mut self, yes: bool) {
+        self.rewrite(self.slot.with_extra(yes));
+    }
+
+    /// Makes the frame a plain packet that begins with the kind of header `link`.
+    pub fn be_packet(&mut self, link: u8) {
+        self.rewrite(self.slot.with_extra(false).with_link(link));
+    }
+
+    /// Whether the frame's bytes can be written in place. They cannot be written if the frame is
+    /// lent, or stands for hidden frames and has its headers in a copy.
+    #[inline(always)]
+    pub fn is_writable(&self) -> bool {
+        self.slot.is_writable()
     }
 
     /// The record that the device wrote before the header, if there is one.

@@ -36,7 +36,7 @@ impl Lane {
             frames: Vec::with_capacity(frames),
             arrivals: Vec::with_capacity(if numbered { frames } else { 0 }),
             numbered,
-            hand: InHand { slots, arrivals, mask: u32::MAX, begin: 0, end: 0, memory },
+            hand: InHand { slots, arrivals, mask: u32::MAX, begin: 0, end: 0, hidden_end: 0, memory },
         }
     }
 

@@ -1,0 +1,184 @@
+//! Several frames in hand that a handler sees as one packet.
+//!
+//! The headers of a merged packet are in a copy ([`Kept`]), and its payload stays in the frames.
+//! The first frame stands for the packet. The other frames are *hidden*: their slots move behind
+//! the slots of all packets that the handler sees, and [`Hand::with_first`] leaves them out. Nothing
+//! else changes: each frame has its slot, counts as one frame, and returns its page with its slot.
+
+use std::array::from_fn;
+use std::sync::Arc;
+
+use crate::header::FrameHeader;
+use crate::kept::{Kept, KeptPages};
+use crate::ring::{Frame, Hand};
+use crate::shared_pool::Spare;
+
+/// The most frames of a batch of which some are merged: a set of positions has a bit for each frame.
+pub const BATCH_MAX: usize = u64::BITS as usize;
+
+/// Positions of frames, in their new order.
+struct Order([u8; BATCH_MAX], usize);
+
+impl Order {
+    fn push(&mut self, positions: impl Iterator<Item = usize>) {
+        for nth in positions.take(BATCH_MAX - self.1) {
+            self.0[self.1] = nth as u8;
+            self.1 += 1;
+        }
+    }
+
+    fn positions(&self) -> &[u8] {
+        &self.0[..self.1]
+    }
+}
+
+fn bits(set: u64) -> impl Iterator<Item = usize> {
+    (0..BATCH_MAX).filter(move |nth| set >> nth & 1 == 1)
+}
+
+/// The frames of a batch, by their positions.
+pub type Batch<'f> = [Option<Frame<'f>>; BATCH_MAX];
+
+/// Where copies of headers come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'p> {
+    /// The CPU's pages.
+    pub spare: &'p Spare,
+    /// The record of the queue's kept frames, to which the copies belong.
+    pub kept: &'p Arc<KeptPages>,
+    /// The free bytes before the headers in their page.
+    pub headroom: usize,
+}
+
+impl Pages<'_> {
+    /// Copies `headers` for a packet whose first frame is `first` and which has `wire_len` bytes.
+    fn copy(&self, first: &Frame<'_>, headers: &[u8], wire_len: usize) -> Option<Kept> {
+        let header = first.header().map(|header| FrameHeader { wire_len: wire_len as u32, ..header });
+        self.spare.copy(self.kept, self.headroom, header, &[headers])
+    }
+}
+
+/// Merges frames of a batch. `find` gets the frames, and calls the function that it gets with the
+/// set of frames of each merged packet, the packet's headers, and a [record](Kept::record). Each of
+/// the frames has as many bytes of headers. `copies` has the copies of the headers afterwards, by
+/// the new positions of the packets. A packet without a page for its headers is not merged.
+///
+/// Returns how many packets the handler sees, in the order of their first frames. `None` if nothing
+/// was merged.
+pub fn merge(
+    hand: &mut Hand<'_>,
+    copies: &mut [Option<Kept>],
+    pages: Pages<'_>,
+    find: impl FnOnce(&Batch<'_>, &mut dyn FnMut(u64, &[u8], [u8; FrameHeader::EXTRA_BYTES])),
+) -> Option<usize> {
+    let (mut all, mut members) = (hand.frames(), [0; BATCH_MAX]);
+    let frames: Batch<'_> = from_fn(|_| all.next());
+    find(&frames, &mut |set, headers, record| {
+        let all = bits(set).filter_map(|nth| frames[nth].as_ref());
+        let payload: usize = all.map(|frame| frame.len().saturating_sub(headers.len())).sum();
+        let Some((nth, Some(first))) = bits(set).next().map(|nth| (nth, &frames[nth])) else { return };
+        let copy = pages.copy(first, headers, headers.len() + payload);
+        if let Some(copy) = copy.and_then(|copy| copy.of_merged(headers.len(), record)) {
+            (copies[nth], members[nth]) = (Some(copy), set);
+        }
+    });
+    (members != [0; BATCH_MAX]).then(|| hide(hand, copies, &members))
+}
+
+/// Hides frames of a batch. `members` has the frames of each merged packet, at the position of the
+/// packet's first frame; `copies` has the packet's headers at the same position. Returns how many
+/// frames are left.
+fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_MAX]) -> usize {
+    let hidden = members.iter().fold(0, |all, members| all | members & members.wrapping_sub(1));
+    let mut order = Order([0; BATCH_MAX], 0);
+    order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
+    let shown = order.1;
+    for at in 0..shown {
+        let nth = usize::from(order.0[at]);
+        // The copy at `at` has moved, unless the frame there is hidden and has none.
+        copies.swap(at, nth);
+        if let Some(copy) = &mut copies[at] {
+            copy.hide(order.1, members[nth].count_ones() as usize - 1);
+            order.push(bits(members[nth]).skip(1));
+        }
+    }
+    hand.reorder(order.positions());
+    let packets = hand.frames().zip(copies).take(shown);
+    packets.filter(|(_, copy)| copy.is_some()).for_each(|(mut frame, _)| frame.mark_extra(true));
+    shown
+}
+
+/// Shows the hidden frames of the packets in the set `split` again, after the first frame of their
+/// packet. `shown` is the result of [`merge`]. `verdicts` moves with the frames. Returns how many
+/// frames are seen. [`write_headers`] makes packets of the frames that were hidden.
+pub fn show<T: Copy>(
+    hand: &mut Hand<'_>,
+    copies: &mut [Option<Kept>],
+    verdicts: &mut [T; BATCH_MAX],
+    (shown, split): (usize, u64),
+) -> usize {
+    let mut order = Order([0; BATCH_MAX], 0);
+    let mut seen = 0;
+    for splits in [true, false] {
+        for at in 0..shown {
+            if splits {
+                order.push(std::iter::once(at));
+            }
+            let Some(copy) = &mut copies[at] else { continue };
+            if let Some((from, count)) = copy.hidden().filter(|_| (split >> at & 1 == 1) == splits) {
+                copy.hide(order.1, count);
+                order.push(from..from + count);
+            }
+        }
+        if splits {
+            seen = order.1;
+        }
+    }
+    if hand.reorder(order.positions()) {
+        let (mut moved, before): ([_; BATCH_MAX], _) = (from_fn(|_| None), *verdicts);
+        for (to, nth) in order.positions().iter().map(|nth| usize::from(*nth)).enumerate() {
+            (moved[to], verdicts[to]) = (copies[nth].take(), before[nth]);
+        }
+        copies.iter_mut().zip(moved).for_each(|(copy, moved)| *copy = moved);
+    }
+    seen
+}
+
+/// Writes the headers of the frames that [`show`] split, in place, or in a copy if the frame is
+/// lent. `headers` gets the frames of a packet and the packet's headers, and writes the headers of
+/// each frame, which have the same length. Calls `lost` for each frame for which no page was free.
+pub fn write_headers<const BYTES: usize>(
+    hand: &mut Hand<'_>,
+    copies: &mut [Option<Kept>],
+    pages: Pages<'_>,
+    seen: usize,
+    headers: impl Fn(&[Option<Frame<'_>>], &Kept, &mut [[u8; BYTES]; BATCH_MAX]),
+    mut lost: impl FnMut(usize),
+) {
+    let (mut all, mut nth) = (hand.frames(), 0);
+    let mut frames: Batch<'_> = from_fn(|_| all.next());
+    while nth < seen {
+        let first = nth;
+        nth += 1;
+        let hidden = copies[first].as_ref().and_then(Kept::hidden);
+        let Some((_, count)) = hidden.filter(|(from, _)| *from == nth && *from < seen) else { continue };
+        nth += count;
+        let Some(copy) = copies[first].take() else { continue };
+        let mut written = [[0; BYTES]; BATCH_MAX];
+        headers(&frames[first..nth], &copy, &mut written);
+        let (front, link) = (copy.front().unwrap_or(0), frames[first].as_ref().map_or(0, Frame::link));
+        for (at, frame) in (first..nth).zip(frames[first..nth].iter_mut().flatten()) {
+            let header = &written[at - first][..copy.len().min(BYTES)];
+            frame.be_packet(link);
+            if frame.resize(header.len() as i32 - front as i32, 0) {
+                frame.bytes_mut().into_iter().for_each(|bytes| bytes[..header.len()].copy_from_slice(header));
+                continue;
+            }
+            let own = pages.copy(frame, header, header.len() + frame.len().saturating_sub(front));
+            copies[at] = own.map(|own| own.of_front(front));
+            if copies[at].is_none() {
+                lost(at);
+            }
+        }
+    }
+}

@@ -141,7 +141,9 @@ impl Error {
             Self::CommandLine(_) | Self::Usage(_) => WRONG_COMMAND_LINE,
             Self::Open(OpenError::Spec(_)) | Self::Output(OutputError::Spec { .. }) => WRONG_COMMAND_LINE,
             Self::Filter(error) if error.is_mistake() => WRONG_COMMAND_LINE,
-            Self::Build(BuildError::Mask(SetError::NotOurCpu { .. } | SetError::NoCopybreak { .. })) => WRONG_COMMAND_LINE,
+            Self::Build(BuildError::Mask(SetError::NotOurCpu { .. } | SetError::NoCopybreak { .. })) => {
+                WRONG_COMMAND_LINE
+            }
             Self::Jobs(error) => error.exit_code(),
             Self::Ending(error) => return error.exit_code(),
             _ => FAILED,

@@ -377,10 +377,8 @@ impl Queue {
 
 impl RxQueue for Queue {
     fn capabilities(&self) -> Capabilities {
-        let mut can = Capabilities::pages(0)
-            .fit(self.fit)
-            .segments(self.device.segments_max())
-            .posted(self.device.ring as usize);
+        let mut can =
+            Capabilities::pages(0).fit(self.fit).segments(self.device.segments_max()).posted(self.device.ring as usize);
         can.hash = self.hash;
         can
     }

@@ -14,8 +14,8 @@ use steerage::{
     limits::{PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
 };
 use steerage_device::af_xdp::{AfXdpOptions, COALESCE_MAX, Mode};
-use steerage_fixtures::{HANG, until};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::{HANG, until};
 
 use crate::common::send_raw;
 

@@ -128,6 +128,7 @@ impl Error {
             Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
             Self::Hash(_) => vec!["--hash"],
             Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => vec!["--rps-cpus", "--rps-cpus-list"],
+            Self::Build(BuildError::Mask(SetError::NoCopybreak { .. })) => vec!["--copybreak"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
             Self::Metrics(_) => vec!["--metrics"],
             Self::Jobs(JobsError::Other(error)) => error.options(),
@@ -140,7 +141,9 @@ impl Error {
             Self::CommandLine(_) | Self::Usage(_) => WRONG_COMMAND_LINE,
             Self::Open(OpenError::Spec(_)) | Self::Output(OutputError::Spec { .. }) => WRONG_COMMAND_LINE,
             Self::Filter(error) if error.is_mistake() => WRONG_COMMAND_LINE,
-            Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => WRONG_COMMAND_LINE,
+            Self::Build(BuildError::Mask(SetError::NotOurCpu { .. } | SetError::NoCopybreak { .. })) => {
+                WRONG_COMMAND_LINE
+            }
             Self::Jobs(error) => error.exit_code(),
             Self::Ending(error) => return error.exit_code(),
             _ => FAILED,

@@ -215,6 +215,9 @@ fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     if let Some(pages) = args.memory.lpc_pages {
         builder = builder.lpc_pages(pages);
     }
+    if let Some(bytes) = args.memory.copybreak {
+        builder = builder.copybreak(bytes);
+    }
     Ok(match args.memory.memory_max {
         Some(bytes) => builder.memory_max(bytes),
         None => builder,

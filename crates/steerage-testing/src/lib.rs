@@ -114,7 +114,7 @@ impl QueueTester {
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
         let kept_pages = KeptPages::new(memory.clone(), 0);
         let shared = Arc::clone(&SharedPool::by_node(&region, pages)[0]);
-        let pool = PagePool::new(region, shared, kept_pages, TESTER_PAGES);
+        let pool = PagePool::new(region, shared, kept_pages, all_pages);
         Ok(Self {
             queue,
             pages: QueuePages { pool, blocks, memory },

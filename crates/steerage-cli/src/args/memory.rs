@@ -1,7 +1,7 @@
 //! The options for memory.
 
 use clap::Args;
-use steerage::limits::LPC_PAGES_MAX;
+use steerage::limits::{FRAME_BYTES_MAX, LPC_PAGES_MAX};
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
@@ -13,12 +13,25 @@ pub(crate) struct MemoryArgs {
     /// Pages in the cache of each queue; 0 for none [default: 2048, divided among the queues of a CPU]
     #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = lpc_pages)]
     pub(crate) lpc_pages: Option<usize>,
+
+    /// Copy packets of up to N bytes out of the ring in which AF_XDP receives [default: 0, copy none]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = copybreak)]
+    pub(crate) copybreak: Option<usize>,
 }
 
 /// Parses the size of a local page cache. 0 is allowed.
 fn lpc_pages(text: &str) -> Result<usize, String> {
-    let pages = text.parse().ok().filter(|pages| *pages <= LPC_PAGES_MAX);
-    pages.ok_or_else(|| format!("write a number from 0 to {LPC_PAGES_MAX}"))
+    up_to(LPC_PAGES_MAX, text)
+}
+
+/// Parses the length of the longest packet that is copied. 0 is allowed.
+fn copybreak(text: &str) -> Result<usize, String> {
+    up_to(FRAME_BYTES_MAX, text)
+}
+
+fn up_to(most: usize, text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| format!("write a number from 0 to {most}"))
 }
 
 /// Parses the size of a buffer. A bare number is in KiB, as for tcpdump's `-B`.

@@ -91,22 +91,25 @@ fn what_is_taken_is_counted_by_why() {
         taken.into_iter().for_each(|page| pool.recycle(page));
         pool.recycled();
         let counts = &pool.counters;
-        [&counts.alloc_fast, &counts.alloc_slow, &counts.lpc_warm_up, &counts.lpc_passed_by].map(|count| count.get())
+        [&counts.alloc_slow, &counts.lpc_warm_up, &counts.lpc_full, &counts.lpc_passed_by].map(|count| count.get())
     };
     let bulk = POOL_BULK as u64;
-    assert_eq!(round(pool, 1), [0, bulk, bulk, 0], "warming up");
-    assert_eq!(round(pool, 1)[1..], [bulk, bulk, 0], "a hit");
-    assert_eq!(round(pool, 300)[1..3], [5 * bulk, 5 * bulk], "as much as it ever had");
-    // 100 pages were cached and the other pages went back to the shared pool. Taking the other
-    // pages again does not count as warming up.
-    assert_eq!(pool.cached(), 100);
-    let [_, slow, warm_up, passed_by] = round(pool, 300);
-    assert!(slow > 5 * bulk && warm_up <= 6 * bulk && passed_by == 0, "{slow} {warm_up}");
+    assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "warming up");
+    assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "a hit");
+    assert_eq!(round(pool, 300), [5 * bulk, 5 * bulk, 0, 0], "more than it ever had");
+    // 100 pages were cached, and the cache was full when the other pages returned.
+    assert_eq!((pool.cached(), pool.counters.recycle_cache_full.get()), (100, 5 * bulk - 100));
+    let [slow, warm_up, full, _] = round(pool, 300);
+    assert_eq!((slow, slow - warm_up - full), (9 * bulk, 0));
+    assert!((3 * bulk..=4 * bulk).contains(&full), "{full}");
     pool.set_cache_max(0);
-    let before = pool.counters.alloc_slow.get();
-    let [_, slow, warm, passed_by] = round(pool, 100);
-    assert_eq!((slow - before, warm), (passed_by, warm_up));
-    assert_eq!((passed_by, pool.cached()), (2 * bulk, 28));
+    assert_eq!(round(pool, 100), [slow + 2 * bulk, warm_up, full, 2 * bulk], "the cache is off");
+    assert_eq!(pool.cached(), 28);
+    // A cache that is switched on again warms up again.
+    pool.set_cache_max(100);
+    let [_, warmer, _, _] = round(pool, 100);
+    assert_eq!(round(pool, 100), [slow + 4 * bulk, warmer, full, 2 * bulk]);
+    assert_eq!(warmer, warm_up + 2 * bulk);
     two.end();
 }
 
@@ -244,6 +247,10 @@ proptest! {
         drop(hand.kept);
         hand.pages.into_iter().for_each(|(of, page)| two.pools[of].recycle(page));
         two.shared[0].give_back(&mut hand.spare);
+        for counts in two.pools.iter().map(|pool| &pool.counters) {
+            let reasons = [&counts.lpc_warm_up, &counts.lpc_full, &counts.lpc_passed_by];
+            prop_assert_eq!(counts.alloc_slow.get(), reasons.iter().map(|count| count.get()).sum::<u64>());
+        }
         two.end();
     }
 }

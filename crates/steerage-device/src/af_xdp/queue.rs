@@ -194,6 +194,7 @@ impl Queue {
     fn refill(&mut self, out: &mut Completions<'_>) {
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
         let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);
+        self.starved = false;
         if missing == 0 {
             return;
         }
@@ -242,8 +243,11 @@ impl Queue {
                 out.give_page(page);
             }
         }
-        ready.release();
-        ready.show();
+        // An idle poll writes to no memory of the kernel.
+        if filled > 0 {
+            ready.release();
+            ready.show();
+        }
         out.len() >= budget || ready.filled() > 0
     }
 
@@ -377,10 +381,8 @@ impl Queue {
 
 impl RxQueue for Queue {
     fn capabilities(&self) -> Capabilities {
-        let mut can = Capabilities::pages(0)
-            .fit(self.fit)
-            .segments(self.device.segments_max())
-            .posted(self.device.ring as usize);
+        let mut can =
+            Capabilities::pages(0).fit(self.fit).segments(self.device.segments_max()).posted(self.device.ring as usize);
         can.hash = self.hash;
         can
     }

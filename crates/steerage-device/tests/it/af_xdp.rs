@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use steerage::flow::wire::{FrameBuilder, ethernet};
 use steerage::testing::{QueueTester, TESTER_PAGES};
 use steerage::{
-    DeviceError, Timestamp,
+    Batch, Builder, Cpu, DeviceError, Handler, Hash, Snapshot, Timestamp,
     device::Polled,
     limits::{PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
 };
 use steerage_device::af_xdp::{AfXdpOptions, COALESCE_MAX, Mode};
-use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::{HANG, until};
 
 use crate::common::send_raw;
 
@@ -144,28 +144,89 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     taking.end();
 }
 
-/// While handlers keep all pages, the kernel has no pages. Frames that arrive during this time are
-/// lost and counted. When the pages return, receiving continues.
+/// While handlers hold all pages but those of the ring, frames are dropped and counted, and their
+/// pages stay in the ring: the kernel never has too few. When the pages return, frames are handed
+/// over again. The frames have one page each, or several.
 #[test]
-fn without_pages_frames_are_lost_and_counted() {
-    let Some(net) = Net::new() else { return };
-    let mut taking = take(&net, &options("all"));
-    taking.tester.hold_frames();
-    send(&net, 0..TESTER_PAGES as u32, 100);
-    taking.frames(TESTER_PAGES);
-    let (polled, _) = taking.poll().unwrap();
-    assert!(matches!(polled, Polled::NotBefore(_)), "nothing would wake it: {polled:?}");
-    send(&net, 0..100, 100);
-    while taking.tester.lost() < 100 {
-        assert!(taking.poll().unwrap().1.is_empty());
+fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
+    let Some(net) = Net::with("mtu 9000") else { return };
+    for (bytes, pages) in [(100, 1), (8000, 3)] {
+        let mut taking = take(&net, &options("all").ring(256));
+        taking.tester.hold_frames();
+        let held = TESTER_PAGES as u32 / pages;
+        // The ring has room for all pages of 64 frames.
+        for first in (0..held).step_by(64) {
+            let count = 64.min(held - first);
+            send(&net, first..first + count, bytes);
+            taking.frames(count as usize);
+        }
+        // More frames than the ring has pages find no other page.
+        for round in 1..=8 {
+            send(&net, 0..64, bytes);
+            while taking.tester.no_page() < 64 * round {
+                assert!(taking.poll().unwrap().1.is_empty());
+            }
+        }
+        taking.tester.release_frames();
+        send(&net, 500..564, bytes);
+        let frames = taking.frames(64);
+        assert!(frames.iter().zip(500..).all(|(frame, nth)| payload_of(frame) == payload(nth, bytes)));
+        assert_eq!((taking.tester.no_page(), taking.tester.lost()), (8 * 64, 0));
+        taking.end();
     }
-    taking.tester.release_frames();
-    // A poll posts the pages.
-    taking.poll().unwrap();
-    send(&net, 500..600, 100);
-    assert!(taking.frames(100).iter().map(|frame| number(frame)).eq(500..600));
-    assert_eq!(taking.tester.lost(), 100);
-    taking.end();
+}
+
+/// Handlers get the bytes that were sent, whether a frame was copied out of the ring or keeps its
+/// page. Only frames of up to `copybreak` bytes are copied, which can be changed while the queue
+/// receives.
+#[test]
+fn short_frames_are_copied_out_of_the_ring() {
+    const COUNT: u64 = 2000;
+    let Some(net) = Net::new() else { return };
+    let longer = |snapshot: &Snapshot| snapshot.received() - COUNT;
+    for (at_start, later, of_each) in [(0, 0, [0, 0]), (0, 142, [1, 0]), (LONGEST, 141, [0, 0]), (0, LONGEST, [1, 1])] {
+        let input = net.near(|| options("udp").ring(8192).open()).unwrap().input;
+        let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).backlog(8192);
+        let builder = builder.copybreak(at_start).input(input);
+        let running = builder.build(|_| Checks).unwrap().start().unwrap();
+        let handle = running.handle();
+        assert_eq!(handle.set_queue_limits(0, |_| ()).unwrap().copybreak, at_start);
+        handle.set_queue_limits(0, |limits| limits.copybreak = later).unwrap();
+        until("the limits are in force", || handle.is_settled());
+        // Before the first poll, the kernel gets the frames.
+        until("the queue receives", || {
+            send(&net, 0..1, 200);
+            handle.snapshot().received() > 0
+        });
+        send(&net, 0..COUNT as u32, 100);
+        send(&net, 0..COUNT as u32, 200);
+        handle.stop();
+        let ledger = running.join().snapshot;
+        let expected = of_each[0] * COUNT + of_each[1] * longer(&ledger);
+        assert_eq!(ledger.queues[0].pool.rx_copybreak, expected, "{at_start} {later}");
+        assert!(longer(&ledger) > COUNT && ledger.queues[0].reordered == Some(0), "{ledger:?}");
+        assert_eq!((ledger.delivered(), ledger.pages_free), (ledger.received(), ledger.pages));
+    }
+}
+
+/// The length of the longest frame of the test.
+const LONGEST: usize = 242;
+
+/// Checks the bytes of each frame.
+struct Checks;
+
+impl Handler for Checks {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let frame = packet.data();
+            assert_eq!(payload_of(frame), payload(number(frame), payload_of(frame).len()));
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input,
+    Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input, SetError,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::{HANDLE_BUDGET, LPC_PAGES_MAX, Limits, POLL_BUDGET},
     threads::{Armed, Softnet, Stepped},
@@ -218,5 +218,10 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     assert_eq!((most.lpc_pages, most.copybreak), (LPC_PAGES_MAX, 0));
     assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_pages, 0, "the other queue's are its own");
     assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
+    // Nothing of a refused change is in force.
+    let both = two.handle.set_queue_limits(0, |limits| (limits.lpc_pages, limits.copybreak) = (9, 1));
+    assert!(matches!(both, Err(SetError::NoCopybreak { queue: 0, .. })), "{both:?}");
+    let limits = two.handle.set_queue_limits(0, |limits| limits.copybreak = 0).unwrap();
+    assert_eq!((limits.lpc_pages, limits.copybreak), (0, 0));
     two.end();
 }

@@ -157,6 +157,19 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     }
 }
 
+/// Of two devices, one cannot copy frames.
+#[test]
+fn a_copybreak_without_a_meaning_is_refused() {
+    for (copybreak, refuses) in [(0, false), (1, true)] {
+        let [ring, writes] = [Box::<Ring>::default() as Box<dyn RxQueue>, Box::new(Writes)];
+        let input = Input::new("device", "test", vec![ring, writes]);
+        let built = Builder::new().virtual_cpus(1).copybreak(copybreak).input(input).build(|_| Looks(Arc::default()));
+        let error = built.err().map(|error| error.to_string()).unwrap_or_default();
+        let says = "device: cannot set copybreak of receive queue 1: Operation not supported: ";
+        assert_eq!(error.starts_with(says), refuses, "{error}");
+    }
+}
+
 /// Takes all pages, and reports a refill that gets fewer pages than requested.
 struct Empties(Vec<Page>);
 

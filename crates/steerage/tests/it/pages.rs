@@ -86,7 +86,7 @@ struct Greedy(Vec<Page>);
 
 impl RxQueue for Greedy {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::pages(64)
+        Capabilities::pages(64).posted(1)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {

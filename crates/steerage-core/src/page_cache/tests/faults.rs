@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use steerage_mem::{Blocks, Claim, Page, Region};
+use steerage_mem::{Blocks, Claim, Fit, Page, Region};
 use steerage_topology::{CpuId, NodeMap};
 
 use crate::build::{Built, InputSpec, build};
@@ -55,12 +55,11 @@ impl RxQueue for Posts {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        while self.ring.len() < Self::RING {
-            match out.take_page() {
-                Some(page) => self.ring.push(page),
-                None => break,
-            }
-        }
+        let posts = |page| {
+            self.ring.push(page);
+            Ok(())
+        };
+        out.refill(Self::RING - self.ring.len(), Fit::new(FRAME_BYTES), posts);
         for nth in 0..budget.min(self.ring.len()).min(self.left) {
             let page = self.ring.remove(0);
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(if nth % 2 == 0 { 8 } else { 60 })));
@@ -178,12 +177,13 @@ fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let open = |_: CpuId| Ok(Box::<Swaps>::default() as Box<dyn TxQueue>);
     let mut spec = spec(2);
     (spec.limits.backlog, spec.kept_max) = (POLL_BUDGET, 64);
-    (spec.lpc_pages, spec.queue_limits.copybreak) = (Some(lpc_pages), 8);
+    spec.lpc_pages = Some(lpc_pages);
     spec.nodes = nodes.unwrap_or_default();
     spec.outputs = vec![Output { name: "swaps".into(), kind: "test", open: Box::new(open) }];
     let input = Input::new("varied", "test", queues);
     spec.inputs = vec![InputSpec { input, rx_cpus: Vec::new(), mask: None }];
     let Built { parts, handle } = build(spec, |_, _| Vec::new(), Arc::new(|_| Varied::default())).unwrap();
+    handle.set_queue_limits(1, |limits| limits.copybreak = 8).unwrap();
     let mut cpus: Vec<Softnet<Varied, Still>> = parts.into_iter().map(|part| part.enter(Still)).collect();
     let mut rounds = 0;
     while !handle.is_finished() {

@@ -92,7 +92,8 @@ fn a_table_or_sentence_without_a_source_is_found() {
     if !is_installed("python3", "python3") {
         return;
     }
-    let changes: [(&str, fn(&Path)); 6] = [
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 6] = [
         ("has no file for the table", |folder| {
             fs::remove_file(folder.join("lab/results/performance/meter-export.csv")).unwrap()
         }),

@@ -14,7 +14,8 @@ table of the pages in COMPLETE has such a file. The tables in lab/results/text a
 
 {TABLE > ROW > COLUMN} names the row by its first cell, or by its first two cells with a comma between them, and is the first figure
 of the cell; {TABLE > ROW > COLUMN > 2} is the second.
-{A : B} is a ratio of two cells, and {A * 0.001} another unit. A quoted figure may be rounded. All other text of the line must be on
+{TABLE > * > COLUMN} is the least figure of a column, {A : B} a ratio of two cells, and {A * 0.001} another unit. {} is a figure that was
+not measured, such as a version. A quoted figure may be rounded. All other text of the line must be on
 the page as it stands, where line breaks do not matter.
 
 lab/results/seeds.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
@@ -33,8 +34,9 @@ from decimal import ROUND_HALF_UP, Decimal
 
 # Pages of which no table may lack a file in lab/results.
 COMPLETE = ["docs/performance.md"]
-# The tables of pages, by their headings, of which each figure in the last column must be quoted in quotes.txt.
-QUOTED = {"README.md": ["| steerage against | measured | ratio |"]}
+# Pages of which each figure with a decimal point must be in quotes.txt, if it is in a sentence or in the last column of the table with
+# this heading.
+QUOTED = {"README.md": "| steerage against | measured | ratio |", "docs/performance.md": None}
 # The folder of tables that no page shows, although sentences quote them.
 QUOTED_ONLY = "text"
 FIGURE = r"\d[\d,]*(?:\.\d+)?"
@@ -72,11 +74,16 @@ def figure_of(tables, reference):
     if " : " in reference:
         over, under = (figure_of(tables, part) for part in reference.split(" : "))
         return over / under
-    reference, _, factor = reference.partition(" * ")
-    table, row, column, *nth = (part.strip() for part in reference.split(" > "))
+    reference, factor = re.fullmatch(r"(.*?)(?: \* ([\d.]+))?", reference).groups()
+    table, *cell = reference.split(" > ")
+    if len(cell) < 2:
+        raise Wrong(f"{{{reference}}}: write a table, a row and a column, with ' > ' between them")
+    row, column, *nth = cell
     if table not in tables:
         raise Wrong(f"{{{reference}}}: lab/results has no table {table}")
     heading, *rows = tables[table]
+    if row == "*" and heading.count(column) == 1:
+        return min(figures(cells[heading.index(column)])[0] for cells in rows)
     found = [cells for cells in rows if row in (cells[0], ", ".join(cells[:2]))]
     if len(found) != 1 or heading.count(column) != 1:
         raise Wrong(f"{{{reference}}}: the table has {len(found)} rows {row!r}, and its columns are {', '.join(heading)}")
@@ -179,14 +186,19 @@ def with_quote(page, text, quote, value_of):
     return text
 
 
-def unquoted(page, text, quotes, heading):
-    """The rows of a table whose last cell has a figure that no line of quotes.txt has."""
+def unquoted(page, text, quotes):
+    """The lines of a page that have a figure which no line of quotes.txt has."""
     for _, _, quote in (quote for quote in quotes if quote[0] == page):
         text = with_quote(page, text, quote, lambda _, figure: "#")
-    if heading not in text.split("\n"):
-        raise Wrong(f"{page}: no table has the heading {heading}")
-    for line in text.split(heading, 1)[1].split("\n\n", 1)[0].split("\n"):
-        if line.startswith("|") and figures(cells_of(line)[-1]):
+    heading = ""
+    for line in re.sub(r"```.*?```", "", text, flags=re.S).split("\n"):
+        if not line.startswith("|"):
+            heading = ""
+            wrong = re.search(r"\d\.\d", re.sub(r"`[^`]*`|\]\([^)]*\)", "", line))
+        else:
+            heading = heading or line
+            wrong = heading == QUOTED[page] and figures(cells_of(line)[-1])
+        if wrong:
             yield line
 
 
@@ -206,10 +218,11 @@ def pages_as_measured(root):
             if heading not in known:
                 raise Wrong(f"{page}: lab/results has no file for the table {heading}")
     for page, _, quote in quotes:
-        now[page] = with_quote(page, now[page], quote, lambda reference, like: rounded(figure_of(tables, reference), like))
-    for page, tables_of_page in QUOTED.items():
-        for line in (line for heading in tables_of_page for line in unquoted(page, now[page], quotes, heading)):
-            raise Wrong(f"{page}: add the figures of this row to lab/results/quotes.txt: {line}")
+        measured = lambda reference, like: rounded(figure_of(tables, reference), like) if reference else like
+        now[page] = with_quote(page, now[page], quote, measured)
+    for page in QUOTED:
+        for line in unquoted(page, now[page], quotes):
+            raise Wrong(f"{page}: add the figures of this line to lab/results/quotes.txt: {line}")
     return was, now
 
 

@@ -20,9 +20,10 @@ ip -n "$a" link set sink up
 # The CPU time of threads, which includes the softirqs that interrupt a thread. A softirq that interrupts an idle CPU is in no thread,
 # so the forwarding of the kernel on an idle CPU is missing.
 thread_nanos() { # CPU
-    local task of_cpu=0
+    local task nanos of_cpu=0
     for task in "/proc/$(pgrep -x "ksoftirqd/$1")" ${pid:+/proc/"$pid"/task/*}; do
-        [[ $task == /proc/*/task/* && $(<"$task/comm") != "steerage/$1" ]] || of_cpu=$((of_cpu + $(cut -d ' ' -f 1 "$task/schedstat")))
+        [[ $task != /proc/*/task/* || $(cat "$task/comm" 2>/dev/null) == "steerage/$1" ]] || continue
+        read -r nanos _ <"$task/schedstat" && of_cpu=$((of_cpu + nanos))
     done
     echo "$of_cpu"
 }

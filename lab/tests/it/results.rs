@@ -92,16 +92,21 @@ fn a_table_or_sentence_without_a_source_is_found() {
     if !is_installed("python3", "python3") {
         return;
     }
-    let changes: [(&str, fn(&Path)); 5] = [
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 6] = [
         ("has no file for the table", |folder| {
             fs::remove_file(folder.join("lab/results/performance/meter-export.csv")).unwrap()
         }),
         ("this text is there 0 times", |folder| {
             replace(&folder.join("README.md"), "to a nearby CPU", "to a close CPU")
         }),
-        ("add the figures of this row", |folder| {
+        ("add the figures of this line", |folder| {
             let row = "| netring | listening.";
             replace(&folder.join("README.md"), row, &format!("| a new peer | receiving | 1.5 |\n{row}"));
+        }),
+        ("add the figures of this line", |folder| {
+            let sentence = "Do not use steerage for:";
+            replace(&folder.join("README.md"), sentence, &format!("A peer is 1.5 times as fast. {sentence}"));
         }),
         ("0 tables have the heading", |folder| {
             replace(&folder.join("docs/performance.md"), "| experiment | result |", "| a | b |")

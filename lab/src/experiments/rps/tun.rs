@@ -37,7 +37,7 @@ const FIRST_PORT: u16 = 20_000;
 pub(super) fn plan(settings: &Settings) -> Experiment {
     let (all, mut experiment) = (settings.cpus.len(), Experiment::new("rps-tun", 5, settings));
     if !rustix::process::geteuid().is_root() {
-        experiment.skip("all of it: a TUN in a network namespace takes root".to_owned());
+        experiment.skip("all of it: TUNs in network namespaces take root".to_owned());
         return experiment;
     }
     // All CPUs together handle the offered packets if they do nothing else.
@@ -54,7 +54,7 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
 
 /// Runs in a network namespace of its own, which ends with the calling thread.
 fn once(run: &Run, sender: usize, work: Duration) -> Result<Measurement, LabError> {
-    let failed = |error| LabError::set_up("a network namespace, which takes root", error);
+    let failed = |error| LabError::set_up("network namespaces, which take root", error);
     unshare(CloneFlags::CLONE_NEWNET).map_err(failed)?;
     let tun = TapOptions::new(Layer::Tun, NAME).queues(run.queues).open();
     let tun = tun.map_err(|error| LabError::set_up("a TUN", error))?;
@@ -108,4 +108,32 @@ fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
         thread::sleep(due.saturating_sub(start.elapsed()));
     }
     sent as f64 / start.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage_fixtures::namespaces::Namespaces;
+
+    use super::*;
+
+    /// The measured time doubles until a packet arrives in it, because other programs may have all
+    /// CPUs for a while.
+    #[test]
+    fn packets_that_the_kernel_sends_are_handled() {
+        if Namespaces::new(1).is_none() {
+            return;
+        }
+        let mut settings = Settings::quick(vec![0, 0]);
+        for (name, _, run) in runs_by_queues(&settings) {
+            assert_eq!(run.queues, if name.starts_with("more") { 2 } else { 1 });
+        }
+        let handled = (0..10).any(|_| {
+            settings.measured *= 2;
+            let more = runs_by_queues(&settings).nth(1).expect("the run with more queues").2;
+            let body = || once(&more, 0, Duration::ZERO).unwrap();
+            let measured = thread::scope(|scope| scope.spawn(body).join().unwrap());
+            measured.values["mpps"] > 0.0 && measured.values["offered_mpps"] > 0.0
+        });
+        assert!(handled);
+    }
 }

@@ -57,7 +57,8 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let outputs = |_: &OpenedInputs| Ok(Vec::new());
-    let sending_nothing = SendOptions { listens: true, rate: None, originated: 0, outputs, input_end: None };
+    let sending_nothing =
+        SendOptions { listens: true, rate: None, originated: 0, coalesce: false, outputs, input_end: None };
     sending(args, needs, sending_nothing, maker)
 }
 
@@ -82,6 +83,8 @@ pub(crate) struct SendOptions<O> {
     pub(crate) rate: Option<u64>,
     /// The maximum number of packets that the handler originates at a time.
     pub(crate) originated: usize,
+    /// Whether consecutive segments of a flow are merged before the handler.
+    pub(crate) coalesce: bool,
     pub(crate) outputs: O,
     /// What decides when inputs that can wait end. `None` if such inputs end when they have no more
     /// packets.
@@ -123,7 +126,7 @@ where
     let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();
     let takes = kinds.contains(&"af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
-    let mut builder = builder.check_order(check_order).originated_max(sending.originated);
+    let mut builder = builder.check_order(check_order).originated_max(sending.originated).coalesce(sending.coalesce);
     if args.live.outer_flows && args.steering.hash.allows_device() {
         builder = builder.device_affinity(Affinity::OneDirection);
     }

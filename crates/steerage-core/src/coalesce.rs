@@ -65,16 +65,14 @@ pub(crate) fn settle(
 ) -> (usize, u64) {
     let (verdicts, mut cut) = (&mut actions.verdicts, 0);
     for (nth, copy) in actions.copies[..packets].iter().enumerate() {
-        let Some((from, count)) = copy.as_ref().and_then(Kept::hidden) else { continue };
-        let verdict = verdicts[nth];
+        let Some((copy, (from, count))) = copy.as_ref().and_then(|copy| Some((copy, copy.hidden()?))) else { continue };
+        // A handler that shortens a packet makes it a frame of its own, and drops the other frames.
+        let verdict = if copy.frames() > 1 { verdicts[nth] } else { Verdict::Discarded };
         verdicts[from..from + count].fill(verdict);
         let Verdict::Transmitted(to) = verdict else { continue };
         cut |= u64::from(outputs.get(usize::from(to.0)).is_some_and(|to| !to.can.merged)) << nth;
     }
     let seen = merged::show(hand, &mut actions.copies, verdicts, (packets, cut));
-    if cut == 0 {
-        return (seen, 0);
-    }
     let mut lost = 0;
     merged::write_headers(hand, &mut actions.copies, pages(source, spare), seen, headers, |nth| {
         (verdicts[nth], lost) = (Verdict::Consumed, lost + 1);

@@ -101,6 +101,12 @@ pub(crate) struct Tally {
 const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX as usize);
 
 /// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
+///
+/// With `Builder::coalesce`, consecutive segments of a TCP or UDP flow in the batch are one packet,
+/// a [super-frame](Packet::offload): [`data`](Packet::data) has its headers,
+/// [`segments`](Packet::segments) has the payload of each segment, and [`parts`](Packet::parts)
+/// makes the packets. The packet is in the place of its first segment. Its verdict counts for each
+/// frame that was merged into it.
 pub struct Batch<'a> {
     frames: Hand<'a>,
     actions: &'a mut Actions,

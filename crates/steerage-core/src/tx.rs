@@ -250,7 +250,7 @@ impl OutgoingPacket<'_> {
     /// As how many packets the packet counts in [`Sent`]: the number of received frames that were
     /// merged into the packet, or 1. A super-frame that was received as one frame counts as 1.
     pub fn frames(&self) -> u64 {
-        self.copy.and_then(Kept::hidden).map_or(1, |(_, hidden)| 1 + hidden as u64)
+        self.copy.map_or(1, Kept::frames)
     }
 
     /// Takes the packet together with its pages, in exchange for as many pages from the end of

@@ -177,7 +177,7 @@ impl Kept {
 
     /// The record of a [merged](crate::merged) packet. `None` for any other copy.
     pub fn record(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
-        let at = self.record_at().filter(|_| self.hidden.1 > 0)?;
+        let at = self.record_at().filter(|_| self.frames() > 1)?;
         // SAFETY: no other code has the page, and writing needs `&mut self`.
         unsafe { self.kept_pages.memory.slice(&at) }.first_chunk().copied()
     }
@@ -186,6 +186,37 @@ impl Kept {
     /// first frame in the batch, and their number.
     pub fn hidden(&self) -> Option<(usize, usize)> {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
+    }
+
+    /// As how many frames the packet counts: itself and the hidden frames that are merged into it.
+    pub fn frames(&self) -> u64 {
+        1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
+    }
+
+    /// Makes a merged packet a frame of its own with the packet's first `len` bytes, which are
+    /// copied. The hidden frames then belong to no packet. Changes nothing if the page is too short,
+    /// or if this is another copy.
+    pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
+        let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
+        let len = len.min(most);
+        let Some(slot) = self.slot.resized(0, len as i32 - headers as i32).filter(|_| self.frames() > 1) else {
+            return;
+        };
+        let memory = &self.kept_pages.memory;
+        if memory.start(&slot).is_none() {
+            return;
+        }
+        let mut at = headers;
+        // SAFETY: as in `deref_mut`: no other code has the page.
+        let bytes = unsafe { memory.slice_mut(&slot) };
+        for part in self.behind(frame) {
+            let part = &part[..part.len().min(len - at)];
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        // SAFETY: as above.
+        self.slot = unsafe { memory.carry_header(&self.slot, slot, len as i32 - most as i32) };
+        self.front = 0;
     }
 
     pub(crate) fn hide(&mut self, from: usize, count: usize) {

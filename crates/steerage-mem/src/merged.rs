@@ -5,6 +5,9 @@
 //! the slots of all packets that the handler sees, and [`Hand::with_first`] leaves them out. Nothing
 //! else changes: each frame has its slot, counts as one frame, and returns its page with its slot.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::array::from_fn;
 use std::sync::Arc;
 
@@ -155,6 +158,12 @@ pub fn write_headers<const BYTES: usize>(
     headers: impl Fn(&[Option<Frame<'_>>], &Kept, &mut [[u8; BYTES]; BATCH_MAX]),
     mut lost: impl FnMut(usize),
 ) {
+    let is_split = |(nth, copy): (usize, &Option<Kept>)| {
+        copy.as_ref().and_then(Kept::hidden).is_some_and(|(from, _)| from == nth + 1 && from < seen)
+    };
+    if !copies.iter().take(seen).enumerate().any(is_split) {
+        return;
+    }
     let (mut all, mut nth) = (hand.frames(), 0);
     let mut frames: Batch<'_> = from_fn(|_| all.next());
     while nth < seen {

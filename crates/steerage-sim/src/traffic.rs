@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::flow::wire::{IpHeader, ethernet, ethertype, ipv4, protocol, udp};
+use steerage::flow::wire::checksum::{finish_transport, sum};
+use steerage::flow::wire::{IpHeader, ethernet, ethertype, ipv4, protocol, put, udp};
 use steerage::{
     DeviceError, Input, Packet, Timestamp,
     device::{Capabilities, Completion, Completions, Gather, Opened, Page, Polled, Region, RxQueue},
@@ -16,6 +17,7 @@ use crate::chance::{Chance, Zipf};
 /// flow (8), big-endian.
 pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
+const UDP_AT: usize = ethernet::BYTES + ipv4::BYTES;
 
 /// The maximum number of pages of a frame. The head of a frame has [`FRAME_BYTES`] bytes, and each
 /// further page has at most as many.
@@ -99,11 +101,18 @@ impl Traffic {
         let ip = IpHeader::new(source, destination, protocol::UDP);
         frame.fill(0);
         frame[ethernet::TYPE_AT..ethernet::BYTES].copy_from_slice(&ethertype::IPV4.to_be_bytes());
-        ip.write(&mut frame[ethernet::BYTES..], FRAME_BYTES - ethernet::BYTES - ipv4::BYTES + behind).expect("IPv4");
+        let pseudo = ip.write(&mut frame[ethernet::BYTES..], FRAME_BYTES - UDP_AT + behind).expect("IPv4");
         frame[34..36].copy_from_slice(&from.to_be_bytes());
         frame[36..38].copy_from_slice(&to.to_be_bytes());
         frame[PAYLOAD_AT..PAYLOAD_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
+        // A datagram in one piece has its length and checksum, so that it can be merged with others.
+        if behind == 0 {
+            let datagram = &mut frame[UDP_AT..];
+            put(datagram, udp::LENGTH_AT, ((FRAME_BYTES - UDP_AT) as u16).to_be_bytes());
+            let checksum = finish_transport(sum(datagram, pseudo));
+            put(datagram, udp::CHECKSUM_AT, checksum.to_be_bytes());
+        }
     }
 
     fn draw_parts(&mut self) {

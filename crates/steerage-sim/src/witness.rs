@@ -57,7 +57,9 @@ pub struct Witness {
     pub torn: AtomicU64,
     /// The number of packets in several pages.
     pub chained: AtomicU64,
-    /// The number of packets.
+    /// The number of packets that were merged from several frames.
+    pub merged: AtomicU64,
+    /// The number of frames.
     pub seen: AtomicU64,
     /// The number of buckets that left with state.
     pub moved: AtomicU64,
@@ -79,6 +81,7 @@ impl Witness {
             gaps: AtomicU64::new(0),
             torn: AtomicU64::new(0),
             chained: AtomicU64::new(0),
+            merged: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             made: AtomicU64::new(0),
@@ -145,6 +148,19 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
 }
 
 impl WitnessHandler {
+    /// Checks the number of a frame in its flow.
+    fn see(&mut self, bucket: BucketId, queue: usize, (flow, number): (u32, u64), is_whole: bool) {
+        let last = self.flows.entry(bucket).or_default().entry((queue, flow)).or_insert(0);
+        if number <= *last {
+            self.witness.late.fetch_add(1, Ordering::Relaxed);
+        } else if number != *last + 1 {
+            self.witness.gaps.fetch_add(1, Ordering::Relaxed);
+        }
+        *last = number;
+        self.witness.seen.fetch_add(1, Ordering::Relaxed);
+        self.witness.torn.fetch_add(u64::from(!is_whole), Ordering::Relaxed);
+    }
+
     fn race(&mut self) {
         if let Some(racer) = self.witness.racer.get().filter(|_| self.chance.once_in(RACES_ONCE_IN)) {
             racer.hold();
@@ -178,18 +194,21 @@ impl Handler for WitnessHandler {
                     self.witness.strangers.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            let Some((flow, number)) = traffic::read(packet.data()) else { continue };
-            let last = self.flows.entry(bucket).or_default().entry((queue, flow)).or_insert(0);
-            if number <= *last {
-                self.witness.late.fetch_add(1, Ordering::Relaxed);
-            } else if number != *last + 1 {
-                self.witness.gaps.fetch_add(1, Ordering::Relaxed);
+            let merged = packet.parts();
+            let is_merged = merged.is_some();
+            if let Some(parts) = merged {
+                self.witness.merged.fetch_add(1, Ordering::Relaxed);
+                for part in parts {
+                    let frame = [part.header(), part.payload()].concat();
+                    let Some((flow, number)) = traffic::read(&frame) else { continue };
+                    self.see(bucket, queue, (flow, number), frame.len() == traffic::FRAME_BYTES);
+                }
+            } else {
+                let Some(read) = traffic::read(packet.data()) else { continue };
+                self.see(bucket, queue, read, traffic::is_whole(&packet));
+                self.witness.chained.fetch_add(u64::from(packet.segments().count() > 1), Ordering::Relaxed);
             }
-            *last = number;
-            self.witness.seen.fetch_add(1, Ordering::Relaxed);
-            self.witness.torn.fetch_add(u64::from(!traffic::is_whole(&packet)), Ordering::Relaxed);
-            self.witness.chained.fetch_add(u64::from(packet.segments().count() > 1), Ordering::Relaxed);
-            if self.chance.once_in(mood.changes_once_in) {
+            if self.chance.once_in(mood.changes_once_in) && !is_merged {
                 change(&mut packet, &mut self.chance);
             }
             if self.chance.once_in(mood.keeps_once_in) {

@@ -33,7 +33,8 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
         };
         outputs.iter().map(open).collect()
     };
-    let sending = SendOptions { listens: false, rate: None, originated: 0, outputs: open, input_end: None };
+    let sending =
+        SendOptions { listens: false, rate: None, originated: 0, coalesce: false, outputs: open, input_end: None };
     let (instance, services) =
         instance::sending(&args.run, Needs::of(SandboxProfile::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
     let can_wait = services.can_wait;

@@ -73,7 +73,8 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let _ = silence.set(Silence::begin(shared)?);
         Ok(outputs)
     };
-    let sending = SendOptions { listens: false, rate: None, originated: 0, outputs, input_end: None };
+    let sending =
+        SendOptions { listens: false, rate: None, originated: 0, coalesce: args.gro, outputs, input_end: None };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
     let gone = || Error::Forward("there is nothing to forward by".to_owned());
     let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Forward), sending, |_| {

@@ -105,7 +105,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         Ok(outputs)
     };
     let input_end = InputEnd { now: Arc::clone(&end_now), downstream: Box::new(to_jobs) };
-    let sending = SendOptions { listens: true, rate: None, originated: 0, outputs, input_end: Some(input_end) };
+    let sending =
+        SendOptions { listens: true, rate: None, originated: 0, coalesce: false, outputs, input_end: Some(input_end) };
     let make = |_| Ok(move |_cpu| split.split());
     // The sandbox allows no new files, so these files are created now.
     let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());

@@ -32,6 +32,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let sending = SendOptions {
         listens: false,
         originated: 0,
+        coalesce: false,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
         outputs: |_: &OpenedInputs| Ok(vec![open_output(&to, cpus)?]),
         input_end: None,

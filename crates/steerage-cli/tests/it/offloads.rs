@@ -191,6 +191,46 @@ fn a_transfer_survives_changing_features() {
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
 }
 
+/// The hosts send each segment alone, and no kernel merges. With `--gro`, the router handles fewer
+/// packets than it receives. Both runs count and send the same kind of frames, and the transfer is
+/// correct, by packet sockets, which send merged packets whole, and by AF_XDP, which sends frames.
+#[test]
+fn segments_are_merged_before_they_are_routed() {
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
+    for (left, right, more) in
+        [("r0", "r1", &[][..]), ("af_xdp:r0,mode=generic", "af_xdp:r1,mode=generic", &["--take", "all"])]
+    {
+        let Some(namespaces) = linked() else { return };
+        for (nth, cable) in [(ONE, "one0"), (OTHER, "other0"), (ROUTER, "r0"), (ROUTER, "r1")] {
+            namespaces.features(nth, cable, "tx off tso off gso off gro off");
+        }
+        let handled = [&[][..], &["--gro"]].map(|gro| {
+            let fixed = ["forward", left, right, "--virtual-cpus", "2", "--check-order", "--json", "-v"];
+            let args = [&fixed, more, gro].concat();
+            let started = Started::of(namespaces.within(ROUTER, || command(&args).spawn().unwrap()));
+            FAR.iter().for_each(|to| namespaces.within(ONE, || ping(address(to), 56)));
+            for to in FAR {
+                tcp_transfer(&namespaces, ONE, OTHER, address(to), BYTES);
+            }
+            let report = started.stop_at_rest();
+            let number = |value: &serde_json::Value| value.as_u64().unwrap();
+            let sent: u64 =
+                report["snapshot"]["outputs"].as_array().unwrap().iter().map(|out| number(&out["packets"])).sum();
+            let transmitted = number(&report["snapshot"]["verdicts"]["transmitted"]);
+            assert_eq!(sent, transmitted, "{report}");
+            assert!(sent as usize > FAR.len() * BYTES / 1448, "{report}");
+            assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
+            (number(&report["app"]["forward"]["forwarded"]), transmitted)
+        });
+        let [plain, merged] = handled;
+        assert_eq!(plain.0, plain.1, "{left}");
+        assert!(merged.0 < merged.1, "{left}: {merged:?}");
+        assert_eq!(namespaces.checksum_errors(), 0, "{left}");
+    }
+}
+
 /// Each message is one frame, and stands for 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {

@@ -125,13 +125,15 @@ impl Packet<'_> {
     }
 
     /// Shortens the frame to its first `len` bytes. The packet's length on the wire shrinks by as
-    /// much.
+    /// much. A packet that was merged from several frames becomes a packet of one frame, and its
+    /// other frames count as discarded.
     ///
     /// # Errors
     /// [`NoRoom`] if a lent frame finds no free page for its copy.
     pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
         if !self.frame.is_writable() {
             self.copy_mut(Some(len))?;
+            self.copy.iter_mut().filter_map(|copy| copy.as_mut()).for_each(|copy| copy.cut_to(len, &self.frame));
         }
         self.resize(0, -signed(self.total_len().saturating_sub(len))?)
     }

@@ -145,6 +145,7 @@ struct Run {
     /// witnesses detect packets out of order.
     check_order: bool,
     always_hash: bool,
+    coalesce: bool,
 }
 
 impl Run {
@@ -162,6 +163,7 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
         .backlog(100)
         .kept_max(200)
         .check_order(run.check_order)
+        .coalesce(run.coalesce)
         .always_hash(run.always_hash)
         .policy(Any::of(run.policy, run.seed))
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
@@ -190,6 +192,7 @@ fn change_a_receiver(handle: &Handle, run: &Run, chance: &mut Chance) {
 }
 
 static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
+static MERGED: AtomicU64 = AtomicU64::new(0);
 
 fn count_receivers(ledger: &Snapshot, run: &Run) {
     let began_on = |queue: usize| CpuId((queue % run.cpus) as u16);
@@ -252,6 +255,9 @@ fn play(run: &Run, deaths: bool) -> u64 {
     let ledger = handle.snapshot();
     let seed = run.seed;
     count_receivers(&ledger, run);
+    let merged = witness.merged.load(SeqCst);
+    assert!(run.coalesce || merged == 0, "seed {seed}: {merged} packets were merged");
+    MERGED.fetch_add(merged, SeqCst);
     JOINED_BY_LOAD.fetch_add(ledger.groups.iter().map(|group| group.findings.joined).sum(), SeqCst);
     assert_eq!(ledger.in_flight(), 0, "seed {seed}: {ledger:#?}");
     assert_eq!(handle.held(), 0, "seed {seed}: rings hold what the ledger does not know");
@@ -326,6 +332,7 @@ fn small(seed: u64) -> Run {
         policy: seed,
         check_order: chance.below(2) == 0,
         always_hash: chance.once_in(4),
+        coalesce: chance.once_in(2),
     }
 }
 
@@ -350,6 +357,8 @@ fn many_small_histories() {
     }
     let handed_over = HANDED_OVER.load(SeqCst);
     assert!(handed_over > 50 || !all_run(300), "queues hardly changed their CPU: {handed_over}");
+    let merged = MERGED.load(SeqCst);
+    assert!(merged > 1_000 || !all_run(300), "hardly any packets were merged: {merged}");
 }
 
 /// The default mode: one CPU does everything and hashes no packet. Other CPUs join under load, and
@@ -420,6 +429,7 @@ fn sixty_four_cpus_one_seed_one_history() {
         policy: seed,
         check_order: seed % 2 == 0,
         always_hash: false,
+        coalesce: seed % 2 == 1,
     };
     let first = play(&run(7), false);
     assert_eq!(first, play(&run(7), false), "the same seed gave another history");

@@ -3,6 +3,7 @@
 
 mod backlogs;
 mod buckets;
+mod coalesced;
 mod control;
 mod deferred;
 mod distance;

@@ -38,13 +38,16 @@ impl Handler for ReadsHeaders {
     type Report = u64;
 
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        let mut read = Self::default();
         let others = batch.read_common(|_, packet| {
-            self.read(packet.data);
+            read.read(packet.data);
             true
         });
         if !others.is_empty() {
-            batch.iter_mut().enumerate().filter(|(nth, _)| others.contains(*nth)).for_each(|(_, packet)| self.read(packet.data()));
+            let others = batch.iter_mut().enumerate().filter(|(nth, _)| others.contains(*nth));
+            others.for_each(|(_, packet)| read.read(packet.data()));
         }
+        self.0 = self.0.wrapping_add(read.0);
     }
 
     fn finish(self, _cpu: &mut Cpu) -> u64 {

@@ -144,7 +144,7 @@ impl Completions<'_> {
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
-        let (first, mut filled, mut more, mut lost, mut wire_bytes) = (frames.len(), 0, true, 0, 0);
+        let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
         // Create one frame for each page, so that the list does not have to check its capacity for
         // each frame. The pages after the last filled page are removed again below.
@@ -159,11 +159,13 @@ impl Completions<'_> {
                 (more, lost) = (false, 1);
                 return Completion::new(page, 0, 0);
             }
-            filled += 1;
             wire_bytes += on_the_wire(written.wire_len);
             Completion::new(page, HEADROOM, written.len).with_hash(written.hash.map(|hash| hash.0))
         }));
+        let mut filled = frames.len() - first;
         if !more {
+            // A page that was not filled has a frame without headroom.
+            filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
         }

@@ -146,9 +146,11 @@ impl<'a> Batch<'a> {
         self.context.source.queue
     }
 
-    /// Calls `read` for each common packet: an Ethernet frame in one part without offload work.
-    /// `read` gets the packet's position in the batch and its readable fields, and returns whether
-    /// it has finished with the packet. Returns the positions of the other packets. Use
+    /// Calls `read` for each common packet: an Ethernet frame in one part without offload work. If
+    /// the device recorded a time and a length on the wire for the first packet, then only packets
+    /// with such a record are common, and otherwise only packets without one. `read` gets the
+    /// packet's position in the batch and its readable fields, and returns whether it has finished
+    /// with the packet. Returns the positions of the other packets. Use
     /// [`iter_mut`](Self::iter_mut) for those packets.
     ///
     /// `read_common` is for functions that read the whole batch before they act. `read_common`

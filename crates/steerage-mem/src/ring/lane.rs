@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(arrivals(&mut lane), [(0, 9), (1, 0), (2, 0)]);
     }
 
-    /// One pass reads the frames in one page, with and without a device header.
+    /// One pass reads the frames in one page, with or without a device header like the first frame.
     #[test]
     fn common_frames_are_read_together() {
         const LINK: u8 = 3;
@@ -246,6 +246,7 @@ mod tests {
         };
         let headed = [frame(32, 40).with_header(), frame(8, 40).with_header()];
         let bare = [frame(0, 128), frame(100, 29)];
+        let [is_headed, is_bare] = [(0, 40, header), (0, 128, FrameHeader::of_whole(128))];
         let [extra, mut chained, mut unlinked] = [frame(32, 1).with_extra(), frame(32, 2), frame(32, 3)];
         chained.set_chained();
         unlinked.set_link(LINK + 1);
@@ -253,13 +254,19 @@ mod tests {
         foreign.set_link(LINK);
         let mut lane = Lane::new(8, false, Memory::new(region.clone(), None));
         lane.list().unwrap().extend(headed.into_iter().chain(bare).chain([extra, chained, unlinked, foreign]));
-        lane.take(8, false);
-        let mut read = Vec::new();
-        let others = lane.hand().read_common(LINK, |nth, frame, header| {
-            read.push((nth, frame.len(), header));
-            nth == 0
-        });
-        assert_eq!(read, [(0, 40, header), (2, 128, FrameHeader::of_whole(128))]);
-        assert_eq!((others, other.pages()), (0xfe, 1));
+        for (skipped, first) in [(0, is_headed), (2, is_bare)] {
+            lane.list().unwrap().rotate_left(skipped);
+            lane.take(8, false);
+            for is_handled in [true, false] {
+                let mut read = Vec::new();
+                let others = lane.hand().read_common(LINK, |nth, frame, header| {
+                    read.push((nth, frame.len(), header));
+                    is_handled
+                });
+                assert_eq!((read, others), (vec![first], if is_handled { 0xfe } else { 0xff }));
+            }
+            lane.hand.end = 0;
+        }
+        assert_eq!(other.pages(), 1);
     }
 }

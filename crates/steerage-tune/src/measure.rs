@@ -1,0 +1,1 @@
+//! Measures settings in turn.

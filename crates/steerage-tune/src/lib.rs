@@ -7,9 +7,12 @@
 //! | `setting` | [`Setting`]: the values of knobs |
 //! | `stage` | [`Stages`]: the table of stages; [`Wish`] becomes a [`Plan`] of [`Change`]s |
 //! | [`facts`] | what the machine and the interface report |
+//! | [`candidates`] | the settings that are worth measuring |
 //! | [`measure`] | measures settings in turn |
+//! | [`verdict`] | decides from the counters whether a setting is kept |
 #![forbid(unsafe_code)]
 
+pub mod candidates;
 mod error;
 pub mod facts;
 mod machine;
@@ -17,6 +20,7 @@ pub mod measure;
 mod root;
 mod setting;
 mod stage;
+pub mod verdict;
 
 pub use error::TuneError;
 pub use machine::Machine;

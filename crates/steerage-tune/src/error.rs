@@ -27,6 +27,14 @@ pub enum TuneError {
         /// The error of the file system.
         error: io::Error,
     },
+    /// A file was not written.
+    #[error("cannot write {}: {}", path.display(), file_remedy(error))]
+    WriteFile {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the file system.
+        error: io::Error,
+    },
     /// The undo file cannot be used.
     #[error("cannot read the undo file {}: {error}; if it is damaged, remove it and set the values by hand", path.display())]
     Load {

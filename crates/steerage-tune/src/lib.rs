@@ -8,26 +8,37 @@
 //! | `stage` | [`STAGES`]: the table of stages |
 //! | `plan` | a [`Wish`] becomes a [`Plan`] of [`Change`]s |
 //! | [`irq`] | the interrupts of a card, and irqbalance |
+//! | `undo` | [`Undo`]: the file by which everything is restored |
+//! | [`link_file`] | a setting as a .link file of systemd |
+//! | `watch` | keeps a setting while links, queues and CPUs come and go |
+//! | `guard` | whether this machine is reached through an interface |
 //! | [`facts`] | what the machine and the interface report |
 //! | [`measure`] | measures settings in turn |
 #![forbid(unsafe_code)]
 
 mod error;
 pub mod facts;
+mod guard;
 pub mod irq;
+pub mod link_file;
 mod machine;
 pub mod measure;
 mod plan;
 mod root;
 mod setting;
 mod stage;
+mod undo;
+mod watch;
 
 pub use error::TuneError;
+pub use guard::reached_through;
 pub use machine::{Machine, same};
 pub use plan::{Change, Plan, Stages, Value, Wish};
 pub use root::Root;
 pub use setting::{Difference, Knob, Setting};
 pub use stage::{Kind, STAGES, Scope, Stage};
+pub use undo::{Restored, Undo, create_directory};
+pub use watch::{Watch, Watched};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

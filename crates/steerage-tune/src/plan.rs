@@ -161,7 +161,7 @@ fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usiz
             let cpus: Vec<CpuId> = cpus.and(online).iter().collect();
             let alone = stage.scope == Scope::Irq || count >= cpus.len();
             let own = cpus.iter().enumerate().filter(|(at, _)| match alone {
-                true => *at == nth % cpus.len(),
+                true => *at == nth % cpus.len().max(1),
                 false => at % count == nth,
             });
             mask(&own.map(|(_, cpu)| *cpu).collect())

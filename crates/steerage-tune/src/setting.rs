@@ -26,6 +26,12 @@ impl Knob {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
 
+    /// Whether this is a knob of the interface itself, and not one of the machine.
+    pub(crate) fn is_of(&self, interface: &str) -> bool {
+        let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
+        rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
+    }
+
     pub(crate) fn is_mask(&self) -> bool {
         MASKS.iter().any(|end| self.0.ends_with(end))
     }

@@ -8,7 +8,7 @@ use steerage::policy::{Costs, RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
 
 use crate::facts::Facts;
-use crate::stage::{Value, Wish};
+use crate::plan::{Value, Wish};
 
 /// At most this many settings are measured against the present one. With the default windows, each
 /// takes two minutes, and an administrator should not wait longer than a quarter of an hour.

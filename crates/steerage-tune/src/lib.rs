@@ -1,11 +1,17 @@
-//! Sets the kernel's own receive steering, measures whether it helped, keeps it or takes it back.
+//! Sets the kernel's own receive steering, measures whether it helped, and keeps it or takes it back.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `root` | [`Root`]: /sys and /proc below a directory, which tests replace |
 //! | `machine` | [`Machine`]: reads and writes a [`Knob`], which is a file or a value of ethtool |
 //! | `setting` | [`Setting`]: the values of knobs |
-//! | `stage` | [`Stages`]: the table of stages; [`Wish`] becomes a [`Plan`] of [`Change`]s |
+//! | `stage` | [`STAGES`]: the table of stages |
+//! | `plan` | a [`Wish`] becomes a [`Plan`] of [`Change`]s |
+//! | [`irq`] | the interrupts of a card, and irqbalance |
+//! | `undo` | [`Undo`]: the file by which everything is restored |
+//! | [`link_file`] | a setting as a .link file of systemd |
+//! | `watch` | keeps a setting while links, queues and CPUs come and go |
+//! | `guard` | whether this machine is reached through an interface |
 //! | [`facts`] | what the machine and the interface report |
 //! | [`candidates`] | the settings that are worth measuring |
 //! | [`measure`] | measures settings in turn |
@@ -15,18 +21,28 @@
 pub mod candidates;
 mod error;
 pub mod facts;
+mod guard;
+pub mod irq;
+pub mod link_file;
 mod machine;
 pub mod measure;
+mod plan;
 mod root;
 mod setting;
 mod stage;
+mod undo;
 pub mod verdict;
+mod watch;
 
 pub use error::TuneError;
-pub use machine::Machine;
+pub use guard::reached_through;
+pub use machine::{Machine, same};
+pub use plan::{Change, Plan, Stages, Value, Wish};
 pub use root::Root;
-pub use setting::{Knob, Setting, same};
-pub use stage::{Change, Kind, Plan, Scope, Stage, Stages, Value, Wish};
+pub use setting::{Difference, Knob, Setting};
+pub use stage::{Kind, STAGES, Scope, Stage};
+pub use undo::{Restored, Undo, create_directory};
+pub use watch::{Watch, Watched};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -8,7 +8,7 @@ use crate::error::TuneError;
 use crate::facts::{Facts, Sample};
 use crate::machine::Machine;
 use crate::setting::Setting;
-use crate::stage::{Plan, Stages, Wish};
+use crate::plan::{Plan, Stages, Wish};
 use crate::verdict::{Reason, Verdict, Window};
 
 /// Changes are at least this far apart on a machine in use, because each may reorder the packets of
@@ -212,7 +212,7 @@ fn compare(
             return Ok(None);
         };
         olds.push(old);
-        site.apply(&plan.new())?;
+        site.apply(&plan.new_setting())?;
         let measured = |passed: &Sample, seconds| Window::of(passed, seconds, card, threads);
         let Some((new, drops_rose)) = window(site, options, measured, Some(&olds)) else { return Ok(None) };
         pairs.push((old, new));

@@ -1,19 +1,11 @@
-//! A stage: one kind of knob, its bound and its reason. Stages are rows of a table.
-
-use std::collections::BTreeMap;
-use std::fmt;
-
-use steerage::CpuMask;
-
-use crate::machine::Machine;
-use crate::setting::{Knob, Setting};
+//! The table of stages. A stage is one kind of knob, with its bound and its reason.
 
 /// Which option makes a stage part of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Always: knobs of one interface that change nothing else.
     Interface,
-    /// `--global`: knobs of the whole network namespace or machine.
+    /// `--global`: knobs of the whole machine or network namespace.
     Global,
     /// `--irq`: the CPUs of interrupts.
     Irq,
@@ -26,8 +18,10 @@ pub enum Scope {
 pub enum Kind {
     /// A mask of CPUs.
     Cpus,
-    /// A number.
+    /// A number, which is at most the stage's bound.
     Number,
+    /// A number that is also a power of two, because the kernel rounds others up.
+    PowerOfTwo,
     /// Text, such as a table or a key.
     Text,
 }
@@ -35,11 +29,11 @@ pub enum Kind {
 /// A row of the table of stages.
 #[derive(Debug)]
 pub struct Stage {
-    /// The name, which is that of the kernel's file.
+    /// The name.
     pub name: &'static str,
     /// The option that it needs.
     pub scope: Scope,
-    /// The knobs: `{iface}` is the interface, and `*` stands for each queue or interrupt.
+    /// The knobs. `{iface}` is the interface, and `*` stands for each queue or interrupt.
     pub pattern: &'static str,
     /// The kind of its values.
     pub kind: Kind,
@@ -51,107 +45,206 @@ pub struct Stage {
     pub since: &'static str,
     /// Why the value is changed.
     pub why: &'static str,
+    /// What `--undo` cannot restore, or nothing.
+    pub not_restored: &'static str,
 }
 
-/// What a candidate wants of a stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Value {
-    /// Each knob has this mask.
-    Cpus(CpuMask),
-    /// Each knob has one of these CPUs, in turn.
-    Spread(CpuMask),
-    /// Each knob has this number. A mask of 0 is [`Value::Number`] 0, too.
-    Number(u64),
-    /// Each knob has this text.
-    Text(String),
-}
+const ONE_BIT_EACH: &str = "only CPUs that are online and that this process may use";
 
-/// What a candidate wants: a value for each stage by its name. Stages without a value stay as they
-/// are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish(pub BTreeMap<&'static str, Value>);
+const BASE: Stage = Stage {
+    name: "",
+    scope: Scope::Interface,
+    pattern: "",
+    kind: Kind::Cpus,
+    max: 0,
+    bound: ONE_BIT_EACH,
+    since: "2.6.35",
+    why: "",
+    not_restored: "",
+};
 
-impl Wish {
-    /// Also wants this value.
-    #[must_use]
-    pub fn set(mut self, stage: &'static str, value: Value) -> Self {
-        self.0.insert(stage, value);
-        self
-    }
-}
+/// All stages. Plans change them in this order.
+pub const STAGES: &[Stage] = &[
+    Stage {
+        name: "channels",
+        scope: Scope::Reset,
+        pattern: "/ethtool/{iface}/channels/combined",
+        kind: Kind::Number,
+        max: 256,
+        bound: "one queue for each CPU is enough, and each queue has a ring and an interrupt",
+        since: "5.7",
+        why: "the card itself spreads packets over more queues",
+        not_restored: "packets that are in the rings while the queues are made again are lost",
+        ..BASE
+    },
+    Stage {
+        name: "rings_rx",
+        scope: Scope::Reset,
+        pattern: "/ethtool/{iface}/rings/rx",
+        kind: Kind::Number,
+        max: 4096,
+        bound: "a longer ring does not fit into the cache, and its packets wait longer",
+        since: "5.7",
+        why: "the card drops packets in bursts (rx_missed, rx_no_buffer)",
+        not_restored: "packets that are in the ring while it is made again are lost",
+        ..BASE
+    },
+    Stage {
+        name: "rings_tx",
+        scope: Scope::Reset,
+        pattern: "/ethtool/{iface}/rings/tx",
+        kind: Kind::Number,
+        max: 4096,
+        bound: "a longer ring does not fit into the cache, and its packets wait longer",
+        since: "5.7",
+        why: "bursts find no descriptor for sending",
+        not_restored: "packets that are in the ring while it is made again are lost",
+        ..BASE
+    },
+    Stage {
+        name: "rss_table",
+        scope: Scope::Reset,
+        pattern: "/ethtool/{iface}/rss/table",
+        kind: Kind::Text,
+        bound: "only queues that exist",
+        since: "6.17",
+        why: "all queues get the same share of the hashes",
+        ..BASE
+    },
+    Stage {
+        name: "rss_key",
+        scope: Scope::Reset,
+        pattern: "/ethtool/{iface}/rss/key",
+        kind: Kind::Text,
+        bound: "as long as the card's key",
+        since: "6.17",
+        why: "both directions of a connection reach the same queue",
+        ..BASE
+    },
+    Stage {
+        name: "smp_affinity",
+        scope: Scope::Irq,
+        pattern: "/proc/irq/*/smp_affinity",
+        since: "2.4",
+        why: "each queue interrupts a CPU of its own",
+        ..BASE
+    },
+    Stage {
+        name: "rps_sock_flow_entries",
+        scope: Scope::Global,
+        pattern: "/proc/sys/net/core/rps_sock_flow_entries",
+        kind: Kind::PowerOfTwo,
+        max: 131_072,
+        bound: "each entry has 4 bytes, and a larger table does not fit into the cache",
+        why: "RFS needs a table of all sockets' CPUs",
+        ..BASE
+    },
+    Stage {
+        name: "netdev_max_backlog",
+        scope: Scope::Global,
+        pattern: "/proc/sys/net/core/netdev_max_backlog",
+        kind: Kind::Number,
+        max: 10_000,
+        bound: "at a million packets per second, the last of 10,000 waits 10 ms",
+        since: "2.4",
+        why: "backlogs drop packets (second column of softnet_stat)",
+        ..BASE
+    },
+    Stage {
+        name: "netdev_budget",
+        scope: Scope::Global,
+        pattern: "/proc/sys/net/core/netdev_budget",
+        kind: Kind::Number,
+        max: 1200,
+        bound: "four times the default: programs on that CPU wait for a whole round",
+        since: "2.6.12",
+        why: "polling ends before the queue is empty (third column of softnet_stat)",
+        ..BASE
+    },
+    Stage {
+        name: "netdev_budget_usecs",
+        scope: Scope::Global,
+        pattern: "/proc/sys/net/core/netdev_budget_usecs",
+        kind: Kind::Number,
+        max: 8000,
+        bound: "programs on that CPU wait for a whole round, and 8 ms is two ticks at 250 Hz",
+        since: "4.12",
+        why: "polling ends before the queue is empty (third column of softnet_stat)",
+        ..BASE
+    },
+    Stage {
+        name: "flow_limit_cpu_bitmap",
+        scope: Scope::Global,
+        pattern: "/proc/sys/net/core/flow_limit_cpu_bitmap",
+        since: "3.11",
+        why: "one large flow cannot fill a backlog that small flows need",
+        ..BASE
+    },
+    Stage {
+        name: "rps_default_mask",
+        scope: Scope::Global,
+        pattern: "/proc/sys/net/core/rps_default_mask",
+        since: "6.3",
+        why: "queues that are created later, such as those of veths, begin with this mask",
+        ..BASE
+    },
+    Stage {
+        name: "threaded",
+        pattern: "/sys/class/net/{iface}/threaded",
+        kind: Kind::Number,
+        max: 1,
+        bound: "a switch",
+        since: "5.12",
+        why: "the scheduler moves polling to a CPU that is free",
+        ..BASE
+    },
+    Stage {
+        name: "napi_defer_hard_irqs",
+        pattern: "/sys/class/net/{iface}/napi_defer_hard_irqs",
+        kind: Kind::Number,
+        max: 100,
+        bound: "each further empty poll costs CPU time",
+        since: "5.8",
+        why: "the card interrupts less often",
+        ..BASE
+    },
+    Stage {
+        name: "gro_flush_timeout",
+        pattern: "/sys/class/net/{iface}/gro_flush_timeout",
+        kind: Kind::Number,
+        max: 200_000,
+        bound: "packets wait that long (ns) for others of their flow",
+        since: "3.19",
+        why: "more packets are merged, and the card interrupts less often",
+        ..BASE
+    },
+    Stage {
+        name: "rps_cpus",
+        pattern: "/sys/class/net/{iface}/queues/rx-*/rps_cpus",
+        why: "the kernel spreads the packets of a queue over these CPUs",
+        ..BASE
+    },
+    Stage {
+        name: "rps_flow_cnt",
+        pattern: "/sys/class/net/{iface}/queues/rx-*/rps_flow_cnt",
+        kind: Kind::PowerOfTwo,
+        max: 32_768,
+        bound: "each entry has 16 bytes, and a larger table does not fit into the cache",
+        why: "packets go to the CPU on which their program runs (RFS)",
+        ..BASE
+    },
+    Stage {
+        name: "xps_cpus",
+        pattern: "/sys/class/net/{iface}/queues/tx-*/xps_cpus",
+        since: "2.6.38",
+        why: "each CPU sends through a queue of its own",
+        ..BASE
+    },
+];
 
-/// A change of one knob.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The name of the stage.
-    pub stage: &'static str,
-    /// What changes.
-    pub knob: Knob,
-    /// The value now.
-    pub old: String,
-    /// The value then.
-    pub new: String,
-    /// Why.
-    pub why: &'static str,
-}
-
-impl Change {
-    /// The command that a person would type.
-    pub fn command(&self) -> String {
-        format!("echo {} > {}", self.new, self.knob.0)
-    }
-}
-
-/// What would be changed, and what was left out and why.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// The changes, in the order in which they are made.
-    pub changes: Vec<Change>,
-    /// One line for each thing that is left out, or cannot be undone exactly.
-    pub notes: Vec<String>,
-}
-
-impl Plan {
-    /// The values before.
-    pub fn old(&self) -> Setting {
-        Setting(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())).collect())
-    }
-
-    /// The values afterwards.
-    pub fn new(&self) -> Setting {
-        Setting(self.changes.iter().map(|change| (change.knob.clone(), change.new.clone())).collect())
-    }
-}
-
-/// The stages that the options permit.
-#[derive(Clone, Debug)]
-pub struct Stages(Vec<Scope>);
-
-impl Default for Stages {
-    fn default() -> Self {
-        Self(vec![Scope::Interface])
-    }
-}
-
-impl Stages {
-    /// Also permits these stages.
-    #[must_use]
-    pub fn with(mut self, scope: Scope) -> Self {
-        self.0.push(scope);
-        self
-    }
-
-    /// What must change so that the wish is fulfilled. Only reads. Knobs that have the value already
-    /// are left out.
-    pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
-        let _ = (machine, interface, wish);
-        Plan::default()
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.command())
+impl Stage {
+    /// The stage of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        STAGES.iter().find(|stage| stage.name == name)
     }
 }

@@ -83,7 +83,7 @@ fn a_machine_of_128_cpus() {
     assert!(!sample.cpus.contains_key(&CpuId(5)));
 
     let features = Features { on: vec!["rx-hashing".to_owned(), "hw-tc-offload".to_owned()], fixed: Vec::new() };
-    let card = Card { channels: Some(Channels { rx: 0, tx: 0, combined: 64 }), features: Some(features) };
+    let card = Card { channels: Some(Channels { combined: 64, ..Channels::default() }), features: Some(features) };
     let facts = Facts::read(&root, "eth0", card, &sample);
     assert_eq!((facts.queues, facts.driver.as_deref()), ((64, 64), Some("ice")));
     assert_eq!(facts.cpus.to_list(), "0-4,6-125");

@@ -8,7 +8,7 @@ use steerage::{CpuId, CpuMask};
 use super::*;
 use crate::facts::{Card, CpuCounts};
 use crate::setting::Knob;
-use crate::stage::{Change, Value};
+use crate::plan::{Change, Value};
 
 /// What a machine does in a second, by the value of its only knob: packets, lost packets, and ticks
 /// of CPU 0 and CPU 1.
@@ -74,14 +74,14 @@ impl Site for Machine {
         let (knob, old) = (Knob("rps_cpus".to_owned()), self.knob.to_owned());
         let change = Change { stage: "rps_cpus", knob, old, new: new.clone(), why: "" };
         let changes = if change.old == change.new { Vec::new() } else { vec![change] };
-        Plan { changes, notes: Vec::new() }
+        Plan { changes, ..Plan::default() }
     }
 
     fn apply(&mut self, setting: &Setting) -> Result<(), TuneError> {
         for (knob, value) in &setting.0 {
             let Some(known) = self.loads.keys().find(|known| *known == value) else {
                 let error = std::io::ErrorKind::PermissionDenied.into();
-                return Err(TuneError::Write { knob: knob.0.clone(), value: value.clone(), error });
+                return Err(TuneError::Write { knob: knob.clone(), value: value.clone(), error });
             };
             if self.knob != *known {
                 self.knob = known;

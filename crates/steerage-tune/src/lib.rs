@@ -13,9 +13,13 @@
 //! | `watch` | keeps a setting while links, queues and CPUs come and go |
 //! | `guard` | whether this machine is reached through an interface |
 //! | [`facts`] | what the machine and the interface report |
+//! | [`candidates`] | the settings that are worth measuring |
+//! | [`scoped`] | what `--global`, `--irq` and `--allow-reset` try |
 //! | [`measure`] | measures settings in turn |
+//! | [`verdict`] | decides from the counters whether a setting is kept |
 #![forbid(unsafe_code)]
 
+pub mod candidates;
 mod error;
 pub mod facts;
 mod guard;
@@ -25,9 +29,11 @@ mod machine;
 pub mod measure;
 mod plan;
 mod root;
+pub mod scoped;
 mod setting;
 mod stage;
 mod undo;
+pub mod verdict;
 mod watch;
 
 pub use error::TuneError;

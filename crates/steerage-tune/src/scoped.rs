@@ -46,6 +46,7 @@ fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
 }
 
 fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
+    let [dropped, squeezed] = softnet(machine).map(|count| count > 0);
     let mut wish = Wish::default()
         .set("flow_limit_cpu_bitmap", Value::Cpus(cpus.clone()))
         .set("rps_default_mask", Value::Cpus(cpus.clone()));
@@ -55,11 +56,10 @@ fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
             wish = std::mem::take(&mut wish).set(stage, Value::Number(now.saturating_mul(2)));
         }
     };
-    let counts = softnet(machine);
-    if counts[0] > 0 {
+    if dropped {
         doubled("netdev_max_backlog");
     }
-    if counts[1] > 0 {
+    if squeezed {
         doubled("netdev_budget");
         doubled("netdev_budget_usecs");
     }

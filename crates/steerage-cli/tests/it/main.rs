@@ -25,6 +25,7 @@ mod fuse;
 mod hangs;
 mod how_tos;
 mod intervals;
+mod kernel_hash;
 mod live;
 mod lying;
 mod meter;

@@ -1,0 +1,148 @@
+//! What the kernel's own hash sees: `steerage explain` predicts how many flows the kernel
+//! distinguishes, and the kernel of this machine agrees.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
+use nix::sys::time::TimeVal;
+use steerage::flow::wire::{FrameBuilder, ethertype, port, protocol, put};
+use steerage_fixtures::cable::Net;
+use steerage_fixtures::capture::pcap;
+use steerage_fixtures::{HANG, skip};
+
+use crate::explain::explained;
+use crate::program::command;
+
+/// The flows in each encapsulation. If the kernel distinguishes all of them, all flows are on the
+/// same one of two CPUs once in 2^63 times.
+const FLOWS: u16 = 64;
+
+/// How often traffic is sent before a CPU counts as used by one flow, although only other traffic of
+/// this machine used it.
+const TRIES: usize = 100;
+
+/// How often traffic of many flows is sent. Each time must use both CPUs.
+const SPREADS: usize = 2;
+
+/// The kernel's file has a row for each CPU. This column is `received_rps`: interrupts from another
+/// CPU that has steered packets here.
+const RECEIVED_RPS: usize = 9;
+
+const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);
+
+/// The EtherType of a frame that [`below`] builds.
+fn below(ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype.to_be_bytes(), payload].concat()
+}
+
+fn inner(flow: u16) -> FrameBuilder {
+    FrameBuilder::udp(([192, 0, 2, 1], 1000 + flow), ([192, 0, 2, 2], 9))
+}
+
+fn in_ip(protocol: u8, header: &[u8], payload: &[u8]) -> Vec<u8> {
+    FrameBuilder::ip(OUTER.0, OUTER.1, protocol).frame(&[header, payload].concat())
+}
+
+fn in_udp(from: u16, to: u16, header: &[u8], payload: &[u8]) -> Vec<u8> {
+    FrameBuilder::udp((OUTER.0, from), (OUTER.1, to)).frame(&[header, payload].concat())
+}
+
+fn labelled(flow: u16, label: u8) -> Vec<u8> {
+    let end = |last, port| SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, last], port));
+    let mut frame = FrameBuilder::udp(end(1, 1000 + flow), end(2, 9)).frame(b"data");
+    frame[17] = label;
+    frame
+}
+
+fn fragment(flow: u16) -> Vec<u8> {
+    let mut frame = inner(flow).frame(b"data of 16 bytes");
+    put(&mut frame, 20, [0x20, 0]);
+    frame
+}
+
+/// An encapsulation, by its name, and the frame that has a flow.
+type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
+
+const ENCAPSULATIONS: [Encapsulation; 19] = [
+    ("plain", |flow| inner(flow).frame(b"data")),
+    ("vlan", |flow| FrameBuilder::udp(([192, 0, 2, 1], 9), ([192, 0, 2, 2], 9)).vlan(flow + 1).frame(b"data")),
+    ("pppoe", |flow| {
+        let packet = inner(flow).packet(b"data");
+        let len = (packet.len() + 2) as u16;
+        below(ethertype::PPPOE_SESSION, &[&[0x11, 0, 0, 7][..], &len.to_be_bytes(), &[0, 0x21], &packet].concat())
+    }),
+    ("gre", |flow| in_ip(protocol::GRE, &[0, 0, 8, 0], &inner(flow).packet(b"data"))),
+    ("gre with Ethernet", |flow| in_ip(protocol::GRE, &[0, 0, 0x65, 0x58], &inner(flow).frame(b"data"))),
+    ("gre keys", |flow| in_ip(protocol::GRE, &[0x20, 0, 8, 0, 0, 0, 0, flow as u8], &inner(0).packet(b"data"))),
+    ("ipip", |flow| in_ip(protocol::IPV4, &[], &inner(flow).packet(b"data"))),
+    ("esp", |flow| in_ip(protocol::ESP, &[0, 0, 1, flow as u8, 0, 0, 0, 1], &[7; 40])),
+    ("ah", |flow| in_ip(protocol::AUTHENTICATION, &[17, 4, 0, 0, 0, 0, 1, flow as u8, 0, 0, 0, 1], &[7; 40])),
+    ("udp-lite", |flow| in_ip(protocol::UDP_LITE, &[1, flow as u8, 0, 9, 0, 8, 0, 0], &[7; 8])),
+    ("vxlan", |flow| in_udp(5000, port::VXLAN, &[8, 0, 0, 0, 0, 0, 7, 0], &inner(flow).frame(b"data"))),
+    ("vxlan ports", |flow| in_udp(5000 + flow, port::VXLAN, &[8, 0, 0, 0, 0, 0, 7, 0], &inner(0).frame(b"data"))),
+    ("geneve", |flow| in_udp(5000, port::GENEVE, &[0, 0, 0x65, 0x58, 0, 0, 7, 0], &inner(flow).frame(b"data"))),
+    ("gtp-u", |flow| {
+        let packet = inner(flow).packet(b"data");
+        let [high, low] = (packet.len() as u16).to_be_bytes();
+        in_udp(port::GTP_U, port::GTP_U, &[0x30, 255, high, low, 0, 0, 0, 7], &packet)
+    }),
+    ("mpls", |flow| below(ethertype::MPLS, &[&[0, 6, 0x41, 64][..], &inner(flow).packet(b"data")].concat())),
+    ("etherip", |flow| in_ip(protocol::ETHERIP, &[0x30, 0], &inner(flow).frame(b"data"))),
+    ("fragments", fragment),
+    ("one label", |flow| labelled(flow, 7)),
+    ("labels", |flow| labelled(0, 1 + flow as u8)),
+];
+
+/// What `explain` says is what the kernel does with a mask of two CPUs.
+#[test]
+fn the_kernel_spreads_as_explain_predicts() {
+    let Some(net) = Net::new() else { return };
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    if !online.starts_with("0-") {
+        return skip("this machine has no CPUs 0 and 1");
+    }
+    let set = "echo 3 > /sys/class/net/near0/queues/rx-0/rps_cpus";
+    let set = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", set]).status().unwrap();
+    assert!(set.success());
+    for (name, frame) in ENCAPSULATIONS {
+        let frames: Vec<Vec<u8>> = (0..FLOWS).map(frame).collect();
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernel-{name}.pcap"));
+        fs::write(&path, pcap(frames.iter().map(|frame| (0, 0, frame)))).unwrap();
+        let path = path.to_str().unwrap();
+        let traffic = &explained(&[path])["traffic"];
+        let flows = traffic["kernel_flows"].as_u64().unwrap();
+        assert!([1, u64::from(FLOWS)].contains(&flows), "{name}: {flows}");
+        assert_eq!(traffic["kernel_largest"].as_f64(), Some(1.0 / flows as f64), "{name}");
+        // A CPU that sends to itself is not interrupted, so each CPU sends to the other.
+        // Other traffic of this machine can only make more CPUs count as used.
+        let is_one_used = |_| (0..2).filter(|from| interrupts(&net, path, frames.len(), *from)).count() == 1;
+        let spreads = !(0..if flows > 1 { SPREADS } else { TRIES }).any(is_one_used);
+        assert_eq!(spreads, flows > 1, "{name}: explain predicts {flows} flows");
+    }
+}
+
+/// Sends the capture from a CPU, and returns whether the kernel then interrupts the other CPU.
+fn interrupts(net: &Net, path: &str, frames: usize, from: usize) -> bool {
+    let all = SockProtocol::EthAll;
+    let tap = net.near(|| socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all).unwrap());
+    setsockopt(&tap, sockopt::ReceiveTimeout, &TimeVal::new(HANG.as_secs() as i64, 0)).unwrap();
+    let before = received_rps(1 - from);
+    let args = ["send", "far0", path, "--cpus", &from.to_string(), "--rate", "max"];
+    let sent = net.far(|| command(&args).output().unwrap());
+    assert!(sent.status.success(), "{sent:?}");
+    // The socket receives a packet after steering, on the packet's CPU.
+    let mut buffer = [0; 256];
+    for _ in 0..frames {
+        recv(std::os::fd::AsRawFd::as_raw_fd(&tap), &mut buffer, nix::sys::socket::MsgFlags::empty()).unwrap();
+    }
+    received_rps(1 - from) > before
+}
+
+fn received_rps(cpu: usize) -> u32 {
+    let table = fs::read_to_string("/proc/net/softnet_stat").unwrap();
+    let column = table.lines().nth(cpu).and_then(|row| row.split_whitespace().nth(RECEIVED_RPS)).unwrap();
+    u32::from_str_radix(column, 16).unwrap()
+}

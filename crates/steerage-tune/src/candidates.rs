@@ -46,7 +46,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    fn new(name: impl Into<String>, wish: Wish, predicted: Option<f64>) -> Self {
+    pub(crate) fn new(name: impl Into<String>, wish: Wish, predicted: Option<f64>) -> Self {
         Self { name: name.into(), wish, predicted }
     }
 }

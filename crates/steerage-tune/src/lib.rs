@@ -14,6 +14,7 @@
 //! | `guard` | whether this machine is reached through an interface |
 //! | [`facts`] | what the machine and the interface report |
 //! | [`candidates`] | the settings that are worth measuring |
+//! | [`scoped`] | what `--global`, `--irq` and `--allow-reset` try |
 //! | [`measure`] | measures settings in turn |
 //! | [`verdict`] | decides from the counters whether a setting is kept |
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod machine;
 pub mod measure;
 mod plan;
 mod root;
+pub mod scoped;
 mod setting;
 mod stage;
 mod undo;

@@ -7,8 +7,8 @@ use crate::candidates::{CANDIDATES_MAX, Candidate};
 use crate::error::TuneError;
 use crate::facts::{Facts, Sample};
 use crate::machine::Machine;
-use crate::setting::Setting;
 use crate::plan::{Plan, Stages, Wish};
+use crate::setting::Setting;
 use crate::verdict::{Reason, Verdict, Window};
 
 /// Changes are at least this far apart on a machine in use, because each may reorder the packets of
@@ -196,12 +196,7 @@ impl Plan {
 
 /// Measures old and new in turn. At the end, the new setting is in force. `None` if the user wants to
 /// end.
-fn compare(
-    site: &mut dyn Site,
-    facts: &Facts,
-    plan: &Plan,
-    options: &Options,
-) -> Result<Option<Verdict>, TuneError> {
+fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
     let (mut olds, mut pairs) = (Vec::new(), Vec::new());

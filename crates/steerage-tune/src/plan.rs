@@ -73,9 +73,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The values before.
+    /// The values before, with those that the changes may reset.
     pub fn old(&self) -> Setting {
-        Setting(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())).collect())
+        let mut old = self.dependent.clone();
+        old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
+        old
     }
 
     /// The values afterwards.
@@ -105,6 +107,11 @@ impl Stages {
     pub fn with(mut self, scope: Scope) -> Self {
         self.0.push(scope);
         self
+    }
+
+    /// Whether the stages of this scope are permitted.
+    pub fn has(&self, scope: Scope) -> bool {
+        self.0.contains(&scope)
     }
 
     /// The permitted stages, in the order of the table.

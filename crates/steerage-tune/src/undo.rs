@@ -192,9 +192,13 @@ impl Undo {
     /// # Errors
     ///
     /// The file was not written.
-    pub fn keep(&mut self, kept: Setting) -> Result<(), TuneError> {
+    pub fn keep(&mut self, machine: &Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        record.before.0.retain(|knob, _| kept.0.contains_key(knob) || !record.ours.contains_key(knob));
+        // Two candidates that were kept may have set a value and set it back.
+        kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
+        // A new number of queues may have reset knobs that tune itself does not set.
+        let resets = kept.0.keys().any(|knob| knob.0.ends_with("/channels/combined"));
+        record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
         record.kept = Some(kept);
         self.save()
@@ -272,6 +276,11 @@ impl Undo {
     /// Whether the values are of this boot and of the interface that now has this name.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
+    }
+
+    /// Whether tune wrote a .link file.
+    pub fn has_link_file(&self) -> bool {
+        self.record.link_file.is_some()
     }
 
     /// All knobs that an undo may write to.

@@ -26,8 +26,8 @@ const LOST_MORE: f64 = 0.001;
 /// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
 /// of freedom.
 const T_99: [f64; 30] = [
-    63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947, 2.921, 2.898,
-    2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
+    63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947, 2.921,
+    2.898, 2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
 ];
 
 /// What was counted in a window.
@@ -194,7 +194,8 @@ impl Verdict {
             return verdict;
         }
         // A higher throughput is good, and less time for a packet is good.
-        let throughput = verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
+        let throughput =
+            verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
         let less = |ratio: Option<Ratio>| ratio.map(|ratio| (ratio.is_less(), ratio.is_more()));
         let figures = [
             (Reason::Throughput, throughput),
@@ -342,7 +343,10 @@ mod tests {
         let cpus = [(steerage::CpuId(0), cpu(450, 40)), (steerage::CpuId(1), cpu(50, 0))].into();
         let passed = Sample { packets: 1_000, lost: 30, cpus };
         let card = Window::of(&passed, 5.0, true, false);
-        assert_eq!((card.packets, card.lost, card.ticks, card.busiest_ticks, card.busiest), (960, 40, 500.0, 450.0, 0.9));
+        assert_eq!(
+            (card.packets, card.lost, card.ticks, card.busiest_ticks, card.busiest),
+            (960, 40, 500.0, 450.0, 0.9)
+        );
         let veth = Window::of(&passed, 5.0, false, true);
         assert_eq!((veth.packets, veth.ticks, veth.busiest), (1_000, 600.0, 1.0));
     }

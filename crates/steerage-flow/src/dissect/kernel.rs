@@ -149,7 +149,10 @@ impl Reader<'_> {
             HeaderKind::Vlan | HeaderKind::Gre => 2,
             _ => return 0,
         };
-        self.frame.get(offset as usize + at..).and_then(|bytes| bytes.first_chunk::<2>()).map_or(0, |kind| be16(kind, 0))
+        self.frame
+            .get(offset as usize + at..)
+            .and_then(|bytes| bytes.first_chunk::<2>())
+            .map_or(0, |kind| be16(kind, 0))
     }
 }
 

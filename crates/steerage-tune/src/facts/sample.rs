@@ -140,8 +140,7 @@ fn times(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {
 
 fn softnet(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {
     for (row, line) in (0..).zip(table.lines()) {
-        let words: Vec<u64> =
-            line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap_or(0)).collect();
+        let words: Vec<u64> = line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap_or(0)).collect();
         let at = |column: usize| words.get(column).copied().unwrap_or(0);
         let cpu = words.get(CPU).and_then(|cpu| u16::try_from(*cpu).ok()).unwrap_or(row);
         let counts = cpus.entry(CpuId(cpu)).or_default();

@@ -47,7 +47,8 @@ fn large(name: &str) -> Tree {
     let mut table = format!("    {}\n", online.iter().map(|cpu| format!("CPU{cpu} ")).collect::<String>());
     for cpu in &online {
         let _ = writeln!(stat, "cpu{cpu} 10 0 20 1000 30 {cpu} 7 0 0 0");
-        let _ = writeln!(softnet, "{:08x} 00000002 00000003 0 0 0 0 0 0 {:08x} 00000004 0 {cpu:08x} 0 0", 1000 + cpu, 9);
+        let _ =
+            writeln!(softnet, "{:08x} 00000002 00000003 0 0 0 0 0 0 {:08x} 00000004 0 {cpu:08x} 0 0", 1000 + cpu, 9);
     }
     for queue in 0..QUEUES {
         tree.write(&format!("sys/class/net/eth0/queues/rx-{queue}/rps_cpus"), "0\n");
@@ -92,7 +93,10 @@ fn a_machine_of_128_cpus() {
     assert_eq!((facts.threaded, facts.sock_flow_entries), (Some(false), 32_768));
     assert!(facts.is_hashed_by_card() && facts.forwards_in_hardware());
     let text = facts.to_string();
-    assert!(text.contains("64 receive and 64 transmit queues") && text.contains("ethtool -K eth0 rxhash off"), "{text}");
+    assert!(
+        text.contains("64 receive and 64 transmit queues") && text.contains("ethtool -K eth0 rxhash off"),
+        "{text}"
+    );
 }
 
 #[test]

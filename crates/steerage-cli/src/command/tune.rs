@@ -86,12 +86,16 @@ impl Search {
                 features: ethtool.features(interface).ok(),
             },
         );
+        if args.global {
+            machine.load_dissector();
+        }
         let counted = Sample::read(machine.root(), interface);
         let facts = Facts::read(machine.root(), interface, card, &counted);
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        candidates.extend(refinements(&facts, args.global));
+        // What the user allowed explicitly is measured before further refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
+        candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
             let plan = stages.plan(machine, interface, &candidate.wish);
             (candidate, plan)

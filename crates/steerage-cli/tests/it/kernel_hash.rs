@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
-use steerage_device::af_xdp::flow_dissector;
+use steerage_device::af_xdp::flow_dissector::FlowDissector;
 use steerage::flow::wire::{FrameBuilder, ethertype, port, protocol, put};
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::capture::pcap;
@@ -149,7 +149,8 @@ fn the_kernel_spreads_as_explain_predicts() {
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };
-    net.near(|| flow_dissector::attach().unwrap());
+    let dissector = FlowDissector::load().unwrap();
+    net.near(|| dissector.attach().unwrap());
     for (name, frame) in ENCAPSULATIONS {
         let expected = match name {
             "vxlan" | "gtp-u" | "gtp-u of 5G" | "plain" | "gre" => true,
@@ -159,7 +160,7 @@ fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
         let path = written(name, "dissector", frame);
         assert_eq!(spreads(&net, &path, expected), expected, "{name}");
     }
-    net.near(|| flow_dissector::detach().unwrap());
+    net.near(|| dissector.detach().unwrap());
     let path = written("vxlan", "detached", ENCAPSULATIONS.iter().find(|(name, _)| *name == "vxlan").unwrap().1);
     assert!(!spreads(&net, &path, false));
 }

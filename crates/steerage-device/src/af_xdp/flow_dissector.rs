@@ -13,7 +13,9 @@ use std::io;
 use steerage::flow::wire::{ethernet, ethertype, ipv4, ipv6, port, protocol, udp};
 
 use super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
-use super::sys::{Dissector, ProgramInfo, attached_dissector};
+use super::sys::{Dissector, ProgramInfo};
+
+pub use super::sys::attached_dissector as attached;
 
 /// The name of the program, by which steerage recognizes it.
 pub(super) const NAME: &str = "steerage_flow";
@@ -50,52 +52,64 @@ const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
 const GTP_EXTENSION: u32 = 4;
 
-/// The state of a network namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attached {
-    /// No program is attached: the kernel's dissector reads all packets.
-    Nothing,
-    /// The program of this module.
-    Ours,
-    /// A program of somebody else, with this name and number.
-    Foreign(String, u32),
+/// The program, loaded. It can be attached to the network namespace of a thread, and stays attached
+/// after the end of this process, until it is detached or the namespace ends.
+#[derive(Debug)]
+pub struct FlowDissector {
+    program: Dissector,
+    id: u32,
 }
 
-/// Returns which program is attached to the network namespace of this thread.
-///
-/// # Errors
-/// The query takes CAP_NET_ADMIN, and Linux 4.20.
-pub fn attached() -> io::Result<Attached> {
-    let Some(id) = attached_dissector()? else { return Ok(Attached::Nothing) };
-    let info = ProgramInfo::of(id)?;
-    Ok(if info.name == NAME { Attached::Ours } else { Attached::Foreign(info.name, id) })
-}
-
-/// Attaches the program to the network namespace of this thread. The program stays attached after
-/// the end of this process, until [`detach`] or the end of the namespace.
-///
-/// # Errors
-/// `AlreadyExists` if a program of somebody else is attached, here or to the first namespace of the
-/// machine. Attaching takes CAP_NET_ADMIN and CAP_BPF.
-pub fn attach() -> io::Result<()> {
-    match attached()? {
-        Attached::Ours => return Ok(()),
-        Attached::Foreign(..) => return Err(io::ErrorKind::AlreadyExists.into()),
-        Attached::Nothing => {}
+impl FlowDissector {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// Loading takes CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON.
+    pub fn load() -> io::Result<Self> {
+        let program = Dissector::load(NAME, &program().ok_or(io::ErrorKind::InvalidInput)?)?;
+        Ok(Self { id: program.id()?, program })
     }
-    let program = program().ok_or(io::ErrorKind::InvalidInput)?;
-    Dissector::load(NAME, &program)?.attach()
-}
 
-/// Detaches the program from the network namespace of this thread, if it is the program of this
-/// module.
-///
-/// # Errors
-/// The kernel refused it.
-pub fn detach() -> io::Result<()> {
-    match (attached()?, attached_dissector()?) {
-        (Attached::Ours, Some(id)) => Dissector::of(id)?.detach(),
-        _ => Ok(()),
+    /// The program that another process has attached to the network namespace of this thread. `None`
+    /// if there is none, or if it is not a program of this module.
+    ///
+    /// # Errors
+    /// Opening a program of another process takes CAP_SYS_ADMIN.
+    pub fn find() -> io::Result<Option<Self>> {
+        let Some(id) = attached()? else { return Ok(None) };
+        if ProgramInfo::of(id)?.name != NAME {
+            return Ok(None);
+        }
+        Ok(Some(Self { program: Dissector::of(id)?, id }))
+    }
+
+    /// The number of the program in the kernel.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Attaches the program to the network namespace of this thread.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another program is attached, here or to the first namespace of the
+    /// machine. Attaching takes CAP_NET_ADMIN.
+    pub fn attach(&self) -> io::Result<()> {
+        match attached()? {
+            Some(id) if id == self.id => Ok(()),
+            Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            None => self.program.attach(),
+        }
+    }
+
+    /// Detaches the program from the network namespace of this thread, if it is attached.
+    ///
+    /// # Errors
+    /// Detaching takes CAP_NET_ADMIN.
+    pub fn detach(&self) -> io::Result<()> {
+        match attached()? {
+            Some(id) if id == self.id => self.program.detach(),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -323,19 +337,25 @@ mod tests {
     fn it_is_attached_once_and_replaces_no_other_program() {
         let Some(namespaces) = Namespaces::new(1) else { return };
         namespaces.within(0, || {
-            assert_eq!(attached().unwrap(), Attached::Nothing);
-            detach().unwrap();
-            attach().unwrap();
-            attach().unwrap();
-            assert_eq!(attached().unwrap(), Attached::Ours);
-            detach().unwrap();
-            assert_eq!(attached().unwrap(), Attached::Nothing);
+            assert!(attached().unwrap().is_none() && FlowDissector::find().unwrap().is_none());
+            let ours = FlowDissector::load().unwrap();
+            ours.detach().unwrap();
+            ours.attach().unwrap();
+            ours.attach().unwrap();
+            // The program outlives its descriptor, and another process finds it.
+            let id = ours.id();
+            drop(ours);
+            let found = FlowDissector::find().unwrap().unwrap();
+            assert_eq!((attached().unwrap(), found.id()), (Some(id), id));
+            found.detach().unwrap();
+            assert_eq!(attached().unwrap(), None);
 
             foreign().attach().unwrap();
-            assert!(matches!(attached().unwrap(), Attached::Foreign(name, _) if name == "somebodys"));
-            assert_eq!(attach().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-            detach().unwrap();
-            assert!(matches!(attached().unwrap(), Attached::Foreign(..)));
+            let there = attached().unwrap();
+            assert!(there.is_some() && FlowDissector::find().unwrap().is_none());
+            assert_eq!(found.attach().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            found.detach().unwrap();
+            assert_eq!(attached().unwrap(), there);
         });
     }
 }

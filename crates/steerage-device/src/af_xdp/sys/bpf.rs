@@ -315,6 +315,12 @@ impl Dissector {
         unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }.map(Self)
     }
 
+    /// The number of the program.
+    pub(in crate::af_xdp) fn id(&self) -> io::Result<u32> {
+        // `struct bpf_prog_info` begins with the type and the number.
+        Ok(info(self.0.as_fd())?.word_at(4))
+    }
+
     pub(in crate::af_xdp) fn attach(&self) -> io::Result<()> {
         self.change(PROG_ATTACH)
     }
@@ -331,7 +337,10 @@ impl Dissector {
 }
 
 /// The number of the flow dissector that is attached to the network namespace of this thread.
-pub(in crate::af_xdp) fn attached_dissector() -> io::Result<Option<u32>> {
+///
+/// # Errors
+/// The query takes CAP_NET_ADMIN, and Linux 4.20.
+pub fn attached_dissector() -> io::Result<Option<u32>> {
     let namespace = std::fs::File::open("/proc/thread-self/ns/net")?;
     let mut id = [0_u32];
     let attributes = Attributes::new().descriptor(0, namespace.as_fd()).word(4, ATTACH_FLOW_DISSECTOR);

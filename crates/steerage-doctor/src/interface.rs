@@ -3,13 +3,10 @@
 use serde::Serialize;
 use steerage_netlink::ethtool::{Channels, Features};
 use steerage_netlink::netdev::XdpSupport;
-use steerage_tune::purpose::{Need, Nic, Purpose};
+use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
 use crate::host::Host;
-
-/// The type of a loopback interface: linux/if_arp.h.
-const ARPHRD_LOOPBACK: i64 = 772;
 
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
@@ -95,7 +92,7 @@ impl Interface {
             features: features.clone(),
             channels,
             cpus: cpus as u32,
-            is_loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK),
+            is_loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK.into()),
         };
         Self {
             name: name.to_owned(),

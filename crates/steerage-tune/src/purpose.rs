@@ -50,6 +50,9 @@ const SYMMETRIC: [&str; 2] = ["6d", "5a"];
 /// tags, or choose their traffic by rules of the card.
 const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
 
+/// The type of a loopback interface: linux/if_arp.h.
+pub const ARPHRD_LOOPBACK: u32 = 772;
+
 /// What the card should be prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {

@@ -6,6 +6,7 @@
 
 mod apply;
 mod keep;
+mod prepare;
 mod stop;
 
 use std::env;
@@ -50,6 +51,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
     }
     if args.watch {
         return keep::watch(args, &mut machine, &directory, interface);
+    }
+    if let Some(purpose) = args.purpose {
+        return prepare::run(args, purpose, &mut machine, &directory, interface);
     }
     if args.apply {
         return apply::run(args, &mut machine, &directory, interface);

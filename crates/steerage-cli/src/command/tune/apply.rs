@@ -75,6 +75,9 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     if result.interrupted {
         return Ok(false);
     }
+    if !result.left_out.is_empty() {
+        stdout::print(format!("not measured: {}\n", result.left_out.join("; ")).as_bytes())?;
+    }
     let mut kept = Setting::default();
     for plan in result.kept() {
         kept.0.extend(plan.new_setting().0);

@@ -75,6 +75,11 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     if result.interrupted {
         return Ok(false);
     }
+    if result.has_too_few_packets() {
+        return Err(Error::TuneRefused(format!(
+            "{interface} has too few packets to compare settings: run --apply while there is traffic; nothing was changed"
+        )));
+    }
     let mut kept = Setting::default();
     for plan in result.kept() {
         kept.0.extend(plan.new_setting().0);

@@ -140,6 +140,12 @@ pub struct Search {
 }
 
 impl Search {
+    /// Whether the measurement ended because nearly no packets arrived.
+    pub fn has_too_few_packets(&self) -> bool {
+        let reason = |one: &Comparison| one.verdict.as_ref().map(|verdict| verdict.reason);
+        self.compared.last().and_then(reason) == Some(Reason::TooFew)
+    }
+
     /// The plans that were kept, in order.
     pub fn kept(&self) -> impl Iterator<Item = &Plan> {
         let is_kept = |one: &&Comparison| one.verdict.as_ref().is_some_and(|verdict| verdict.keep);

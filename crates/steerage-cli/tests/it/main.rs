@@ -57,5 +57,6 @@ mod taking;
 mod terminal;
 mod tools;
 mod top;
+mod tune_for;
 mod udp;
 mod values;

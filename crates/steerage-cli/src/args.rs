@@ -51,7 +51,7 @@ pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
 pub(crate) use tools::{CheckArgs, CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
-pub(crate) use tune::{TuneArgs, WriteArg};
+pub(crate) use tune::{PurposeArg, TuneArgs, WriteArg};
 
 /// Spread the packets of a capture or of a busy receive queue over many CPUs,
 /// flow by flow and in order.

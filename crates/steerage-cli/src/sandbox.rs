@@ -81,7 +81,7 @@ impl SandboxProfile {
     }
 
     pub(crate) fn groups(self) -> &'static [Group] {
-        use Group::{Clients, Files, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
+        use Group::{Clients, Files, FlowDissectors, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
         use Group::{Terminal, Threads, UnixClient, Wait};
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => {
@@ -94,7 +94,7 @@ impl SandboxProfile {
             Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
             Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
-            Self::Tune => &[Receive, Send, OpenSockets, Files, UnixClient, Netlink],
+            Self::Tune => &[Receive, Send, OpenSockets, Files, FlowDissectors, UnixClient, Netlink],
             Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient, Netlink],
         }
     }

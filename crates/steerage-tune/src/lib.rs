@@ -16,6 +16,7 @@
 //! | [`candidates`] | the settings that are worth measuring |
 //! | [`scoped`] | what `--global`, `--irq` and `--allow-reset` try |
 //! | [`measure`] | measures settings in turn |
+//! | [`purpose`] | what a card needs for a capture or a program with AF_XDP |
 //! | [`verdict`] | decides from the counters whether a setting is kept |
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ pub mod link_file;
 mod machine;
 pub mod measure;
 mod plan;
+pub mod purpose;
 mod root;
 pub mod scoped;
 mod setting;

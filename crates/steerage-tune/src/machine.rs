@@ -4,11 +4,12 @@ use std::io;
 
 use steerage::CpuMask;
 use steerage::topology::Topology;
+use steerage_device::af_xdp::flow_dissector::{self, FlowDissector};
 use steerage_netlink::ethtool::Ethtool;
 
 use crate::error::TuneError;
 use crate::root::Root;
-use crate::setting::Knob;
+use crate::setting::{DISSECTOR, FEATURES, Knob, NO_DISSECTOR, OUR_DISSECTOR};
 
 /// The number of CPUs that a mask may name if the machine does not report its number.
 const CPUS_UNKNOWN: usize = 1024;
@@ -24,8 +25,9 @@ pub struct Machine {
 /// Where the values of ethtool are.
 #[derive(Debug)]
 enum Cards {
-    /// In the kernel, or nowhere if the kernel has no ethtool by netlink.
-    Kernel(Option<Ethtool>),
+    /// In the kernel. `ethtool` is `None` if the kernel has no ethtool by netlink, and `dissector` if
+    /// this process may not load or find the program.
+    Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
     /// In the files of a test.
     Files,
 }
@@ -39,7 +41,8 @@ impl Default for Machine {
 impl Machine {
     /// This machine, with the interfaces of this thread's network namespace.
     pub fn new() -> Self {
-        let cards = Cards::Kernel(Ethtool::open().ok());
+        let dissector = FlowDissector::find().ok().flatten();
+        let cards = Cards::Kernel { ethtool: Ethtool::open().ok(), dissector };
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
@@ -47,6 +50,22 @@ impl Machine {
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
+    }
+
+    /// Loads the flow dissector, which takes capabilities that are dropped later. Without them, its
+    /// stage is left out.
+    pub fn load_dissector(&mut self) {
+        if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
+            *dissector = FlowDissector::load().ok();
+        }
+    }
+
+    /// Whether the flow dissector can be attached.
+    pub(crate) fn has_dissector(&self) -> bool {
+        match &self.cards {
+            Cards::Kernel { dissector, .. } => dissector.is_some(),
+            Cards::Files => self.root.exists(DISSECTOR),
+        }
     }
 
     /// The root of the machine's files.
@@ -62,7 +81,7 @@ impl Machine {
     /// Reads again which CPUs are online.
     pub fn refresh_cpus(&mut self) {
         self.topology = match self.cards {
-            Cards::Kernel(_) => Topology::read(),
+            Cards::Kernel { .. } => Topology::read(),
             Cards::Files => Topology::below(self.root.directory(), None),
         };
     }
@@ -86,7 +105,15 @@ impl Machine {
     /// Those of the kernel: the knob may not exist.
     pub fn read(&mut self, knob: &Knob) -> io::Result<String> {
         match (&mut self.cards, knob.of_card()) {
-            (Cards::Kernel(ethtool), Some((interface, value))) => {
+            (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
+                let ours = dissector.as_ref().map(FlowDissector::id);
+                Ok(match flow_dissector::attached()? {
+                    None => NO_DISSECTOR.to_owned(),
+                    Some(id) if Some(id) == ours => OUR_DISSECTOR.to_owned(),
+                    Some(id) => format!("program {id}"),
+                })
+            }
+            (Cards::Kernel { ethtool, .. }, Some((interface, value))) => {
                 ethtool.as_mut().ok_or(io::ErrorKind::Unsupported)?.value(interface, value)
             }
             _ => self.root.read(&knob.0),
@@ -100,7 +127,11 @@ impl Machine {
     /// The kernel refused the value, or this process may not write.
     pub fn write(&mut self, knob: &Knob, value: &str) -> Result<(), TuneError> {
         let written = match (&mut self.cards, knob.of_card()) {
-            (Cards::Kernel(ethtool), Some((interface, name))) => {
+            (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
+                let dissector = dissector.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into());
+                dissector.and_then(|ours| if value == OUR_DISSECTOR { ours.attach() } else { ours.detach() })
+            }
+            (Cards::Kernel { ethtool, .. }, Some((interface, name))) => {
                 let ethtool = ethtool.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into());
                 ethtool.and_then(|ethtool| ethtool.set_value(interface, name, value))
             }
@@ -147,6 +178,10 @@ impl Values for Ethtool {
             "rings/tx" => self.rings(interface)?.tx,
             "rings/tx_max" => self.rings(interface)?.tx_max,
             "rss/table" => return Ok(joined(self.rss(interface)?.table.iter().map(u32::to_string), " ")),
+            _ if name.starts_with(FEATURES) => {
+                let is_on = self.features(interface)?.is_on(&name[FEATURES.len()..]);
+                return Ok(if is_on { "on" } else { "off" }.to_owned());
+            }
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
@@ -158,6 +193,7 @@ impl Values for Ethtool {
         let number = || value.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         match name {
             "channels/combined" => self.set_channels(interface, None, None, Some(number()?)),
+            _ if name.starts_with(FEATURES) => self.set_feature(interface, &name[FEATURES.len()..], value == "on"),
             "rings/rx" => self.set_rings(interface, Some(number()?), None),
             "rings/tx" => self.set_rings(interface, None, Some(number()?)),
             "rss/table" => {

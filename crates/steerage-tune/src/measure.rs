@@ -133,6 +133,8 @@ impl fmt::Display for Comparison {
 pub struct Search {
     /// The candidates that were measured, in order.
     pub compared: Vec<Comparison>,
+    /// The candidates that were not measured, because there were too many or too few packets came.
+    pub left_out: Vec<String>,
     /// The user ended the measurement, so all settings are as they were before.
     pub interrupted: bool,
 }
@@ -163,10 +165,14 @@ pub fn search(
     options: &Options,
     report: &mut dyn FnMut(&Comparison),
 ) -> Result<Search, TuneError> {
-    let mut search = Search::default();
+    let (mut search, mut is_silent) = (Search::default(), false);
     for candidate in candidates {
         let plan = site.plan(&candidate.wish);
-        if plan.changes.is_empty() || search.compared.len() == CANDIDATES_MAX {
+        if plan.changes.is_empty() {
+            continue;
+        }
+        if is_silent || search.compared.len() == CANDIDATES_MAX {
+            search.left_out.push(candidate.name);
             continue;
         }
         let mut comparison = Comparison { name: candidate.name, plan, verdict: None, refused: None };
@@ -185,11 +191,8 @@ pub fn search(
             comparison.plan.old_first(site)?;
         }
         report(&comparison);
-        let is_silent = comparison.verdict.as_ref().is_some_and(|verdict| verdict.reason == Reason::TooFew);
+        is_silent = comparison.verdict.as_ref().is_some_and(|verdict| verdict.reason == Reason::TooFew);
         search.compared.push(comparison);
-        if is_silent {
-            break;
-        }
     }
     Ok(search)
 }

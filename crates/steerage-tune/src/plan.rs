@@ -192,7 +192,9 @@ fn knobs_and_notes(machine: &Machine, interface: &str, stage: &Stage) -> (Vec<Kn
     }
     let name = stage.pattern.replace("{iface}", interface);
     let Some((start, end)) = name.split_once('*') else {
-        let exists = name.starts_with(crate::setting::CARDS) || machine.root().exists(&name);
+        let exists = name.starts_with(crate::setting::CARDS)
+            || (name == crate::setting::DISSECTOR && machine.has_dissector())
+            || machine.root().exists(&name);
         let note =
             (!exists).then(|| format!("{}: this kernel does not have it (Linux {} does)", stage.name, stage.since));
         return (exists.then_some(Knob(name)).into_iter().collect(), note.into_iter().collect());

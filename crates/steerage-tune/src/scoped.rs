@@ -1,11 +1,12 @@
 //! What the options `--global`, `--irq` and `--allow-reset` try, each as a candidate of its own.
 
 use steerage::CpuMask;
+use steerage::flow::wire::port;
 
 use crate::candidates::Candidate;
 use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
-use crate::setting::Knob;
+use crate::setting::{Knob, OUR_DISSECTOR};
 use crate::stage::Scope;
 
 /// The receive ring that is tried. Most cards begin with 256 or 512 descriptors.
@@ -13,6 +14,9 @@ const RING: u64 = 1024;
 /// The bytes that a key repeats if both directions of a connection should have the same hash: Woo and
 /// Park, "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
 const SYMMETRIC: [&str; 2] = ["6d", "5a"];
+
+/// The ports of the tunnels into which the flow dissector looks.
+const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
 /// The columns of /proc/net/softnet_stat with packets that a backlog dropped, and with rounds that
 /// ended too early.
@@ -31,12 +35,26 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
         found.push(Candidate::new("XPS: a transmit queue for each CPU", wish, None));
     }
     if stages.has(Scope::Global) {
+        if ends_tunnels(machine) {
+            let wish = Wish::default().set("flow_dissector", Value::Text(OUR_DISSECTOR.to_owned()));
+            found.push(Candidate::new("the flows inside VXLAN and GTP-U", wish, None));
+        }
         found.push(Candidate::new("settings of the machine", global(machine, cpus), None));
     }
     if stages.has(Scope::Reset) {
         found.push(Candidate::new("settings of the card", card(machine, interface, cpus), None));
     }
     found
+}
+
+/// Whether a tunnel with fixed ports ends here: a socket has the port of VXLAN or GTP-U.
+fn ends_tunnels(machine: &Machine) -> bool {
+    let is_tunnel = |row: &str| {
+        let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
+        u16::from_str_radix(port, 16).ok().filter(|port| TUNNELS.contains(port))
+    };
+    let tables = ["/proc/net/udp", "/proc/net/udp6"].map(|table| machine.root().read(table).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines()).any(|row| is_tunnel(row).is_some())
 }
 
 /// XPS chooses among several queues.

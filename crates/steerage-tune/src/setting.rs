@@ -11,6 +11,15 @@ use crate::machine::Machine;
 /// The beginning of the names of ethtool's values.
 pub(crate) const CARDS: &str = "/ethtool/";
 
+/// The beginning of the names of the values of ethtool that are features.
+pub(crate) const FEATURES: &str = "features/";
+
+/// The knob of the program that finds the flows of packets in this network namespace
+/// (`steerage_device::af_xdp::flow_dissector`), and its values.
+pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
+pub(crate) const OUR_DISSECTOR: &str = "steerage";
+pub(crate) const NO_DISSECTOR: &str = "none";
+
 /// The ends of the names of files with masks of CPUs.
 const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
 
@@ -42,11 +51,18 @@ impl Knob {
             Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
             Some((interface, "rings/rx")) => format!("ethtool -G {interface} rx {value}"),
             Some((interface, "rings/tx")) => format!("ethtool -G {interface} tx {value}"),
+            Some((interface, name)) if name.starts_with(FEATURES) => {
+                format!("ethtool -K {interface} {} {value}", option(&name[FEATURES.len()..]))
+            }
             Some((interface, "rss/key")) => format!("ethtool -X {interface} hkey {value}"),
             Some((interface, "rss/table")) => match queues_in_turn(value) {
                 Some(queues) => format!("ethtool -X {interface} equal {queues}"),
                 None => format!("ethtool -X {interface} weight {}", weights(value)),
             },
+            _ if self.0 == DISSECTOR && value == NO_DISSECTOR => {
+                "bpftool prog detach name steerage_flow flow_dissector".to_owned()
+            }
+            _ if self.0 == DISSECTOR => "bpftool prog attach name steerage_flow flow_dissector".to_owned(),
             _ => format!("echo {value} > {}", self.0),
         }
     }
@@ -56,6 +72,19 @@ impl fmt::Display for Knob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The option of ethtool for a feature, which is the feature's name except for old features.
+pub(crate) fn option(feature: &str) -> &str {
+    const OPTIONS: [(&str, &str); 6] = [
+        ("rx-gro", "gro"),
+        ("rx-lro", "lro"),
+        ("tx-tcp-segmentation", "tso"),
+        ("tx-generic-segmentation", "gso"),
+        ("rx-vlan-hw-parse", "rxvlan"),
+        ("rx-ntuple-filter", "ntuple"),
+    ];
+    OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
 }
 
 /// The number of queues that a table names in turn: `0 1 2 0 1 2 0`.

@@ -9,6 +9,8 @@ pub enum Scope {
     Global,
     /// `--irq`: the CPUs of interrupts.
     Irq,
+    /// `--for`: knobs that a capture or a program with AF_XDP needs.
+    Purpose,
     /// `--allow-reset`: knobs of the card, which may take the link down for a moment.
     Reset,
 }
@@ -122,6 +124,28 @@ pub const STAGES: &[Stage] = &[
         ..BASE
     },
     Stage {
+        name: "mtu",
+        scope: Scope::Reset,
+        pattern: "/sys/class/net/{iface}/mtu",
+        kind: Kind::Number,
+        max: 9000,
+        bound: "only lower values are set, up to the driver's limit for XDP",
+        since: "2.6",
+        why: "the driver refuses XDP programs with longer frames",
+        not_restored: "longer packets that arrive meanwhile are lost",
+        ..BASE
+    },
+    Stage {
+        name: "offloads",
+        scope: Scope::Purpose,
+        pattern: "/ethtool/{iface}/features/NAME",
+        kind: Kind::Text,
+        bound: "on or off",
+        since: "5.7",
+        why: "programs see packets as they are on the wire",
+        ..BASE
+    },
+    Stage {
         name: "smp_affinity",
         scope: Scope::Irq,
         pattern: "/proc/irq/*/smp_affinity",
@@ -137,6 +161,16 @@ pub const STAGES: &[Stage] = &[
         max: 131_072,
         bound: "each entry has 4 bytes, and a larger table does not fit into the cache",
         why: "RFS needs a table of all sockets' CPUs",
+        ..BASE
+    },
+    Stage {
+        name: "flow_dissector",
+        scope: Scope::Global,
+        pattern: crate::setting::DISSECTOR,
+        kind: Kind::Text,
+        bound: "one program for a network namespace, and flower and bonding use it too",
+        since: "6.1",
+        why: "the kernel's hash sees the flows inside VXLAN and GTP-U",
         ..BASE
     },
     Stage {

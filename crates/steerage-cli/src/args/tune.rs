@@ -19,7 +19,8 @@ Examples:
   sudo steerage tune --undo             everything as it was before
   steerage tune eth0 --check            exit status 3 if somebody changed it
   sudo steerage tune eth0 --apply --global --irq
-  sudo steerage tune eth0 --watch       set it again when links or CPUs change";
+  sudo steerage tune eth0 --watch       set it again when links or CPUs change
+  sudo steerage tune --for af_xdp eth0 --apply   prepare the card for AF_XDP";
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
@@ -67,12 +68,23 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) write: Option<WriteArg>,
 
+    /// Prepare the interface for a capture (listen) or a program with AF_XDP, without measuring
+    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch", "write"])]
+    pub(crate) purpose: Option<PurposeArg>,
+
     /// Length of each measured window, for tests of the program
     #[arg(long, hide = true, value_name = "DURATION", value_parser = duration)]
     pub(crate) window: Option<Duration>,
 
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PurposeArg {
+    #[value(name = "af_xdp")]
+    AfXdp,
+    Listen,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

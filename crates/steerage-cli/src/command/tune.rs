@@ -6,6 +6,7 @@
 
 mod apply;
 mod keep;
+mod prepare;
 mod stop;
 
 use std::env;
@@ -51,6 +52,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
     if args.watch {
         return keep::watch(args, &mut machine, &directory, interface);
     }
+    if let Some(purpose) = args.purpose {
+        return prepare::run(args, purpose, &mut machine, &directory, interface);
+    }
     if args.apply {
         return apply::run(args, &mut machine, &directory, interface);
     }
@@ -86,12 +90,16 @@ impl Search {
                 features: ethtool.features(interface).ok(),
             },
         );
+        if args.global {
+            machine.load_dissector();
+        }
         let counted = Sample::read(machine.root(), interface);
         let facts = Facts::read(machine.root(), interface, card, &counted);
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        candidates.extend(refinements(&facts, args.global));
+        // What the user allowed explicitly is measured before further refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
+        candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
             let plan = stages.plan(machine, interface, &candidate.wish);
             (candidate, plan)

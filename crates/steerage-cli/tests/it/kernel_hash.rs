@@ -9,6 +9,7 @@ use std::process::Command;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
 use steerage::flow::wire::{FrameBuilder, ethertype, port, protocol, put};
+use steerage_device::af_xdp::flow_dissector::FlowDissector;
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::{HANG, skip};
@@ -66,7 +67,7 @@ fn fragment(flow: u16) -> Vec<u8> {
 /// An encapsulation, by its name, and the frame that has a flow.
 type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
 
-const ENCAPSULATIONS: [Encapsulation; 19] = [
+const ENCAPSULATIONS: [Encapsulation; 20] = [
     ("plain", |flow| inner(flow).frame(b"data")),
     ("vlan", |flow| FrameBuilder::udp(([192, 0, 2, 1], 9), ([192, 0, 2, 2], 9)).vlan(flow + 1).frame(b"data")),
     ("pppoe", |flow| {
@@ -89,6 +90,11 @@ const ENCAPSULATIONS: [Encapsulation; 19] = [
         let [high, low] = (packet.len() as u16).to_be_bytes();
         in_udp(port::GTP_U, port::GTP_U, &[0x30, 255, high, low, 0, 0, 0, 7], &packet)
     }),
+    ("gtp-u of 5G", |flow| {
+        let packet = inner(flow).packet(b"data");
+        let [high, low] = (packet.len() as u16 + 8).to_be_bytes();
+        in_udp(port::GTP_U, port::GTP_U, &[0x34, 255, high, low, 0, 0, 0, 7, 0, 0, 0, 0x85, 1, 0, 9, 0], &packet)
+    }),
     ("mpls", |flow| below(ethertype::MPLS, &[&[0, 6, 0x41, 64][..], &inner(flow).packet(b"data")].concat())),
     ("etherip", |flow| in_ip(protocol::ETHERIP, &[0x30, 0], &inner(flow).frame(b"data"))),
     ("fragments", fragment),
@@ -96,36 +102,71 @@ const ENCAPSULATIONS: [Encapsulation; 19] = [
     ("labels", |flow| labelled(0, 1 + flow as u8)),
 ];
 
-/// What `explain` says is what the kernel does with a mask of two CPUs.
-#[test]
-fn the_kernel_spreads_as_explain_predicts() {
-    let Some(net) = Net::new() else { return };
+/// A veth whose receiving end has a mask of two CPUs. `None` if this machine does not have them.
+fn cable() -> Option<Net> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     if !online.starts_with("0-") {
-        return skip("this machine has no CPUs 0 and 1");
+        skip("this machine has no CPUs 0 and 1");
+        return None;
     }
+    let net = Net::new()?;
     let set = "echo 3 > /sys/class/net/near0/queues/rx-0/rps_cpus";
     let set = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", set]).status().unwrap();
     assert!(set.success());
+    Some(net)
+}
+
+/// Writes the frames of all flows to a capture.
+fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}.pcap"));
+    fs::write(&path, pcap((0..FLOWS).map(|flow| (0, 0, frame(flow))))).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Whether the kernel spreads the flows of a capture. `expected` only decides how often this is tried.
+fn spreads(net: &Net, path: &str, expected: bool) -> bool {
+    // Other traffic of this machine can only make more CPUs count as used.
+    let is_one_used = |_| (0..2).filter(|from| interrupts(net, path, *from)).count() == 1;
+    !(0..if expected { SPREADS } else { TRIES }).any(is_one_used)
+}
+
+/// What `explain` says is what the kernel does with a mask of two CPUs.
+#[test]
+fn the_kernel_spreads_as_explain_predicts() {
+    let Some(net) = cable() else { return };
     for (name, frame) in ENCAPSULATIONS {
-        let frames: Vec<Vec<u8>> = (0..FLOWS).map(frame).collect();
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernel-{name}.pcap"));
-        fs::write(&path, pcap(frames.iter().map(|frame| (0, 0, frame)))).unwrap();
-        let path = path.to_str().unwrap();
-        let traffic = &explained(&[path])["traffic"];
+        let path = written(name, "kernel", frame);
+        let traffic = &explained(&[path.as_str()])["traffic"];
         let flows = traffic["kernel_flows"].as_u64().unwrap();
         assert!([1, u64::from(FLOWS)].contains(&flows), "{name}: {flows}");
         assert_eq!(traffic["kernel_largest"].as_f64(), Some(1.0 / flows as f64), "{name}");
-        // A CPU that sends to itself is not interrupted, so each CPU sends to the other.
-        // Other traffic of this machine can only make more CPUs count as used.
-        let is_one_used = |_| (0..2).filter(|from| interrupts(&net, path, frames.len(), *from)).count() == 1;
-        let spreads = !(0..if flows > 1 { SPREADS } else { TRIES }).any(is_one_used);
-        assert_eq!(spreads, flows > 1, "{name}: explain predicts {flows} flows");
+        assert_eq!(spreads(&net, &path, flows > 1), flows > 1, "{name}: explain predicts {flows} flows");
     }
 }
 
+/// With the program of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U. All
+/// other packets are spread as before.
+#[test]
+fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
+    let Some(net) = cable() else { return };
+    let dissector = FlowDissector::load().unwrap();
+    net.near(|| dissector.attach().unwrap());
+    for (name, frame) in ENCAPSULATIONS {
+        let expected = match name {
+            "vxlan" | "gtp-u" | "gtp-u of 5G" | "plain" | "gre" => true,
+            "vxlan ports" | "geneve" | "mpls" => false,
+            _ => continue,
+        };
+        let path = written(name, "dissector", frame);
+        assert_eq!(spreads(&net, &path, expected), expected, "{name}");
+    }
+    net.near(|| dissector.detach().unwrap());
+    let path = written("vxlan", "detached", ENCAPSULATIONS.iter().find(|(name, _)| *name == "vxlan").unwrap().1);
+    assert!(!spreads(&net, &path, false));
+}
+
 /// Sends the capture from a CPU, and returns whether the kernel then interrupts the other CPU.
-fn interrupts(net: &Net, path: &str, frames: usize, from: usize) -> bool {
+fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let all = SockProtocol::EthAll;
     let tap = net.near(|| socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all).unwrap());
     setsockopt(&tap, sockopt::ReceiveTimeout, &TimeVal::new(HANG.as_secs() as i64, 0)).unwrap();
@@ -135,7 +176,7 @@ fn interrupts(net: &Net, path: &str, frames: usize, from: usize) -> bool {
     assert!(sent.status.success(), "{sent:?}");
     // The socket receives a packet after steering, on the packet's CPU.
     let mut buffer = [0; 256];
-    for _ in 0..frames {
+    for _ in 0..FLOWS {
         recv(std::os::fd::AsRawFd::as_raw_fd(&tap), &mut buffer, nix::sys::socket::MsgFlags::empty()).unwrap();
     }
     received_rps(1 - from) > before

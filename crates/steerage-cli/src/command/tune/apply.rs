@@ -75,10 +75,13 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     if result.interrupted {
         return Ok(false);
     }
-    if result.has_too_few_packets() {
+    if result.has_too_few_packets() && result.kept().next().is_none() {
         return Err(Error::TuneRefused(format!(
             "{interface} has too few packets to compare settings: run --apply while there is traffic; nothing was changed"
         )));
+    }
+    if !result.left_out.is_empty() {
+        stdout::print(format!("not measured: {}\n", result.left_out.join("; ")).as_bytes())?;
     }
     let mut kept = Setting::default();
     for plan in result.kept() {

@@ -40,7 +40,7 @@ struct Identity {
 impl Identity {
     fn of(root: &Root, interface: &str) -> Self {
         let read = |name: &str| root.read(name).unwrap_or_default();
-        let namespace = std::fs::read_link(root.path("/proc/self/ns/net")).unwrap_or_default();
+        let namespace = std::fs::read_link(root.path("/proc/thread-self/ns/net")).unwrap_or_default();
         Self {
             boot: read("/proc/sys/kernel/random/boot_id"),
             namespace: namespace.to_string_lossy().into_owned(),

@@ -57,5 +57,6 @@ mod taking;
 mod terminal;
 mod tools;
 mod top;
+mod tune;
 mod udp;
 mod values;

@@ -92,6 +92,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     undo.renew(machine)?;
     watch.set_again(machine, &mut undo, &mut log)?;
     manager.ready();
+    log(format!("watching {interface}"));
     loop {
         match watch.wait(stop.as_fd())? {
             Watched::Changed => watch.set_again(machine, &mut undo, &mut log)?,

@@ -248,7 +248,10 @@ fn window(
             return None;
         }
         seconds += look.as_secs_f64();
-        let window = measured(&site.sample().since(&first), seconds);
+        let passed = site.sample().since(&first);
+        // A busy machine may wait longer than it was asked to.
+        let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
+        let window = measured(&passed, exact);
         if before.is_some_and(|before| window.loses_more_than(before)) {
             return Some((window, true));
         }

@@ -341,7 +341,7 @@ mod tests {
     fn what_a_card_lost_it_had_received() {
         let cpu = |softirq, dropped| CpuCounts { softirq, system: 50, dropped, all: 500, ..CpuCounts::default() };
         let cpus = [(steerage::CpuId(0), cpu(450, 40)), (steerage::CpuId(1), cpu(50, 0))].into();
-        let passed = Sample { packets: 1_000, lost: 30, cpus };
+        let passed = Sample { uptime: 500, packets: 1_000, lost: 30, cpus };
         let card = Window::of(&passed, 5.0, true, false);
         assert_eq!(
             (card.packets, card.lost, card.ticks, card.busiest_ticks, card.busiest),

@@ -58,5 +58,6 @@ mod terminal;
 mod tools;
 mod top;
 mod tune;
+mod tune_for;
 mod udp;
 mod values;

@@ -63,6 +63,8 @@ pub struct CpuCounts {
 /// The counters at one moment, or their differences between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
+    /// The time since the machine started, in hundredths of a second. 0 if it cannot be read.
+    pub uptime: u64,
     /// Packets that the interface received.
     pub packets: u64,
     /// Packets that were lost between the interface and the protocols.
@@ -85,7 +87,10 @@ impl Sample {
             cpus.entry(cpu).or_default().interrupts = count;
         }
         let lost: u64 = LOST.iter().map(|name| counter(name)).sum();
-        Self { packets: counter("rx_packets"), lost, cpus }
+        // The file has two decimals: `350735.47 234388.90`.
+        let uptime = root.read("/proc/uptime").ok();
+        let uptime = uptime.and_then(|text| text.split(' ').next()?.replace('.', "").parse().ok());
+        Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }
     }
 
     /// The time in interrupts per packet of all interfaces, or `None` if it was too short to be
@@ -117,6 +122,7 @@ impl Sample {
             (*cpu, difference)
         });
         Self {
+            uptime: self.uptime.saturating_sub(earlier.uptime),
             packets: self.packets.saturating_sub(earlier.packets),
             lost: self.lost.saturating_sub(earlier.lost),
             cpus: cpus.collect(),

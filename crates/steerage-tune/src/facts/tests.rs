@@ -64,6 +64,7 @@ fn large(name: &str) -> Tree {
     for (counter, value) in [("rx_packets", 1_000_000), ("rx_dropped", 4), ("rx_missed_errors", 3)] {
         tree.write(&format!("sys/class/net/eth0/statistics/{counter}"), &format!("{value}\n"));
     }
+    tree.write("proc/uptime", "350735.47 234388.90\n");
     tree.write("sys/class/net/eth0/threaded", "0\n");
     tree.write("proc/sys/net/core/rps_sock_flow_entries", "32768\n");
     tree.link("sys/class/net/eth0/device/driver", "../../drivers/ice");
@@ -75,7 +76,7 @@ fn a_machine_of_128_cpus() {
     let tree = large("facts");
     let root = Root::below(&tree.0);
     let sample = Sample::read(&root, "eth0");
-    assert_eq!((sample.packets, sample.lost, sample.cpus.len()), (1_000_000, 7, 127));
+    assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
     // Without the column of the CPU, the row of CPU 100 would be that of CPU 99.
     assert_eq!((cpu.processed, cpu.dropped, cpu.time_squeeze), (1100, 2, 3));

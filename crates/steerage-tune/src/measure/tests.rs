@@ -32,7 +32,7 @@ impl Machine {
         Self {
             loads: loads.iter().copied().collect(),
             knob,
-            counted: Sample { packets: 0, lost: 0, cpus },
+            counted: Sample { cpus, ..Sample::default() },
             milliseconds: 0,
             end: u64::MAX,
             set: Vec::new(),
@@ -98,6 +98,7 @@ impl Site for Machine {
     fn wait(&mut self, time: Duration) -> bool {
         let passed = time.as_millis() as u64;
         self.milliseconds += passed;
+        self.counted.uptime = self.milliseconds / 10;
         let (packets, lost, ticks) = self.loads[self.knob];
         self.counted.packets += packets * passed / 1_000;
         self.counted.lost += lost * passed / 1_000;

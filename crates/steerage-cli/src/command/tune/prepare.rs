@@ -27,16 +27,19 @@ pub(super) fn run(
     let stop = if args.apply { Some(Stop::hold()?) } else { None };
     if args.apply {
         create_directory(directory)?;
-        // What an earlier run changed belongs to its undo file.
-        if let Some(undo) = Undo::load(directory, machine, interface)? {
-            undo.restore(machine)?;
-        }
     }
-    let nic = nic(machine, interface);
-    let plan = purpose::plan(machine, &nic, purpose, &stages(args));
+    let mut plan = purpose::plan(machine, &nic(machine, interface), purpose, &stages(args));
     if !args.apply {
         sandbox::enter(needs(), &args.sandbox)?;
         return stdout::print(shown(&plan, "Nothing was changed: --apply runs these commands.\n").as_bytes());
+    }
+    if let Some(undo) = Undo::load(directory, machine, interface)? {
+        if plan.changes.is_empty() && undo.kept().is_some() {
+            return stdout::print(shown(&plan, "Nothing was changed.\n").as_bytes());
+        }
+        // What an earlier run changed belongs to its undo file.
+        undo.restore(machine)?;
+        plan = purpose::plan(machine, &nic(machine, interface), purpose, &stages(args));
     }
     if plan.may_take_the_link_down() && !args.yes {
         let why = reached_through(machine.root(), interface)

@@ -131,12 +131,22 @@ impl Nic {
         match purpose {
             Purpose::Listen => {
                 needs.extend(self.switched("offloads", &MERGE, false, "may merge packets before they are seen here"));
-                needs.extend(self.switched("sent packets", &SPLIT, false, "cut sent packets only after they are seen here"));
+                needs.extend(self.switched(
+                    "sent packets",
+                    &SPLIT,
+                    false,
+                    "cut sent packets only after they are seen here",
+                ));
             }
             Purpose::AfXdp => {
                 needs.extend(self.virtio_merges());
                 needs.extend(self.switched("VLAN tags", &[STRIP_VLAN], false, "takes the VLAN tag out of frames"));
-                needs.extend(self.switched("ntuple", &[NTUPLE], true, "is off, so that traffic cannot be led to queues"));
+                needs.extend(self.switched(
+                    "ntuple",
+                    &[NTUPLE],
+                    true,
+                    "is off, so that traffic cannot be led to queues",
+                ));
                 needs.extend(self.xdp_mtu());
                 needs.extend(self.xdp_queues());
             }
@@ -193,14 +203,17 @@ impl Nic {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
         let change = |value: u32| vec![(self.knob("channels/combined"), value.to_string())];
-        let need = |found, is_missing, changes| Need { about: "XDP queues", stage: "channels", found, is_missing, changes };
+        let need =
+            |found, is_missing, changes| Need { about: "XDP queues", stage: "channels", found, is_missing, changes };
         match self.driver.as_deref()? {
             "ena" if 2 * now > most => {
-                let found = format!("{now} of {most}: ena has XDP in the driver only with half of the queues, before 2.17");
+                let found =
+                    format!("{now} of {most}: ena has XDP in the driver only with half of the queues, before 2.17");
                 Some(need(found, true, change((most / 2).max(1))))
             }
             "virtio_net" if now + self.cpus > most => {
-                let found = format!("{now} of {most}: {} CPUs share transmit queues for XDP, which takes a lock", self.cpus);
+                let found =
+                    format!("{now} of {most}: {} CPUs share transmit queues for XDP, which takes a lock", self.cpus);
                 let fewer = most.saturating_sub(self.cpus);
                 let changes = if fewer > 0 { change(fewer) } else { Vec::new() };
                 Some(need(found, false, changes))
@@ -280,7 +293,10 @@ mod tests {
         let on = ["rx-gro", "rx-udp-gro-forwarding", "tx-gre-segmentation", "rx-gro-hw"];
         let nic = Nic { features: features(&on, &[on[0], on[1], on[2]]), ..nic("ice") };
         let [merges, splits] = found(&nic, Purpose::Listen).try_into().unwrap();
-        assert_eq!(merges.0, "offloads: gro, rx-gro-hw, rx-udp-gro-forwarding may merge packets before they are seen here");
+        assert_eq!(
+            merges.0,
+            "offloads: gro, rx-gro-hw, rx-udp-gro-forwarding may merge packets before they are seen here"
+        );
         assert_eq!(merges.1.unwrap(), "sudo ethtool -K eth0 gro off rx-udp-gro-forwarding off");
         assert_eq!(splits.1.unwrap(), "sudo ethtool -K eth0 tx-gre-segmentation off");
         let fixed = Nic { features: features(&["rx-gro-hw"], &[]), ..nic.clone() };

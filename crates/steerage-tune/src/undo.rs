@@ -19,7 +19,7 @@ use crate::link_file;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::root::Root;
-use crate::setting::{Knob, Setting};
+use crate::setting::{DISSECTOR, Knob, Setting};
 
 /// The version of the file's format.
 const VERSION: u32 = 1;
@@ -40,7 +40,7 @@ struct Identity {
 impl Identity {
     fn of(root: &Root, interface: &str) -> Self {
         let read = |name: &str| root.read(name).unwrap_or_default();
-        let namespace = std::fs::read_link(root.path("/proc/self/ns/net")).unwrap_or_default();
+        let namespace = std::fs::read_link(root.path("/proc/thread-self/ns/net")).unwrap_or_default();
         Self {
             boot: read("/proc/sys/kernel/random/boot_id"),
             namespace: namespace.to_string_lossy().into_owned(),
@@ -286,6 +286,14 @@ impl Undo {
     /// All knobs that an undo may write to.
     pub fn knobs(&self) -> impl Iterator<Item = &Knob> {
         self.record.before.0.keys()
+    }
+
+    /// Loads the program of the flow dissector if it is part of what was kept. Call
+    /// `load_dissector` before capabilities are dropped.
+    pub fn load_dissector(&self, machine: &mut Machine) {
+        if self.knobs().any(|knob| knob.0 == DISSECTOR) {
+            machine.load_dissector();
+        }
     }
 
     fn save(&self) -> Result<(), TuneError> {

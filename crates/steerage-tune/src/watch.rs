@@ -61,7 +61,8 @@ impl Watch {
                     return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() });
                 }
             }
-            if waiting[0].revents().contains(PollFlags::IN) {
+            // Also if the other end was closed.
+            if !waiting[0].revents().is_empty() {
                 return Ok(Watched::Stopped);
             }
             if self.read()? {

@@ -20,7 +20,7 @@ use steerage_guard::capabilities::Needed;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::candidates::{Candidate, masks, refinements};
 use steerage_tune::facts::{Card, Facts, Sample};
-use steerage_tune::{Machine, Plan, Scope, Stages, Undo, irq, link_file, scoped};
+use steerage_tune::{Machine, Plan, Scope, Stages, Undo, create_directory, irq, link_file, scoped};
 
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
@@ -185,6 +185,9 @@ fn confine(
     }
     let irqs: Vec<u32> = irq::interrupts(undo.iter().flat_map(Undo::knobs));
     paths.extend(irqs.iter().map(|irq| format!("/proc/irq/{irq}/smp_affinity").into()));
+    if args.write.is_some() {
+        create_directory(&machine.root().path(LINK_FILES))?;
+    }
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(LINK_FILES.into());
     }

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
-use steerage_device::af_xdp::flow_dissector::FlowDissector;
 use steerage::flow::wire::{FrameBuilder, ethertype, port, protocol, put};
+use steerage_device::af_xdp::flow_dissector::FlowDissector;
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::{HANG, skip};

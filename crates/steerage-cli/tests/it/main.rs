@@ -57,6 +57,7 @@ mod taking;
 mod terminal;
 mod tools;
 mod top;
+mod tune;
 mod tune_for;
 mod udp;
 mod values;

@@ -29,7 +29,13 @@ fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
     let Some(net) = Net::new() else { return };
     let state = Scratch::new();
     let run = |args: &[&str]| tune(&net, &state, args);
-    assert!(Command::new("ip").args(["netns", "exec", &net.near, "ethtool", "-K", "near0", "gro", "on"]).status().unwrap().success());
+    assert!(
+        Command::new("ip")
+            .args(["netns", "exec", &net.near, "ethtool", "-K", "near0", "gro", "on"])
+            .status()
+            .unwrap()
+            .success()
+    );
     let before = features(&net);
 
     let shown = run(&["near0", "--for", "listen"]);

@@ -332,7 +332,8 @@ const FILES_OLD: &[Call] = &[];
 
 const XDP_MAPS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD]))];
-const FLOW_DISSECTORS: &[Call] = &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
+const FLOW_DISSECTORS: &[Call] =
+    &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
 /// Commands of bpf(2): linux/bpf.h.
 const BPF_MAP_LOOKUP: u64 = 1;
 const BPF_MAP_UPDATE: u64 = 2;

@@ -7,7 +7,7 @@ use std::thread;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::scratch::Scratch;
-use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched};
+use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through};
 
 use crate::made_up::rps;
 
@@ -118,8 +118,19 @@ fn a_watch_ends_with_its_interface_and_when_it_is_stopped() {
                 ended.send(watch.wait(stop)).unwrap();
             });
             drop(end);
-            rustix::io::write(&rustix::pipe::pipe().unwrap().1, b"").unwrap();
             assert_eq!(ends.recv().unwrap().unwrap(), Watched::Stopped);
         });
+    });
+}
+
+#[test]
+fn the_interface_of_the_default_route_is_found() {
+    let Some(net) = Net::new() else { return };
+    let near = net.near.clone();
+    below(&net, |root| {
+        assert_eq!(reached_through(root, "near0").unwrap(), None);
+        net.must(&format!("-n {near} route add default via 10.209.0.2 dev near0"));
+        assert_eq!(reached_through(root, "near0").unwrap().as_deref(), Some("near0 has the default route"));
+        assert_eq!(reached_through(root, "lo").unwrap(), None);
     });
 }

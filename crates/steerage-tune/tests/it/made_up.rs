@@ -18,7 +18,7 @@ impl MadeUp {
             machine.write(&format!("sys/devices/system/cpu/{list}"), &format!("0-{}", cpus - 1));
         }
         machine.write("proc/sys/kernel/random/boot_id", "boot-1");
-        for (name, value) in [("ifindex", "7"), ("address", "02:00:00:00:00:07"), ("threaded", "0")] {
+        for (name, value) in [("ifindex", "7"), ("address", "02:00:00:00:00:07"), ("threaded", "0"), ("mtu", "1500")] {
             machine.write(&format!("sys/class/net/eth0/{name}"), value);
         }
         for (name, value) in [("napi_defer_hard_irqs", "0"), ("gro_flush_timeout", "0")] {

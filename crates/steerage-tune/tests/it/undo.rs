@@ -116,8 +116,8 @@ fn after_a_restart_what_was_kept_is_set_again_and_can_be_undone() {
 fn interfaces_of_two_namespaces_with_one_name_have_two_files() {
     let (one, other, directory) = (MadeUp::new(8, 1), MadeUp::new(8, 1), Scratch::new());
     for (made_up, namespace) in [(&one, "net:[11]"), (&other, "net:[22]")] {
-        fs::create_dir_all(made_up.0.join("proc/self/ns")).unwrap();
-        std::os::unix::fs::symlink(namespace, made_up.0.join("proc/self/ns/net")).unwrap();
+        fs::create_dir_all(made_up.0.join("proc/thread-self/ns")).unwrap();
+        std::os::unix::fs::symlink(namespace, made_up.0.join("proc/thread-self/ns/net")).unwrap();
     }
     let (first, second) = (begun(&one, &directory).0, begun(&other, &directory).0);
     assert_ne!(first.path(), second.path());

@@ -75,7 +75,7 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     if result.interrupted {
         return Ok(false);
     }
-    if result.has_too_few_packets() {
+    if result.has_too_few_packets() && result.kept().next().is_none() {
         return Err(Error::TuneRefused(format!(
             "{interface} has too few packets to compare settings: run --apply while there is traffic; nothing was changed"
         )));
@@ -101,6 +101,7 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
 /// A setting was kept earlier. Sets again what differs, and measures nothing.
 fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Undo) -> Result<(), Error> {
     let interface = undo.interface().to_owned();
+    undo.load_dissector(machine);
     confine(args, machine, directory, &[&interface], std::slice::from_ref(&undo))?;
     let is_new = undo.renew(machine)?;
     let kept = undo.kept().cloned().unwrap_or_default();

@@ -82,6 +82,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     let mut watch = Watch::open(machine, interface)?;
     let mut undo = match Undo::load(directory, machine, interface)? {
         Some(undo) if undo.kept().is_some() => {
+            undo.load_dissector(machine);
             confine(args, machine, directory, &[interface], std::slice::from_ref(&undo))?;
             undo
         }
@@ -92,6 +93,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     undo.renew(machine)?;
     watch.set_again(machine, &mut undo, &mut log)?;
     manager.ready();
+    log(format!("watching {interface}"));
     loop {
         match watch.wait(stop.as_fd())? {
             Watched::Changed => watch.set_again(machine, &mut undo, &mut log)?,

@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn virtio_must_not_merge_and_wants_transmit_queues() {
-        let nic = Nic { features: features(&["rx-gro-hw"], &["rx-gro-hw"]), channels: channels(8, 8), ..nic("virtio_net") };
+        let nic =
+            Nic { features: features(&["rx-gro-hw"], &["rx-gro-hw"]), channels: channels(8, 8), ..nic("virtio_net") };
         let [merges, queues] = found(&nic, Purpose::AfXdp).try_into().unwrap();
         assert_eq!(merges.1.unwrap(), "sudo ethtool -K eth0 rx-gro-hw off");
         assert_eq!(queues.1.unwrap(), "sudo ethtool -L eth0 combined 4");

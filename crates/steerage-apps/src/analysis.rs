@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
 
 use steerage::flow::wire::ethertype;
-use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
+use steerage::flow::{self, Dissection, End, HeaderKind, KernelFlow, Layers};
 use steerage::{
     Affinity, Batch, Cpu, FlowKey, Handler, LinkType, Packet, Timestamp,
     flow::{FlowHash, FlowHasher, FlowParts, SteeringKey, SteeringKeys, bucket_of},
@@ -87,6 +87,9 @@ pub struct Analysis {
     pub tunnels: HashMap<HeaderKind, Volume>,
     /// The number of distinct flows according to the outermost headers of tunnelled packets.
     pub outer_flows: usize,
+    /// The packets of each flow that Linux's own hash distinguishes, in descending order. Packets
+    /// of flows beyond [`ANALYSIS_FLOWS_MAX`] are left out.
+    pub kernel_flows: Vec<u64>,
     /// The number of fragments.
     pub fragments: u64,
     /// The number of packets without a known flow. The key is the reason.
@@ -129,6 +132,7 @@ pub struct Analyze<const BOTH: bool> {
     keys: Vec<SteeringKeys>,
     flows: HashMap<FlowKey, AnalyzedFlow>,
     outer: HashSet<FlowKey>,
+    kernel: HashMap<KernelFlow, u64>,
     unparsed: HashMap<End, u64>,
     found: Analysis,
 }
@@ -151,12 +155,13 @@ impl<const BOTH: bool> Analyze<BOTH> {
             beyond: 0,
             tunnels: HashMap::new(),
             outer_flows: 0,
+            kernel_flows: Vec::new(),
             fragments: 0,
             unparsed: BTreeMap::new(),
             packet_detail: None,
         };
         let (keys, flows, outer, unparsed) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        Self { layers, hasher, wanted, keys, flows, outer, unparsed, found }
+        Self { layers, hasher, wanted, keys, flows, outer, kernel: HashMap::new(), unparsed, found }
     }
 
     fn analyze(&mut self, packet: &Packet<'_>, queue: usize, now: Timestamp) {
@@ -184,6 +189,13 @@ impl<const BOTH: bool> Analyze<BOTH> {
             if self.outer.len() < ANALYSIS_FLOWS_MAX {
                 self.outer.insert(outer);
             }
+        }
+        let kernel = match self.layers {
+            Layers::Inner => KernelFlow::of(data, &headers),
+            Layers::Outer => KernelFlow::of(data, &flow::dissect(data, link, Layers::Inner)),
+        };
+        if self.kernel.len() < ANALYSIS_FLOWS_MAX || self.kernel.contains_key(&kernel) {
+            *self.kernel.entry(kernel).or_default() += 1;
         }
         let in_tunnel = headers.tunnel.is_some();
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
@@ -236,6 +248,8 @@ impl<const BOTH: bool> Handler for Analyze<BOTH> {
         self.found.flows = self.flows.into_values().collect();
         self.found.unparsed = self.unparsed.into_iter().map(|(end, packets)| (why_unparsed(end), packets)).collect();
         self.found.outer_flows = self.outer.len();
+        self.found.kernel_flows = self.kernel.into_values().collect();
+        self.found.kernel_flows.sort_unstable_by(|one, other| other.cmp(one));
         self.found
     }
 }

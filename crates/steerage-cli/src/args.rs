@@ -26,6 +26,7 @@ mod steering;
 mod steering_command;
 mod tools;
 mod top;
+mod tune;
 mod values;
 
 use clap::builder::Resettable;
@@ -50,6 +51,7 @@ pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
 pub(crate) use tools::{CheckArgs, CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
+pub(crate) use tune::{PurposeArg, TuneArgs, WriteArg};
 
 /// Spread the packets of a capture or of a busy receive queue over many CPUs,
 /// flow by flow and in order.
@@ -104,6 +106,10 @@ pub(crate) enum Command {
     #[command(after_help = send::SEND_HELP)]
     Send(SendArgs),
 
+    /// Set the kernel's own receive steering, measure, and keep what helps
+    #[command(after_help = tune::TUNE_HELP)]
+    Tune(TuneArgs),
+
     /// Watch a run live in a terminal
     #[command(after_help = top::TOP_HELP)]
     Top(TopArgs),
@@ -152,7 +158,7 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Look at traffic", &["count", "meter", "explain"]),
     ("Steer packets", &["parallel", "fanout", "forward", "send"]),
-    ("Operate", &["top", "get", "set", "run", "check", "doctor"]),
+    ("Operate", &["tune", "top", "get", "set", "run", "check", "doctor"]),
     ("Help", &["help", "man", "completions"]),
 ];
 

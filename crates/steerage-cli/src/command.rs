@@ -14,6 +14,7 @@ mod meter;
 mod parallel;
 mod run_file;
 mod send;
+mod tune;
 
 use crate::args::{Cli, Command};
 use crate::error::Error;
@@ -40,6 +41,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Meter(args) => meter::run(args, verbose),
         Command::Parallel(args) => parallel::run(args, verbose),
         Command::Send(args) => send::run(args, verbose),
+        Command::Tune(args) => tune::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),

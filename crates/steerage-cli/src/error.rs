@@ -20,6 +20,7 @@ use steerage_doctor::NoInterface;
 use steerage_guard::capabilities::PrivilegesError;
 use steerage_guard::sandbox::SandboxError;
 use steerage_router::kernel::KernelError;
+use steerage_tune::TuneError;
 
 use crate::units::size;
 use crate::usage::{self, WRONG_COMMAND_LINE};
@@ -30,6 +31,9 @@ pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
 pub(crate) use search::{NoInstance, SearchError};
 
 const FAILED: u8 = 1;
+
+/// Exit code: the machine is not as `tune` left it.
+const DIFFERS: u8 = 3;
 
 /// The reason for which a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +90,14 @@ pub(crate) enum Error {
     Mount(#[from] MountError),
     #[error("{}", page(.path, .error))]
     Page { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// `tune` does not do this. The text is the whole message.
+    #[error("{0}")]
+    TuneRefused(String),
+    /// The machine is not as `tune` left it. The text is the whole message.
+    #[error("{0}")]
+    TuneDiffers(String),
     /// The kernel refused an operation.
     #[error("cannot {operation}: {error}")]
     System { operation: &'static str, error: io::Error },
@@ -145,6 +157,7 @@ impl Error {
                 WRONG_COMMAND_LINE
             }
             Self::Jobs(error) => error.exit_code(),
+            Self::TuneDiffers(_) => DIFFERS,
             Self::Ending(error) => return error.exit_code(),
             _ => FAILED,
         })

@@ -47,6 +47,7 @@ pub(crate) enum SandboxProfile {
     Set,
     Top,
     Doctor,
+    Tune,
     Check,
     Help,
     Man,
@@ -55,7 +56,7 @@ pub(crate) enum SandboxProfile {
 
 impl SandboxProfile {
     #[cfg(test)]
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Count,
         Self::Meter,
         Self::Explain,
@@ -67,6 +68,7 @@ impl SandboxProfile {
         Self::Set,
         Self::Top,
         Self::Doctor,
+        Self::Tune,
         Self::Check,
         Self::Help,
         Self::Man,
@@ -79,7 +81,7 @@ impl SandboxProfile {
     }
 
     pub(crate) fn groups(self) -> &'static [Group] {
-        use Group::{Clients, Files, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
+        use Group::{Clients, Files, FlowDissectors, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
         use Group::{Terminal, Threads, UnixClient, Wait};
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => {
@@ -92,6 +94,7 @@ impl SandboxProfile {
             Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
             Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
+            Self::Tune => &[Receive, Send, OpenSockets, Files, FlowDissectors, UnixClient, Netlink],
             Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient, Netlink],
         }
     }
@@ -164,6 +167,11 @@ impl<'a> Needs<'a> {
 
     pub(crate) fn reads(self, path: impl AsRef<Path>) -> Self {
         Self { sandbox: self.sandbox.reads(path), ..self }
+    }
+
+    /// Allows writing to a file, or to everything below a directory.
+    pub(crate) fn writes(self, opened: OwnedFd) -> Self {
+        Self { sandbox: self.sandbox.writes(opened), ..self }
     }
 
     pub(crate) fn removes_in(self, directory: OwnedFd) -> Self {

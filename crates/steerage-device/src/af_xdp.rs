@@ -16,6 +16,7 @@ mod assembler;
 mod attach;
 mod bind;
 mod device;
+pub mod flow_dissector;
 mod interface;
 mod program;
 mod queue;

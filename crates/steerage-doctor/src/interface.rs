@@ -1,18 +1,12 @@
 //! An interface: whether packets arrive unchanged from the wire, and over how many queues.
 
 use serde::Serialize;
-use steerage_netlink::ethtool::Features;
+use steerage_netlink::ethtool::{Channels, Features};
 use steerage_netlink::netdev::XdpSupport;
+use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
 use crate::host::Host;
-
-/// Features that merge packets before programs see them: ethtool's name for the feature, and its
-/// option.
-const MERGE: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
-
-/// The type of a loopback interface: linux/if_arp.h.
-const ARPHRD_LOOPBACK: i64 = 772;
 
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
@@ -33,10 +27,9 @@ pub(crate) struct Interface {
     /// The offloads that are on, with the names that ethtool uses. `None` if the kernel does not
     /// report them.
     features: Option<Vec<String>>,
+    /// What preparing the interface for a capture or for AF_XDP needs.
     #[serde(skip)]
-    fixed: Vec<String>,
-    #[serde(skip)]
-    loopback: bool,
+    nic: Nic,
     xdp: Option<Xdp>,
     /// Whether the driver gives XDP programs the card's hash. `None` if the kernel does not report
     /// it.
@@ -78,24 +71,39 @@ impl Interface {
     }
 
     /// Reads what the kernel reports about the interface.
-    pub(crate) fn read(host: &Host, name: &str, features: Option<Features>, xdp: Option<XdpSupport>) -> Self {
+    pub(crate) fn read(
+        host: &Host,
+        name: &str,
+        features: Option<Features>,
+        channels: Option<Channels>,
+        cpus: usize,
+        xdp: Option<XdpSupport>,
+    ) -> Self {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =
             host.text(at("flags")).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
         let queue =
             |(queue, path): (u32, std::path::PathBuf)| RxQueue { queue, rps_cpus: host.text(path.join("rps_cpus")) };
-        let (on, fixed) = features.map(|features| (features.on, features.fixed)).unzip();
+        let (driver, mtu) = (host.link(at("device/driver")), host.number(at("mtu")));
+        let nic = Nic {
+            name: name.to_owned(),
+            driver: driver.clone(),
+            mtu: mtu.and_then(|mtu| u32::try_from(mtu).ok()),
+            features: features.clone(),
+            channels,
+            cpus: cpus as u32,
+            is_loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK.into()),
+        };
         Self {
             name: name.to_owned(),
-            driver: host.link(at("device/driver")),
-            mtu: host.number(at("mtu")),
+            driver,
+            mtu,
             state: host.text(at("operstate")),
             up: flags.is_some_and(|flags| flags & UP != 0),
             speed: host.number(at("speed")).filter(|speed| *speed > 0),
             rx_queues: host.numbered(at("queues"), "rx-").into_iter().map(queue).collect(),
-            features: on,
-            fixed: fixed.unwrap_or_default(),
-            loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK),
+            features: features.map(|features| features.on),
+            nic,
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
             xdp: xdp.map(|xdp| Xdp { driver: xdp.driver, zero_copy: xdp.zero_copy }),
         }
@@ -104,7 +112,9 @@ impl Interface {
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![self.what_it_is(), self.link(), self.queues()];
         findings.extend(self.kernel_steers());
-        findings.extend(self.features.as_ref().map(|on| self.merges(on)));
+        if self.features.is_some() {
+            findings.extend(self.listening());
+        }
         findings.extend(self.features.as_ref().map(|on| {
             let hashing = on.iter().any(|name| name == "rx-hashing");
             Finding::info("hardware hash", if hashing { "the card hashes flows" } else { "none" })
@@ -116,6 +126,9 @@ impl Interface {
                 Finding::info("XDP", "not in the driver: generic XDP is no faster than AF_PACKET")
             }
         }));
+        if self.xdp.as_ref().is_some_and(|xdp| xdp.driver) {
+            findings.extend(self.nic.needs(Purpose::AfXdp).iter().map(finding));
+        }
         findings.extend(self.xdp.as_ref().map(|xdp| Finding::info("fastest", xdp.fastest_way())));
         findings.extend(self.xdp_hash.map(|is_reported| {
             let hash = if is_reported {
@@ -176,21 +189,21 @@ impl Interface {
         })
     }
 
-    fn merges(&self, on: &[String]) -> Finding {
-        let is_on = |feature: &&(&str, &str)| on.iter().any(|other| other == feature.0);
-        let merging: Vec<(&str, &str)> = MERGE.iter().filter(is_on).copied().collect();
-        // The loopback interface has no wire to compare with.
-        if merging.is_empty() || self.loopback {
-            return Finding::ok("offloads", "none merges packets: they are seen as on the wire");
-        }
-        let names: Vec<&str> = merging.iter().map(|(_, option)| *option).collect();
-        let found = format!("{} may merge packets before they are seen here", names.join(", "));
-        let can_be_off = |feature: &&(&str, &str)| !self.fixed.iter().any(|other| other == feature.0);
-        let off: Vec<String> = merging.iter().filter(can_be_off).map(|(_, option)| format!("{option} off")).collect();
-        if off.is_empty() {
-            return Finding::info("offloads", found + ", and cannot be switched off");
-        }
-        Finding::missing("offloads", found, format!("sudo ethtool -K {} {}", self.name, off.join(" ")))
+    /// Whether packets are seen as on the wire.
+    fn listening(&self) -> Vec<Finding> {
+        let needs = self.nic.needs(Purpose::Listen);
+        let ok = || Finding::ok("offloads", "none merges packets: they are seen as on the wire");
+        let merges = needs.iter().any(|need| need.about == "offloads");
+        (!merges).then(ok).into_iter().chain(needs.iter().map(finding)).collect()
+    }
+}
+
+/// A fact of the crate steerage-tune, with its fix.
+fn finding(need: &Need) -> Finding {
+    match need.fix() {
+        Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
+        Some(fix) => Finding::info(need.about, need.found.clone()).or(fix),
+        None => Finding::info(need.about, need.found.clone()),
     }
 }
 
@@ -221,9 +234,9 @@ mod tests {
         );
         fake.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
         let on = vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()];
-        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()] };
+        let features = Features { on, changeable: vec!["rx-gro".to_owned()] };
         let xdp = XdpSupport { driver: true, zero_copy: false, hash: Some(true) };
-        let interface = Interface::read(&fake.host(), "eth0", Some(features), Some(xdp));
+        let interface = Interface::read(&fake.host(), "eth0", Some(features), None, 2, Some(xdp));
         assert_eq!(
             found(&interface),
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
@@ -233,11 +246,45 @@ mod tests {
              Missing offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
+             Info XDP offloads: rx-gro-hw is on, and virtio_net may refuse XDP programs, and cannot be switched off\n\
              Info fastest: AF_PACKET to listen, AF_XDP for forward\n\
              Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Missing).unwrap().fix.unwrap();
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
+    }
+
+    /// The facts that people find out by failing: half of the queues, the MTU, merged UDP.
+    #[test]
+    fn a_cloud_machine_with_ena() {
+        let fake = FakeHost::new(
+            "ena",
+            &[
+                ("sys/class/net/eth0/ifindex", "2"),
+                ("sys/class/net/eth0/mtu", "9001"),
+                ("sys/class/net/eth0/flags", "0x1003"),
+                ("sys/class/net/eth0/operstate", "up"),
+                ("sys/class/net/eth0/queues/rx-0/rps_cpus", "0"),
+            ],
+        );
+        fake.link("sys/class/net/eth0/device/driver", "../../bus/pci/drivers/ena");
+        let on = vec!["rx-udp-gro-forwarding".to_owned(), "tx-gre-segmentation".to_owned()];
+        let features = Features { changeable: on.clone(), on };
+        let channels = Channels { combined: 8, combined_max: 8, ..Channels::default() };
+        let xdp = XdpSupport { driver: true, zero_copy: false, hash: None };
+        let interface = Interface::read(&fake.host(), "eth0", Some(features), Some(channels), 8, Some(xdp));
+        let fixes: Vec<(State, &str, String)> = interface
+            .findings()
+            .into_iter()
+            .filter_map(|finding| Some((finding.state, finding.about, finding.fix?)))
+            .collect();
+        let expected = [
+            (State::Missing, "offloads", "sudo ethtool -K eth0 rx-udp-gro-forwarding off"),
+            (State::Info, "sent packets", "sudo ethtool -K eth0 tx-gre-segmentation off"),
+            (State::Missing, "XDP MTU", "echo 3498 | sudo tee /sys/class/net/eth0/mtu"),
+            (State::Missing, "XDP queues", "sudo ethtool -L eth0 combined 4"),
+        ];
+        assert_eq!(fixes, expected.map(|(state, about, fix)| (state, about, fix.to_owned())));
     }
 
     #[test]
@@ -246,7 +293,7 @@ mod tests {
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
         let fake = FakeHost::new("down", &files);
-        let interface = Interface::read(&fake.host(), "p1", None, None);
+        let interface = Interface::read(&fake.host(), "p1", None, None, 2, None);
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\

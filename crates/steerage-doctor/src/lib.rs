@@ -76,9 +76,12 @@ impl Diagnosis {
             Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
                 // A kernel without one of these netlink families reports nothing.
-                let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).ok();
+                let mut ethtool = Ethtool::open().ok();
+                let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
+                let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
+                let cpus = Topology::read().online().len();
                 let xdp = if_nametoindex(name).ok().and_then(|index| netdev::xdp_support(index).ok());
-                Some(Interface::read(&host, name, features, xdp))
+                Some(Interface::read(&host, name, features, channels, cpus, xdp))
             }
             None => None,
         };

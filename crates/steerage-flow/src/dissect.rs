@@ -16,10 +16,12 @@
 //! | `tunnel` | GRE, EtherIP, Geneve, GTP-U |
 //! | `overlay` | VXLAN, NSH, LISP, GUE, L2TP, EoIP, Ethernet below MPLS labels |
 //! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: headers around copied, redirected or tunnelled packets |
+//! | `kernel` | the flow that Linux's own hash sees |
 //! | `dissection`, `ports` | the result; the UDP ports of tunnels |
 //!
 mod dissection;
 mod dissections;
+mod kernel;
 mod link;
 mod mirror;
 mod network;
@@ -36,6 +38,7 @@ use crate::flow_key::FlowKey;
 use crate::link_type::LinkType;
 pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
 pub use dissections::Dissections;
+pub use kernel::KernelFlow;
 pub(crate) use plain::{plain, plain_ip};
 pub use ports::set_vxlan_ports;
 pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};

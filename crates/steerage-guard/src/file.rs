@@ -214,6 +214,20 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
+/// Like [`write`] for a file, and returns only when the file and its name are on the disk. Each
+/// missing directory of the path is created.
+///
+/// # Errors
+/// As for [`NewFile::create_with_directories`], or if the file cannot be written.
+pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    let new = NewFile::create_with_directories(path, readers)?;
+    new.file().write_all(bytes)?;
+    new.file().sync_all()?;
+    let directory = new.directory.try_clone()?;
+    finish_or_remove(new)?;
+    directory.sync()
+}
+
 /// Creates a FIFO, unless a FIFO with this path exists.
 ///
 /// # Errors

@@ -308,6 +308,16 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
+    /// Writes the names in the directory to the disk.
+    ///
+    /// # Errors
+    /// If the directory may not be read, or if the disk fails.
+    pub fn sync(&self) -> io::Result<()> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
+        Ok(rustix::fs::fsync(readable)?)
+    }
+
     /// Another descriptor of the same directory.
     ///
     /// # Errors

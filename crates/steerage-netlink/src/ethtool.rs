@@ -1,20 +1,26 @@
 //! The settings of network cards: the family `ethtool` of generic netlink
 //! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has a file.
-//! Any user may read the settings.
+//! Any user may read the settings, and `CAP_NET_ADMIN` is needed to change them.
 //!
 //! Linux supports the family since 5.6, and the settings in this module since 5.7. A kernel can be
 //! built without the family.
 
 mod channels;
 mod features;
+mod rings;
+mod rss;
 
 use std::io;
+
+use netlink_packet_core::DefaultNla;
 
 use crate::attributes::{nested, text_attribute};
 use crate::generic::Family;
 
 pub use channels::Channels;
 pub use features::Features;
+pub use rings::Rings;
+pub use rss::Rss;
 
 /// The attribute that names the interface in each request.
 const HEADER: u16 = 1;
@@ -45,6 +51,16 @@ impl Ethtool {
     /// Sends a command that reads a setting of an interface, and returns the attributes of the
     /// reply.
     fn get(&mut self, command: u8, interface: &str) -> io::Result<Vec<u8>> {
-        self.0.request(command, &[nested(HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)])])
+        self.0.request(command, &[header(interface)])
     }
+
+    /// Sends a command that changes a setting of an interface.
+    fn set(&mut self, command: u8, interface: &str, values: Vec<DefaultNla>) -> io::Result<()> {
+        let attributes: Vec<DefaultNla> = std::iter::once(header(interface)).chain(values).collect();
+        self.0.request(command, &attributes).map(drop)
+    }
+}
+
+fn header(interface: &str) -> DefaultNla {
+    nested(HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)])
 }

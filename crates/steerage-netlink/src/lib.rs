@@ -7,6 +7,7 @@
 //! | `rtnetlink` | [`Rtnetlink`]: links, XDP programs, statistics, and the tables of addresses, routes and neighbours |
 //! | `rule` | adds, deletes and lists rules of IPv6 routing: [`Rule`] |
 //! | `changes` | [`Changes`]: receives changes of links and tables |
+//! | `uevents` | [`Uevents`]: receives messages about queues and CPUs that appear and disappear |
 //! | `entry` | the results of `rtnetlink` and `changes`: [`Link`], [`Address`], [`Route`], [`Neighbour`] |
 //! | `generic` | the families of generic netlink, which have names |
 //! | [`ethtool`] | the family `ethtool`: a file for each kind of setting |
@@ -31,6 +32,7 @@ pub mod netdev;
 mod rtnetlink;
 mod rule;
 mod socket;
+mod uevents;
 
 pub use changes::Changes;
 pub use entry::{Address, Change, Entry, Link, Neighbour, NextHop, Route, XdpPlace, XdpProgram};
@@ -39,6 +41,7 @@ pub use netlink_packet_route::neighbour::NeighbourState;
 pub use netlink_packet_route::route::RouteType;
 pub use rtnetlink::Rtnetlink;
 pub use rule::{Rule, RuleTo};
+pub use uevents::Uevents;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -118,10 +118,15 @@ impl Socket {
 
     /// Passes the changes that have arrived to `each`. Returns false if changes were lost.
     pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
+        self.read_datagrams(&mut |datagram| messages(datagram).for_each(&mut *each))
+    }
+
+    /// Passes the datagrams that have arrived to `each`. Returns false if datagrams were lost.
+    pub(crate) fn read_datagrams(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
         let mut is_complete = true;
         for _ in 0..DATAGRAMS_MAX {
             match receive(&self.fd, &mut self.buffer) {
-                Ok(datagram) => messages(datagram).for_each(&mut *each),
+                Ok(datagram) => each(datagram),
                 Err(Errno::NOBUFS | Errno::MSGSIZE) => is_complete = false,
                 Err(_) => break,
             }

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage_fixtures::HANG;
 use steerage_fixtures::namespaces::Namespaces;
 use steerage_netlink::ethtool::Ethtool;
-use steerage_netlink::{Change, Changes, Entry, NextHop, Route, RouteType, Rtnetlink, XdpPlace, netdev};
+use steerage_netlink::{Change, Changes, Entry, NextHop, Route, RouteType, Rtnetlink, Uevents, XdpPlace, netdev};
 
 /// A pair of connected interfaces. The far end has the network 192.0.2.0/24, two special routes,
 /// and a neighbour.
@@ -175,7 +175,7 @@ fn features_and_queues_are_those_of_the_interface() {
         return steerage_fixtures::skip("this kernel has no ethtool by netlink");
     };
     let features = ethtool.features("lo").unwrap();
-    assert!(features.is_on("loopback") && !features.fixed.is_empty(), "{features:?}");
+    assert!(features.is_on("loopback") && !features.changeable.is_empty(), "{features:?}");
     assert!(!features.is_on("no-such-feature"));
     assert_eq!(ethtool.channels("lo").unwrap_err().kind(), io::ErrorKind::Unsupported);
     let Some(namespaces) = cable() else { return };
@@ -184,6 +184,34 @@ fn features_and_queues_are_those_of_the_interface() {
         let mut ethtool = Ethtool::open().unwrap();
         let channels = ethtool.channels("many0").unwrap();
         assert_eq!((channels.receiving(), channels.sending(), channels.combined), (3, 2, 0));
+    });
+}
+
+/// The number of queues changes, and the kernel reports the queue that disappears and comes back.
+/// Interfaces without a card have no rings and no RSS.
+#[test]
+fn queues_are_set_and_uevents_report_them() {
+    let Some(namespaces) = cable() else { return };
+    namespaces.must(0, "link add many0 numrxqueues 3 numtxqueues 3 type veth peer name many1");
+    namespaces.within(0, || {
+        let mut ethtool = Ethtool::open().unwrap();
+        let mut events = Uevents::open().unwrap();
+        for (queues, action) in [(2, "remove"), (3, "add")] {
+            ethtool.set_channels("many0", Some(queues), None, None).unwrap();
+            assert_eq!(ethtool.channels("many0").unwrap().receiving(), queues);
+            let mut seen = false;
+            steerage_fixtures::until("the event of the queue", || {
+                assert!(
+                    events.read(&mut |what, path| seen |= what == action && path.ends_with("/net/many0/queues/rx-2"))
+                );
+                seen
+            });
+        }
+        assert!(ethtool.set_channels("many0", Some(99), None, None).is_err());
+        assert_eq!(ethtool.rings("lo").unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert!(ethtool.set_rings("lo", Some(512), None).is_err());
+        assert!(ethtool.rss("lo").is_err() && ethtool.set_rss_table("lo", &[0]).is_err());
+        assert!(ethtool.set_rss_key("lo", &[1; 40]).is_err());
     });
 }
 

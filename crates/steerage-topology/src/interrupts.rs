@@ -32,17 +32,26 @@ pub fn interrupt_cpus(interface: &str) -> BTreeMap<u32, CpuMask> {
 }
 
 fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
+    let cpus = |irq| files.list(format!("proc/irq/{irq}/effective_affinity_list"));
+    interrupts(files, interface).into_iter().filter_map(|(queue, irq)| Some((queue, cpus(irq)?))).collect()
+}
+
+/// The number of the interrupt of each receive queue of an interface, by the number of the queue.
+/// /sys and /proc are below `root`. The map is empty as for [`interrupt_cpus`].
+pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u32, u32> {
+    interrupts(&Files::below(root), interface)
+}
+
+fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
     // A virtio device is a child of the PCI device, which has the interrupts.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();
     for (irq, _) in irqs {
-        let directory = format!("proc/irq/{irq}");
-        let queue = files.directories(&directory).iter().find_map(|name| queue_of(name));
-        let cpus = files.list(format!("{directory}/effective_affinity_list"));
-        if let Some((queue, cpus)) = queue.zip(cpus) {
-            found.entry(queue).or_insert(cpus);
+        let names = files.directories(format!("proc/irq/{irq}"));
+        if let Some(queue) = names.iter().find_map(|name| queue_of(name)) {
+            found.entry(queue).or_insert(irq);
         }
     }
     found
@@ -116,6 +125,7 @@ mod tests {
         assert_eq!(of("eth1").collect::<Vec<_>>(), [(0, "2".to_owned()), (1, "3,7".to_owned())]);
         assert_eq!(of("eth0").collect::<Vec<_>>(), [(0, "1".to_owned())]);
         assert_eq!(of("eth9").count(), 0);
+        assert_eq!(queue_interrupts(&root, "eth1"), [(0, 40), (1, 41)].into());
         fs::remove_dir_all(root).unwrap();
     }
 }

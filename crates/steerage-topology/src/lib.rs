@@ -39,7 +39,7 @@ mod watch;
 
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
 pub use foreign::ForeignLoad;
-pub use interrupts::interrupt_cpus;
+pub use interrupts::{interrupt_cpus, queue_interrupts};
 pub use machine::{CPUS_MAX, Nearness, Place, SharedCache, Topology, nearness, online};
 pub use memory::usable_memory;
 pub use nodes::{NodeMap, Nodes};

@@ -17,7 +17,8 @@ mod bpf;
 mod ring;
 mod send;
 
-pub(super) use bpf::{ByCpu, Link, Map, Mode, Program, ProgramInfo, link_of};
+pub use bpf::attached_dissector;
+pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, Program, ProgramInfo, link_of};
 use ring::{Descriptor, Ring};
 pub(super) use send::{Completions, Rings, Sender, Unsent};
 

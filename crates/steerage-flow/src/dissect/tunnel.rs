@@ -7,13 +7,13 @@ use crate::limits::GTP_EXTENSIONS_MAX;
 use crate::wire::{be16, be32, ethertype, gre as protocol_type};
 
 /// Flags and version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
-mod gre {
-    pub(super) const CHECKSUM: u16 = 0x8000;
-    pub(super) const ROUTING: u16 = 0x4000;
-    pub(super) const KEY: u16 = 0x2000;
-    pub(super) const SEQUENCE: u16 = 0x1000;
-    pub(super) const ACKNOWLEDGEMENT: u16 = 0x0080;
-    pub(super) const VERSION: u16 = 0x0007;
+pub(super) mod gre {
+    pub(in crate::dissect) const CHECKSUM: u16 = 0x8000;
+    pub(in crate::dissect) const ROUTING: u16 = 0x4000;
+    pub(in crate::dissect) const KEY: u16 = 0x2000;
+    pub(in crate::dissect) const SEQUENCE: u16 = 0x1000;
+    pub(in crate::dissect) const ACKNOWLEDGEMENT: u16 = 0x0080;
+    pub(in crate::dissect) const VERSION: u16 = 0x0007;
 }
 
 /// The bits of a GTP-U header that say version 1 and GTP, not GTP' (3GPP TS 29.281, 5.1).

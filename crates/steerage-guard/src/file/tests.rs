@@ -250,3 +250,15 @@ fn devices_and_directories_stay_what_they_are() {
     assert!(open(&directory, Readers::All).is_err() && NewFile::create(Path::new("/"), Readers::All).is_err());
     assert!(directory.is_dir());
 }
+
+#[test]
+fn a_durable_file_replaces_the_old_one_and_leaves_nothing_else() {
+    let ground = Ground::new("durable", 0o755);
+    let place = &ground.root;
+    let path = place.join("new/eth0.json");
+    for text in ["one", "two"] {
+        write_durably(&path, text.as_bytes(), Readers::All).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    assert_eq!(fs::read_dir(place.join("new")).unwrap().count(), 1);
+}

@@ -32,6 +32,8 @@ pub enum Group {
     /// Read and change the maps of loaded XDP programs, and check whether the programs are
     /// attached.
     XdpMaps,
+    /// Attach loaded flow dissectors to network namespaces, and detach them.
+    FlowDissectors,
     /// Accept clients.
     Clients,
     /// Request links, routes and neighbours from the kernel.
@@ -330,11 +332,16 @@ const FILES_OLD: &[Call] = &[];
 
 const XDP_MAPS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD]))];
+const FLOW_DISSECTORS: &[Call] =
+    &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
 /// Commands of bpf(2): linux/bpf.h.
 const BPF_MAP_LOOKUP: u64 = 1;
 const BPF_MAP_UPDATE: u64 = 2;
 const BPF_MAP_DELETE: u64 = 3;
+const BPF_PROG_ATTACH: u64 = 8;
+const BPF_PROG_DETACH: u64 = 9;
 const BPF_INFO_BY_FD: u64 = 15;
+const BPF_PROG_QUERY: u64 = 16;
 
 const CLIENTS: &[Call] = &[any(Sysno::accept), any(Sysno::accept4)];
 
@@ -354,7 +361,7 @@ const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Run,
         Self::Receive,
         Self::Send,
@@ -363,6 +370,7 @@ impl Group {
         Self::Threads,
         Self::Files,
         Self::XdpMaps,
+        Self::FlowDissectors,
         Self::Clients,
         Self::Netlink,
         Self::UnixClient,
@@ -383,6 +391,7 @@ impl Group {
             Self::Threads => "threads",
             Self::Files => "files",
             Self::XdpMaps => "xdp maps",
+            Self::FlowDissectors => "flow dissectors",
             Self::Clients => "clients",
             Self::Netlink => "netlink",
             Self::UnixClient => "unix client",
@@ -403,6 +412,7 @@ impl Group {
             Self::Threads => (THREADS, &[]),
             Self::Files => (FILES, FILES_OLD),
             Self::XdpMaps => (XDP_MAPS, &[]),
+            Self::FlowDissectors => (FLOW_DISSECTORS, &[]),
             Self::Clients => (CLIENTS, &[]),
             Self::Netlink => (NETLINK, &[]),
             Self::UnixClient => (UNIX_CLIENT, &[]),

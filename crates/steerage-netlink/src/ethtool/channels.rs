@@ -1,13 +1,15 @@
-//! The queues of an interface, which ethtool calls channels (`ethtool -l`).
+//! The queues of an interface, which ethtool calls channels (`ethtool -l`, `ethtool -L`).
 
 use std::io;
 
-use netlink_packet_core::parse_u32;
+use netlink_packet_core::{DefaultNla, parse_u32};
 
 use super::Ethtool;
-use crate::attributes::find;
+use crate::attributes::{attribute, find};
 
 const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
+const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
+const ETHTOOL_A_CHANNELS_COMBINED_MAX: u16 = 5;
 const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
@@ -22,6 +24,8 @@ pub struct Channels {
     pub tx: u32,
     /// Queues that receive and send.
     pub combined: u32,
+    /// The largest possible number of queues that receive and send.
+    pub combined_max: u32,
 }
 
 impl Channels {
@@ -49,6 +53,29 @@ impl Ethtool {
             rx: count(ETHTOOL_A_CHANNELS_RX_COUNT),
             tx: count(ETHTOOL_A_CHANNELS_TX_COUNT),
             combined: count(ETHTOOL_A_CHANNELS_COMBINED_COUNT),
+            combined_max: count(ETHTOOL_A_CHANNELS_COMBINED_MAX),
         })
+    }
+
+    /// Changes the numbers of queues. A number of `None` stays as it is. Many drivers take the link
+    /// down for a moment.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number.
+    pub fn set_channels(
+        &mut self,
+        interface: &str,
+        rx: Option<u32>,
+        tx: Option<u32>,
+        combined: Option<u32>,
+    ) -> io::Result<()> {
+        let counts = [
+            (ETHTOOL_A_CHANNELS_RX_COUNT, rx),
+            (ETHTOOL_A_CHANNELS_TX_COUNT, tx),
+            (ETHTOOL_A_CHANNELS_COMBINED_COUNT, combined),
+        ];
+        let counts: Vec<DefaultNla> =
+            counts.iter().filter_map(|(kind, count)| Some(attribute(*kind, (*count)?.to_ne_bytes()))).collect();
+        self.set(ETHTOOL_MSG_CHANNELS_SET, interface, counts)
     }
 }

@@ -1,24 +1,28 @@
-//! The features of an interface, which are mostly offloads (`ethtool -k`).
+//! The features of an interface, which are mostly offloads (`ethtool -k`, `ethtool -K`).
 
 use std::io;
 
 use super::Ethtool;
-use crate::attributes::{each, find, text};
+use crate::attributes::{attribute, each, find, nested, text, text_attribute};
 
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_A_FEATURES_HW: u16 = 2;
+const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_FEATURES_NOCHANGE: u16 = 5;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 
 /// The features of an interface, with the kernel's names: `rx-gro`, `rx-lro`, `rx-hashing`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// The features that are on.
     pub on: Vec<String>,
-    /// The features that cannot be changed.
-    pub fixed: Vec<String>,
+    /// The features that can be switched on and off.
+    pub changeable: Vec<String>,
 }
 
 impl Features {
@@ -36,7 +40,28 @@ impl Ethtool {
     pub fn features(&mut self, interface: &str) -> io::Result<Features> {
         let reply = self.get(ETHTOOL_MSG_FEATURES_GET, interface)?;
         let names = |set| find(&reply, set).map(bit_names).unwrap_or_default();
-        Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), fixed: names(ETHTOOL_A_FEATURES_NOCHANGE) })
+        let never = names(ETHTOOL_A_FEATURES_NOCHANGE);
+        let mut changeable = names(ETHTOOL_A_FEATURES_HW);
+        changeable.retain(|name| !never.contains(name));
+        Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
+    }
+
+    /// Switches a feature on or off. The kernel may switch features that depend on this one, too.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`, or if the feature cannot be changed.
+    pub fn set_feature(&mut self, interface: &str, name: &str, on: bool) -> io::Result<()> {
+        let mut bit = vec![text_attribute(ETHTOOL_A_BITSET_BIT_NAME, name)];
+        if on {
+            bit.push(attribute(ETHTOOL_A_BITSET_BIT_VALUE, []));
+        }
+        let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
+        self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
+        // The kernel reports success even if it did not change the feature.
+        match self.features(interface)?.is_on(name) == on {
+            true => Ok(()),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 

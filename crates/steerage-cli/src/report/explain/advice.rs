@@ -5,6 +5,7 @@ use steerage::{
     FlowKey,
     flow::{FlowHasher, HashKey},
 };
+use steerage_apps::Analysis;
 
 use super::{Shares, TrafficExplanation, is_ip, tunnels};
 use crate::units::{counted, grouped, percent};
@@ -72,11 +73,25 @@ fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     let are = if inner == 1 { "is" } else { "are" };
     Some(format!(
         "tunnels: {}. Inside the tunnels there {are} {}, outside {}. steerage goes by the inner headers (with --outer by the \
-         outer ones). Most network cards hash only the outer headers.",
+         outer ones). Most network cards hash only the outer headers. {}",
         names.join(", "),
         counted(inner, "flow"),
-        grouped(traffic.survey.outer_flows as u64)
+        grouped(traffic.survey.outer_flows as u64),
+        of_kernel(traffic)
     ))
+}
+
+/// The packets of the largest flow that the kernel's own hash distinguishes.
+pub(super) fn largest_of_kernel(survey: &Analysis) -> u64 {
+    survey.kernel_flows.first().copied().unwrap_or(0)
+}
+
+fn of_kernel(traffic: &TrafficExplanation) -> String {
+    format!(
+        "The kernel's own hash sees {} in all of the traffic, the largest with {:.1} % of the packets.",
+        counted(traffic.survey.kernel_flows.len() as u64, "flow"),
+        100.0 * share(largest_of_kernel(&traffic.survey), traffic)
+    )
 }
 
 /// The number of flows whose two directions are on different queues with the default hash of

@@ -14,6 +14,7 @@ use steerage_apps::{PacketDetail, Volume};
 use super::super::document::SCHEMA;
 use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
 use crate::terminal::printable;
+use crate::units::percent;
 
 #[derive(Serialize)]
 struct ExplanationJson<'a> {
@@ -58,6 +59,10 @@ struct TrafficJson {
     largest: Vec<FlowJson>,
     tunnels: BTreeMap<String, u64>,
     outer_flows: usize,
+    /// The number of flows that the kernel's own hash distinguishes, and the share of the packets
+    /// that the largest of these flows has.
+    kernel_flows: usize,
+    kernel_largest: f64,
     fragments: u64,
     unparsed: BTreeMap<String, u64>,
     beyond: u64,
@@ -170,6 +175,8 @@ impl TrafficJson {
                 .collect(),
             tunnels: tunnels(survey).into_iter().map(|(kind, weight)| (kind.to_string(), weight.packets)).collect(),
             outer_flows: survey.outer_flows,
+            kernel_flows: survey.kernel_flows.len(),
+            kernel_largest: percent(advice::largest_of_kernel(survey) as f64, packets as f64) / 100.0,
             fragments: survey.fragments,
             unparsed: survey.unparsed.clone(),
             beyond: survey.beyond,

@@ -11,8 +11,11 @@ const MAP_LOOKUP: c_long = 1;
 const MAP_UPDATE: c_long = 2;
 const MAP_DELETE: c_long = 3;
 const PROG_LOAD: c_long = 5;
+const PROG_ATTACH: c_long = 8;
+const PROG_DETACH: c_long = 9;
 const PROG_BY_ID: c_long = 13;
 const INFO_BY_FD: c_long = 15;
+const PROG_QUERY: c_long = 16;
 const LINK_CREATE: c_long = 28;
 const LINK_BY_ID: c_long = 30;
 const LINK_NEXT_ID: c_long = 31;
@@ -22,6 +25,8 @@ const TYPE_XSKMAP: u32 = 17;
 const TYPE_PERCPU_ARRAY: u32 = 6;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
+const PROG_TYPE_FLOW_DISSECTOR: u32 = 22;
+const ATTACH_FLOW_DISSECTOR: u32 = 17;
 const LINK_TYPE_XDP: u32 = 6;
 const HAS_FRAGS: u32 = 1 << 5;
 const DEVICE_BOUND: u32 = 1 << 6;
@@ -75,6 +80,9 @@ impl Attributes {
 
 /// The name of steerage's XDP program, by which steerage recognizes the program.
 const NAME: &str = "steerage";
+
+/// The license of all programs, as the kernel requires it for some of its functions.
+const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
 /// # Safety
 /// Each pointer in `attributes` must be valid: alive, as long as `command` assumes, and writable if
@@ -197,7 +205,6 @@ impl Program {
         several: bool,
         log: &mut [u8],
     ) -> io::Result<Self> {
-        const LICENSE: &[u8] = b"Dual MIT/GPL\0";
         let flags = if several { HAS_FRAGS } else { 0 } | if bound_to.is_some() { DEVICE_BOUND } else { 0 };
         let attributes = Attributes::new()
             .word(0, PROG_TYPE_XDP)
@@ -281,6 +288,67 @@ fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     // SAFETY: the kernel writes at most `BYTES` bytes, as the request says.
     unsafe { bpf(INFO_BY_FD, &mut attributes) }?;
     Ok(std::hint::black_box(info))
+}
+
+/// A flow dissector, which is attached to the network namespace of the calling thread.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Dissector(OwnedFd);
+
+impl Dissector {
+    /// Loads the program.
+    pub(in crate::af_xdp) fn load(name: &str, program: &[Instruction]) -> io::Result<Self> {
+        let attributes = Attributes::new()
+            .word(0, PROG_TYPE_FLOW_DISSECTOR)
+            .word(4, program.len() as u32)
+            .pointer(8, program.as_ptr())
+            .pointer(16, LICENSE.as_ptr())
+            .name(48, name)
+            .word(68, ATTACH_FLOW_DISSECTOR);
+        // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
+        // kernel only reads both.
+        unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
+    }
+
+    /// The loaded program with this number.
+    pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
+        // SAFETY: numbers only.
+        unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }.map(Self)
+    }
+
+    /// The number of the program.
+    pub(in crate::af_xdp) fn id(&self) -> io::Result<u32> {
+        // `struct bpf_prog_info` begins with the type and the number.
+        Ok(info(self.0.as_fd())?.word_at(4))
+    }
+
+    pub(in crate::af_xdp) fn attach(&self) -> io::Result<()> {
+        self.change(PROG_ATTACH)
+    }
+
+    pub(in crate::af_xdp) fn detach(&self) -> io::Result<()> {
+        self.change(PROG_DETACH)
+    }
+
+    fn change(&self, command: c_long) -> io::Result<()> {
+        let attributes = Attributes::new().descriptor(4, self.0.as_fd());
+        // SAFETY: numbers only.
+        unsafe { bpf(command, &mut attributes.word(8, ATTACH_FLOW_DISSECTOR)) }.map(drop)
+    }
+}
+
+/// The number of the flow dissector that is attached to the network namespace of this thread.
+///
+/// # Errors
+/// The query takes CAP_NET_ADMIN, and Linux 4.20.
+pub fn attached_dissector() -> io::Result<Option<u32>> {
+    let namespace = std::fs::File::open("/proc/thread-self/ns/net")?;
+    let mut id = [0_u32];
+    let attributes = Attributes::new().descriptor(0, namespace.as_fd()).word(4, ATTACH_FLOW_DISSECTOR);
+    let mut attributes = attributes.pointer(16, id.as_mut_ptr().cast_const()).word(24, id.len() as u32);
+    // SAFETY: the kernel writes at most one number, as the request says.
+    unsafe { bpf(PROG_QUERY, &mut attributes) }?;
+    // The kernel has written the number, which the compiler cannot see.
+    Ok((attributes.word_at(24) > 0).then(|| std::hint::black_box(&id)[0]))
 }
 
 /// The link that attaches `program` to `interface`, if there is one.

@@ -3,21 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use steerage::flow::HeaderKind;
 use steerage::{CpuId, CpuMask};
 
 use super::commands::BacklogMax;
 use super::cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
-use crate::report::explain::{TrafficExplanation, advice, tunnels};
+use crate::report::explain::{TrafficExplanation, advice};
 use crate::units::{self, counted, grouped, packets_a_second};
-
-/// The tunnels that the kernel's flow hash does not look into (`__skb_get_hash`,
-/// net/core/flow_dissector.c).
-const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 9] = {
-    use HeaderKind::{Backbone, Capwap, Erspan, Geneve, GtpU, Teredo, Tzsp, Vxlan, Wccp};
-    [Vxlan, Geneve, GtpU, Erspan, Wccp, Teredo, Capwap, Tzsp, Backbone]
-};
 
 /// The sentences that give the reasons for the advice.
 #[derive(Debug, Serialize)]
@@ -202,10 +194,15 @@ fn hash(traffic: &TrafficExplanation, way: &Assignment) -> String {
     if inner > outer && traffic.layers == steerage::flow::Layers::Inner {
         let (inner, outer) = (counted(inner as u64, "flow"), grouped(outer as u64));
         says.push(format!("it looks into tunnels, which hold {inner}, with {outer} outside"));
-        let hidden = |kind: &HeaderKind| HIDDEN_FROM_THE_KERNEL.contains(kind);
-        if tunnels(survey).iter().any(|(kind, _)| hidden(kind)) {
-            says.push("the kernel's hash does not".to_owned());
-        }
+    }
+    let (ours, of_kernel) = (survey.flows.len(), survey.kernel_flows.len());
+    if of_kernel < ours && traffic.layers == steerage::flow::Layers::Inner {
+        let share = percents(advice::largest_of_kernel(survey) as f64 / survey.all.packets as f64);
+        says.push(format!(
+            "the kernel's own hash sees {} of {}, the largest with {share} of the packets",
+            counted(of_kernel as u64, "flow"),
+            grouped(ours as u64)
+        ));
     }
     if is_torn(traffic) {
         says.push(

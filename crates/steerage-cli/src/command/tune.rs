@@ -1,0 +1,200 @@
+//! `steerage tune`: sets the kernel's own receive steering, measures whether it helped, and keeps it
+//! or takes it back.
+//!
+//! The crate steerage-tune does the work. This module prints the results, drops privileges, enters
+//! the sandbox and reacts to signals.
+
+mod apply;
+mod keep;
+mod prepare;
+mod stop;
+
+use std::env;
+use std::fmt::Write;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use steerage_doctor::NoInterface;
+use steerage_guard::capabilities::Needed;
+use steerage_netlink::ethtool::Ethtool;
+use steerage_tune::candidates::{Candidate, masks, refinements};
+use steerage_tune::facts::{Card, Facts, Sample};
+use steerage_tune::{Machine, Plan, Scope, Stages, Undo, create_directory, irq, link_file, scoped};
+
+use crate::args::{TuneArgs, WriteArg};
+use crate::error::Error;
+use crate::sandbox::{self, Needs, SandboxProfile};
+use crate::stdout;
+use crate::units::grouped;
+
+const STATE_DIRECTORY: &str = "/var/lib/steerage/tune";
+
+/// The environment variable that names another directory for undo files.
+const DIRECTORY_VARIABLE: &str = "STEERAGE_STATE_DIR";
+
+/// Where systemd finds .link files that an administrator wrote.
+const LINK_FILES: &str = "/etc/systemd/network";
+
+pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
+    let mut machine = Machine::new();
+    let directory = state_directory();
+    if args.undo {
+        return keep::undo(args, &mut machine, &directory);
+    }
+    let interface = args.interface.as_deref().unwrap_or_default();
+    if !machine.has(interface) {
+        return Err(NoInterface(interface.to_owned()).into());
+    }
+    if args.check {
+        return keep::check(args, &mut machine, &directory, interface);
+    }
+    if args.watch {
+        return keep::watch(args, &mut machine, &directory, interface);
+    }
+    if let Some(purpose) = args.purpose {
+        return prepare::run(args, purpose, &mut machine, &directory, interface);
+    }
+    if args.apply {
+        return apply::run(args, &mut machine, &directory, interface);
+    }
+    show(args, &mut machine, &directory, interface)
+}
+
+fn state_directory() -> PathBuf {
+    let named = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
+    named.map_or_else(|| STATE_DIRECTORY.into(), PathBuf::from)
+}
+
+fn stages(args: &TuneArgs) -> Stages {
+    let scopes = [(args.global, Scope::Global), (args.irq, Scope::Irq), (args.allow_reset, Scope::Reset)];
+    scopes
+        .iter()
+        .filter(|(is_permitted, _)| *is_permitted)
+        .fold(Stages::default(), |stages, (_, scope)| stages.with(*scope))
+}
+
+/// What is known about an interface, and the settings that are worth measuring.
+struct Search {
+    facts: Facts,
+    stages: Stages,
+    candidates: Vec<(Candidate, Plan)>,
+}
+
+impl Search {
+    fn new(args: &TuneArgs, machine: &mut Machine, interface: &str) -> Self {
+        let card = Ethtool::open().map_or_else(
+            |_| Card::default(),
+            |mut ethtool| Card {
+                channels: ethtool.channels(interface).ok(),
+                features: ethtool.features(interface).ok(),
+            },
+        );
+        if args.global {
+            machine.load_dissector();
+        }
+        let counted = Sample::read(machine.root(), interface);
+        let facts = Facts::read(machine.root(), interface, card, &counted);
+        let stages = stages(args);
+        let mut candidates = masks(&facts);
+        // What the user allowed explicitly is measured before further refinements.
+        candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
+        candidates.extend(refinements(&facts, args.global));
+        let planned = candidates.into_iter().map(|candidate| {
+            let plan = stages.plan(machine, interface, &candidate.wish);
+            (candidate, plan)
+        });
+        let candidates = planned.collect();
+        Self { facts, stages, candidates }
+    }
+
+    fn plans(&self) -> Vec<&Plan> {
+        self.candidates.iter().map(|(_, plan)| plan).collect()
+    }
+}
+
+/// Prints what `--apply` would measure. Changes nothing.
+fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
+    let search = Search::new(args, machine, interface);
+    let undo = Undo::load(directory, machine, interface)?;
+    sandbox::enter(needs(), &args.sandbox)?;
+    let mut text = format!("{}\n", search.facts);
+    if let Some(kept) = undo.as_ref().and_then(Undo::kept).filter(|kept| !kept.0.is_empty()) {
+        text += "tune set, after measuring:\n";
+        kept.0.iter().for_each(|(knob, value)| text += &format!("  {}\n", knob.command(value)));
+        text.push('\n');
+    }
+    text += "--apply would measure these settings against the present one, and keep what helps:\n";
+    for (number, (candidate, plan)) in search.candidates.iter().enumerate() {
+        text += &described(number + 1, candidate, plan);
+    }
+    if args.write == Some(WriteArg::Link) {
+        let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
+        let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
+        let file = link_file::make(machine, interface, &kept);
+        let _ = write!(text, "\n--apply would write {}:\n{}", file.path.display(), indented(&file.text));
+        file.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    }
+    text += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
+    stdout::print(text.as_bytes())
+}
+
+fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
+    let rate = candidate.predicted.map(|rate| format!(" (predicted: {} packets/s)", grouped(rate as u64)));
+    let mut text = format!("\n{number}. {}{}\n", candidate.name, rate.unwrap_or_default());
+    if plan.changes.is_empty() {
+        text += "   as it is now\n";
+    }
+    let mut why = "";
+    for change in &plan.changes {
+        // The queues of a stage have the same reason.
+        if change.why != why {
+            text += &format!("   # {}: {}\n", change.stage, change.why);
+            why = change.why;
+        }
+        text += &format!("   {}\n", change.command());
+    }
+    plan.notes.iter().for_each(|note| text += &format!("   note: {note}\n"));
+    text
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+/// What every form of the command reads.
+fn needs() -> Needs<'static> {
+    Needs::of(SandboxProfile::Tune).reads("/sys").reads("/proc").reads("/run/irqbalance")
+}
+
+/// Keeps `CAP_NET_ADMIN`, and write access to the files of the stages and to undo files. Only files of
+/// the permitted stages can be written, or those of these undo files.
+fn confine(
+    args: &TuneArgs,
+    machine: &Machine,
+    directory: &Path,
+    interfaces: &[&str],
+    undo: &[Undo],
+) -> Result<(), Error> {
+    let mut paths: Vec<PathBuf> = vec![directory.to_owned()];
+    let stages = stages(args);
+    let has = |begin: &str| undo.iter().flat_map(Undo::knobs).any(|knob| knob.0.starts_with(begin));
+    paths.extend(interfaces.iter().map(|name| format!("/sys/class/net/{name}/").into()));
+    if stages.has(Scope::Global) || has("/proc/sys/") {
+        paths.push("/proc/sys/net/core".into());
+    }
+    let irqs: Vec<u32> = irq::interrupts(undo.iter().flat_map(Undo::knobs));
+    paths.extend(irqs.iter().map(|irq| format!("/proc/irq/{irq}/smp_affinity").into()));
+    if args.write.is_some() {
+        create_directory(&machine.root().path(LINK_FILES))?;
+    }
+    if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
+        paths.push(LINK_FILES.into());
+    }
+    // A path that does not exist cannot be written to either.
+    let opened = paths.iter().filter_map(|path| File::open(machine.root().path(&path.to_string_lossy())).ok());
+    let needs = opened.fold(needs(), |needs, file| needs.writes(OwnedFd::from(file)));
+    let needed = Needed::default().network_administration();
+    let _kept = sandbox::enter_keeping(needs, &needed, &args.sandbox)?;
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! `steerage tune --apply`: measures the candidates, and keeps what helps.
+
+use std::path::Path;
+
+use steerage_tune::candidates::Candidate;
+use steerage_tune::measure::{Comparison, Live, Options, search};
+use steerage_tune::{Machine, Setting, Undo, create_directory, irq, link_file, reached_through};
+
+use super::stop::Stop;
+use super::{Search, confine, keep};
+use crate::args::{TuneArgs, WriteArg};
+use crate::error::Error;
+use crate::stdout;
+
+pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
+    let stop = Stop::hold()?;
+    create_directory(directory)?;
+    match Undo::load(directory, machine, interface)? {
+        Some(undo) if undo.kept().is_some() => again(args, machine, directory, undo),
+        unfinished => measured(args, machine, directory, interface, &stop, unfinished).map(drop),
+    }
+}
+
+/// Measures, and returns the undo file of what was kept. An unfinished measurement is taken back
+/// first.
+pub(super) fn measured(
+    args: &TuneArgs,
+    machine: &mut Machine,
+    directory: &Path,
+    interface: &str,
+    stop: &Stop,
+    unfinished: Option<Undo>,
+) -> Result<Undo, Error> {
+    if let Some(unfinished) = unfinished {
+        let restored = unfinished.restore(machine)?;
+        let text = format!("the last --apply did not end, and is taken back: {}", keep::list(&restored));
+        stdout::print(text.as_bytes())?;
+    }
+    let found = Search::new(args, machine, interface);
+    refuse_to_disconnect(args, machine, interface, &found)?;
+    let mut undo = Undo::begin(directory, machine, interface, &found.plans())?;
+    confine(args, machine, directory, &[interface], std::slice::from_ref(&undo))?;
+    let outcome = measure(args, machine, stop, found, &mut undo);
+    match outcome {
+        Ok(true) => Ok(undo),
+        Ok(false) => {
+            let restored = undo.restore(machine)?;
+            let text = keep::list(&restored);
+            stdout::print(text.as_bytes())?;
+            Err(Error::TuneRefused(
+                "--apply was interrupted before it had measured: everything is as it was".to_owned(),
+            ))
+        }
+        Err(error) => {
+            // The first error is the cause of a second one.
+            let _ = undo.restore(machine);
+            Err(error)
+        }
+    }
+}
+
+/// Measures, and records what is kept. Returns false if a signal ended the measurement.
+fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, undo: &mut Undo) -> Result<bool, Error> {
+    let interface = undo.interface().to_owned();
+    leave_to_us(machine, &found, undo)?;
+    let mut options = Options::default();
+    if let Some(window) = args.window {
+        (options.window, options.settle) = (window, window / 5);
+    }
+    let candidates: Vec<Candidate> = found.candidates.iter().map(|(candidate, _)| candidate.clone()).collect();
+    let mut wait = |time| stop.wait(time);
+    let mut site = Live::new(machine, &found.stages, &interface, &mut wait);
+    let mut report = |one: &Comparison| drop(stdout::print(format!("{one}\n").as_bytes()));
+    let result = search(&mut site, &found.facts, candidates, &options, &mut report)?;
+    if result.interrupted {
+        return Ok(false);
+    }
+    if result.has_too_few_packets() && result.kept().next().is_none() {
+        return Err(Error::TuneRefused(format!(
+            "{interface} has too few packets to compare settings: run --apply while there is traffic; nothing was changed"
+        )));
+    }
+    if !result.left_out.is_empty() {
+        stdout::print(format!("not measured: {}\n", result.left_out.join("; ")).as_bytes())?;
+    }
+    let mut kept = Setting::default();
+    for plan in result.kept() {
+        kept.0.extend(plan.new_setting().0);
+    }
+    undo.keep(machine, kept)?;
+    let count = undo.kept().map_or(0, |kept| kept.0.len());
+    let text = match count {
+        0 => format!("Nothing helped: {interface} is as it was.\n"),
+        _ => format!("Kept: steerage tune --undo {interface} restores what was before.\n{}", keep::commands(undo)),
+    };
+    stdout::print(text.as_bytes())?;
+    write_link_file(args, machine, undo)?;
+    Ok(true)
+}
+
+/// A setting was kept earlier. Sets again what differs, and measures nothing.
+fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Undo) -> Result<(), Error> {
+    let interface = undo.interface().to_owned();
+    undo.load_dissector(machine);
+    confine(args, machine, directory, &[&interface], std::slice::from_ref(&undo))?;
+    let is_new = undo.renew(machine)?;
+    let kept = undo.kept().cloned().unwrap_or_default();
+    let differences = kept.differences(machine);
+    kept.apply(machine)?;
+    let mut text = match (is_new, differences.is_empty()) {
+        (true, _) => format!("set again what was kept for {interface} before the restart\n"),
+        (false, true) => format!("{interface} is as tune left it: nothing was changed\n"),
+        (false, false) => String::new(),
+    };
+    differences.iter().filter(|_| !is_new).for_each(|difference| text += &format!("set again: {difference}\n"));
+    text += &format!("to measure anew: steerage tune --undo {interface}, and then --apply\n");
+    stdout::print(text.as_bytes())?;
+    write_link_file(args, machine, &mut undo)
+}
+
+fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Result<(), Error> {
+    let Some(WriteArg::Link) = args.write else { return Ok(()) };
+    let file = link_file::make(machine, undo.interface(), undo.kept().unwrap_or(&Setting::default()));
+    undo.record_link_file(file.path.clone(), file.text.clone())?;
+    link_file::write(&file)?;
+    let notes: String = file.notes.iter().map(|note| format!("note: {note}\n")).collect();
+    stdout::print(format!("wrote {}\n{notes}", file.path.display()).as_bytes())
+}
+
+/// Nobody who works on a remote machine wants to lose it.
+fn refuse_to_disconnect(args: &TuneArgs, machine: &Machine, interface: &str, found: &Search) -> Result<(), Error> {
+    if args.yes || !found.plans().iter().any(|plan| plan.may_take_the_link_down()) {
+        return Ok(());
+    }
+    let why = reached_through(machine.root(), interface)
+        .map_err(|error| Error::System { operation: "list routes and addresses", error })?;
+    match why {
+        Some(why) => Err(Error::TuneRefused(format!(
+            "--allow-reset may take {interface} down for a moment, and {why}: add --yes if that is fine"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Makes irqbalance leave the interrupts alone that will be changed.
+fn leave_to_us(machine: &Machine, found: &Search, undo: &mut Undo) -> Result<(), Error> {
+    let changes = found.plans().into_iter().flat_map(|plan| &plan.changes);
+    let interrupts = irq::interrupts(changes.map(|change| &change.knob));
+    let Some(socket) = irq::irqbalance(machine.root()).filter(|_| !interrupts.is_empty()) else { return Ok(()) };
+    undo.record_bans(&interrupts)?;
+    let text = match irq::ban(&socket, &interrupts) {
+        Ok(()) => "irqbalance leaves these interrupts alone until it restarts\n".to_owned(),
+        Err(error) => format!("note: irqbalance may move the interrupts again: {error}\n"),
+    };
+    stdout::print(text.as_bytes())
+}

@@ -1,0 +1,107 @@
+//! `steerage tune --undo`, `--check` and `--watch`.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use steerage_tune::{Difference, Machine, Restored, Undo, Watch, Watched, create_directory};
+
+use super::stop::Stop;
+use super::{apply, confine, needs};
+use crate::args::TuneArgs;
+use crate::error::Error;
+use crate::sandbox;
+use crate::service::ServiceManager;
+use crate::stdout;
+use crate::units::plural;
+
+pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> Result<(), Error> {
+    let found = match &args.interface {
+        Some(interface) => Undo::load(directory, machine, interface)?.into_iter().collect(),
+        None => Undo::load_all(directory, machine)?,
+    };
+    if found.is_empty() {
+        let what = args.interface.as_ref().map_or_else(|| "anything".to_owned(), Clone::clone);
+        let text = format!("nothing to undo: {} has no undo file for {what}\n", directory.display());
+        return stdout::print(text.as_bytes());
+    }
+    let names: Vec<String> = found.iter().map(|undo| undo.interface().to_owned()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    confine(args, machine, directory, &names, &found)?;
+    // If interfaces share a setting of the machine, the last one that changed it has seen the newest value.
+    for undo in found.into_iter().rev() {
+        let name = undo.interface().to_owned();
+        let restored = undo.restore(machine)?;
+        stdout::print(format!("{name}: {}", list(&restored)).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// What was restored, and what was left alone, as lines.
+pub(super) fn list(restored: &Restored) -> String {
+    let count = restored.restored.0.len() as u64;
+    let mut text = format!("restored {count} {}\n", plural(count, "value"));
+    restored.restored.0.iter().for_each(|(knob, value)| text += &format!("  {}\n", knob.command(value)));
+    restored.left.iter().for_each(|line| text += &format!("note: {line}\n"));
+    text
+}
+
+/// The commands of what was kept.
+pub(super) fn commands(undo: &Undo) -> String {
+    let kept = undo.kept().into_iter().flat_map(|kept| &kept.0);
+    kept.map(|(knob, value)| format!("  {}\n", knob.command(value))).collect()
+}
+
+pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
+    let undo = Undo::load(directory, machine, interface)?;
+    sandbox::enter(needs(), &args.sandbox)?;
+    let kept = undo.as_ref().and_then(|undo| Some((undo, undo.kept()?)));
+    let Some((undo, kept)) = kept else {
+        return Err(Error::TuneDiffers(format!(
+            "tune has kept no setting for {interface}: sudo steerage tune {interface} --apply measures one"
+        )));
+    };
+    let differences: Vec<Difference> = kept.differences(machine);
+    let lines: String = differences.iter().map(|difference| format!("{difference}\n")).collect();
+    stdout::print(lines.as_bytes())?;
+    match differences.len() as u64 {
+        0 => Ok(()),
+        count => {
+            let since = if undo.is_current(machine) { "" } else { " since the machine or the interface started" };
+            Err(Error::TuneDiffers(format!(
+                "{count} {} of {interface} differ{since}: sudo steerage tune {interface} --apply sets them again",
+                plural(count, "value")
+            )))
+        }
+    }
+}
+
+pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
+    create_directory(directory)?;
+    let manager = ServiceManager::connect();
+    let stop = Stop::hold()?;
+    let mut watch = Watch::open(machine, interface)?;
+    let mut undo = match Undo::load(directory, machine, interface)? {
+        Some(undo) if undo.kept().is_some() => {
+            undo.load_dissector(machine);
+            confine(args, machine, directory, &[interface], std::slice::from_ref(&undo))?;
+            undo
+        }
+        // The first watch of an interface measures what it will keep.
+        unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
+    };
+    let mut log = |line: String| drop(stdout::print(format!("{line}\n").as_bytes()));
+    undo.renew(machine)?;
+    watch.set_again(machine, &mut undo, &mut log)?;
+    manager.ready();
+    log(format!("watching {interface}"));
+    loop {
+        match watch.wait(stop.as_fd())? {
+            Watched::Changed => watch.set_again(machine, &mut undo, &mut log)?,
+            Watched::Stopped if args.keep => return Ok(()),
+            Watched::Stopped => {
+                let restored = undo.restore(machine)?;
+                return stdout::print(list(&restored).as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The signals that end a measurement or a watch, as a descriptor to poll.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
+
+use crate::error::Error;
+
+/// INT, TERM and HUP, which no longer end the process, so that the old setting can be restored.
+#[derive(Debug)]
+pub(super) struct Stop(SignalFd);
+
+impl Stop {
+    pub(super) fn hold() -> Result<Self, Error> {
+        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
+        held.map(Self).map_err(|error| Error::System { operation: "catch signals", error: error.into() })
+    }
+
+    /// Waits. Returns false as soon as a signal has arrived.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match ppoll(&mut waiting, Some(TimeSpec::from_duration(time)), None) {
+                Ok(ready) => return ready == 0,
+                Err(Errno::EINTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

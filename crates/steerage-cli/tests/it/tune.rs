@@ -1,0 +1,251 @@
+//! `steerage tune` in network namespaces: apply, check, watch and undo, also after a kill.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use steerage_fixtures::cable::{NEAR, Net};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{HANG, until};
+
+use crate::program::{Ran, command, run};
+
+/// `steerage tune` in the near namespace. `ip netns exec` mounts the /sys of the namespace.
+fn tune(net: &Net, state: &Path, args: &str) -> Command {
+    let program = command(&[]);
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.near]).arg(program.get_program()).arg("tune").args(args.split_whitespace());
+    command.env("STEERAGE_STATE_DIR", state).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn ran(net: &Net, state: &Path, args: &str) -> Ran {
+    Ran::of(tune(net, state, args).output().unwrap())
+}
+
+/// Runs a shell command in the near namespace, with its own /sys.
+fn shell(net: &Net, text: &str) -> String {
+    let done = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", text]).output().unwrap();
+    assert!(done.status.success(), "{text}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Each file that tune may change in this namespace, with its text.
+fn files(net: &Net) -> BTreeMap<String, String> {
+    let text = "cd /sys/class/net/near0; for f in queues/*/*ps_cpus queues/*/rps_flow_cnt threaded gro_flush_timeout \
+                napi_defer_hard_irqs /proc/sys/net/core/rps_default_mask; do echo \"$f $(cat $f 2>&1)\"; done";
+    let all = shell(net, text);
+    assert!(all.lines().count() >= 8, "{all}");
+    all.lines().filter_map(|line| line.split_once(' ')).map(|(file, text)| (file.to_owned(), text.to_owned())).collect()
+}
+
+/// An undo file as `--apply` leaves it if it kept this mask for the first queue.
+fn kept(net: &Net, state: &Path, mask: &str) {
+    let knob = "/sys/class/net/near0/queues/rx-0/rps_cpus";
+    let read = |file: &str| shell(net, &format!("cat {file}")).trim().to_owned();
+    let record = serde_json::json!({
+        "version": 1,
+        "interface": "near0",
+        "identity": {
+            "boot": read("/proc/sys/kernel/random/boot_id"),
+            "namespace": shell(net, "readlink /proc/self/ns/net").trim(),
+            "index": read("/sys/class/net/near0/ifindex"),
+            "address": read("/sys/class/net/near0/address"),
+        },
+        "before": { knob: read(knob) },
+        "ours": { knob: [mask] },
+        "kept": { knob: mask },
+        "banned": [],
+        "link_file": null,
+    });
+    shell(net, &format!("echo {mask} > {knob}"));
+    fs::write(state.join("near0.json"), record.to_string()).unwrap();
+}
+
+/// Sends datagrams to the near end while `body` runs.
+fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            net.far(|| {
+                let sockets: Vec<UdpSocket> = (0..8).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
+                while !ends.load(Ordering::Relaxed) {
+                    for socket in &sockets {
+                        // The near kernel answers that nobody listens, which the next call reports.
+                        let _ = socket.send_to(&[0; 64], (NEAR, 9));
+                    }
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        ends.store(true, Ordering::Relaxed);
+        sender.join().unwrap();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn without_options_nothing_is_changed_and_commands_are_printed() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    let shown = ran(&net, &state, "near0 --global --irq --allow-reset");
+    assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""), "{shown:?}");
+    for part in ["> /sys/class/net/near0/queues/rx-0/rps_cpus", "RPS off", "Nothing was changed."] {
+        assert!(shown.out.contains(part), "{part}: {}", shown.out);
+    }
+    assert_eq!(files(&net), before);
+    assert_eq!(fs::read_dir(&*state).unwrap().count(), 0);
+    assert_eq!(
+        run(&["tune", "no-such-if"]).complaint(),
+        "steerage: there is no interface no-such-if: `ip link` lists the interfaces"
+    );
+    assert_eq!(run(&["tune"]).code, Some(2));
+}
+
+#[test]
+fn without_traffic_there_is_nothing_to_compare() {
+    let Some(net) = Net::new() else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    let quiet = ran(&net, &state, "near0 --apply --window 50ms");
+    assert_eq!(quiet.code, Some(1), "{quiet:?}");
+    assert!(quiet.complaint().contains("too few packets"), "{quiet:?}");
+    assert_eq!(files(&net), before);
+    assert_eq!(ran(&net, &state, "--undo").code, Some(0));
+    assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
+}
+
+/// Kills the measurement at ten moments, at which different candidates are in force.
+#[test]
+fn after_a_kill_undo_restores_every_file() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    let mut changed = 0;
+    with_traffic(&net, || {
+        for nth in 0..10_u64 {
+            let mut child = tune(&net, &state, "near0 --apply --global --window 20ms").spawn().unwrap();
+            // The undo file is there before the first change.
+            until("the undo file or the end", || {
+                state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
+            });
+            // Any moment is right, also a moment after the end.
+            thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
+            let _ = child.kill();
+            child.wait().unwrap();
+            changed += usize::from(files(&net) != before);
+            let undone = ran(&net, &state, "--undo");
+            assert_eq!((undone.code, undone.err.as_str()), (Some(0), ""), "{undone:?}");
+            assert!(!undone.out.contains("left alone"), "{undone:?}");
+            assert_eq!(files(&net), before, "{nth}: {undone:?}");
+            assert!(!state.join("near0.json").exists());
+        }
+    });
+    assert!(changed > 0, "no kill came while a candidate was in force");
+}
+
+#[test]
+fn a_signal_restores_before_the_verdict() {
+    let Some(net) = Net::new() else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    let mut child = with_traffic(&net, || {
+        // No verdict is possible within an hour.
+        let child = tune(&net, &state, "near0 --apply --window 1h").spawn().unwrap();
+        until("the undo file", || state.join("near0.json").exists());
+        child
+    });
+    stop(&mut child);
+    let ended = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.complaint().contains("interrupted before it had measured: everything is as it was"), "{ended:?}");
+    assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
+}
+
+fn stop(child: &mut Child) {
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+}
+
+#[test]
+fn check_and_a_second_apply_change_nothing() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    kept(&net, &state, "1");
+    for _ in 0..2 {
+        let checked = ran(&net, &state, "near0 --check");
+        assert_eq!((checked.code, checked.out.as_str()), (Some(0), ""), "{checked:?}");
+        let applied = ran(&net, &state, "near0 --apply");
+        assert!(applied.out.contains("near0 is as tune left it: nothing was changed"), "{applied:?}");
+    }
+    shell(&net, "echo 2 > /sys/class/net/near0/queues/rx-0/rps_cpus");
+    let checked = ran(&net, &state, "near0 --check");
+    assert_eq!(checked.code, Some(3), "{checked:?}");
+    assert_eq!(checked.out, "/sys/class/net/near0/queues/rx-0/rps_cpus is 2, and not 1\n");
+    // Somebody else's value stays.
+    let undone = ran(&net, &state, "--undo near0");
+    assert!(undone.out.contains("is 2, which tune did not set: left alone"), "{undone:?}");
+    shell(&net, "echo 0 > /sys/class/net/near0/queues/rx-0/rps_cpus");
+    assert_eq!(files(&net), before);
+}
+
+#[test]
+fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
+    let Some(net) = Net::new() else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    for keep in [true, false] {
+        kept(&net, &state, "1");
+        let args = if keep { "near0 --watch --keep" } else { "near0 --watch" };
+        let mut child = tune(&net, &state, args).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert_eq!(lines.next().as_deref(), Some("watching near0"));
+        shell(&net, "echo 0 > /sys/class/net/near0/queues/rx-0/rps_cpus; ip link set near0 down; ip link set near0 up");
+        let line = lines.next().unwrap();
+        assert_eq!(line, "set /sys/class/net/near0/queues/rx-0/rps_cpus to 1 again (it was 0)");
+        stop(&mut child);
+        assert!(child.wait().unwrap().success());
+        assert_eq!(files(&net) == before, !keep);
+        if keep {
+            let undone = ran(&net, &state, "--undo");
+            assert_eq!(undone.code, Some(0), "{undone:?}");
+            assert_eq!(files(&net), before, "{undone:?}");
+        }
+    }
+    // An interface that goes away ends the watch.
+    kept(&net, &state, "1");
+    let mut child = tune(&net, &state, "near0 --watch").spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("watching near0"));
+    shell(&net, "ip link del near0");
+    let start = std::time::Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < HANG);
+        thread::sleep(Duration::from_millis(5));
+    }
+    let ended = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!(ended.complaint(), "steerage: near0 is gone: start tune again when the interface is back");
+}
+
+#[test]
+fn a_read_only_sys_is_explained() {
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    kept(&net, &state, "1");
+    let program = command(&[]).get_program().to_string_lossy().into_owned();
+    let refused = Command::new("ip")
+        .args(["netns", "exec", &net.near, "sh", "-c"])
+        .arg(format!(
+            "echo 2 > /sys/class/net/near0/queues/rx-0/rps_cpus && mount -o remount,ro /sys && exec {program} tune near0 --apply"
+        ))
+        .env("STEERAGE_STATE_DIR", &*state)
+        .output();
+    let refused = Ran::of(refused.unwrap());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.complaint().contains("rps_cpus to 1: Read-only file system"), "{refused:?}");
+    assert!(refused.complaint().contains("run tune on the host"), "{refused:?}");
+}

@@ -1,0 +1,70 @@
+//! `steerage tune --for`: prepares an interface, and restores it.
+
+use std::path::Path;
+use std::process::Command;
+
+use steerage_fixtures::cable::Net;
+use steerage_fixtures::is_installed;
+use steerage_fixtures::scratch::Scratch;
+
+use crate::program::Ran;
+
+/// Runs tune in the near namespace, whose /sys it needs.
+fn tune(net: &Net, state: &Path, args: &[&str]) -> Ran {
+    let program = env!("CARGO_BIN_EXE_steerage");
+    let args = [&["netns", "exec", &net.near, program, "tune"], args].concat();
+    Ran::of(Command::new("ip").args(args).env("STEERAGE_STATE_DIR", state).output().unwrap())
+}
+
+fn features(net: &Net) -> String {
+    let output = Command::new("ip").args(["netns", "exec", &net.near, "ethtool", "-k", "near0"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    let run = |args: &[&str]| tune(&net, &state, args);
+    assert!(
+        Command::new("ip")
+            .args(["netns", "exec", &net.near, "ethtool", "-K", "near0", "gro", "on"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let before = features(&net);
+
+    let shown = run(&["near0", "--for", "listen"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.out.contains("ethtool -K near0 gro off\n") && shown.out.contains("Nothing was changed"), "{shown:?}");
+    assert_eq!(features(&net), before);
+
+    let applied = run(&["near0", "--for", "listen", "--apply"]);
+    assert_eq!(applied.code, Some(0), "{applied:?}");
+    assert!(features(&net).contains("generic-receive-offload: off"), "{applied:?}");
+    assert_eq!(run(&["near0", "--check"]).code, Some(0));
+    // The second time, nothing has to change.
+    let after = features(&net);
+    assert_eq!(run(&["near0", "--for", "listen", "--apply"]).code, Some(0));
+    assert_eq!(features(&net), after);
+
+    let undone = run(&["--undo", "near0"]);
+    assert_eq!((undone.code, features(&net)), (Some(0), before), "{undone:?}");
+}
+
+#[test]
+fn af_xdp_defers_interrupts() {
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    let applied = tune(&net, &state, &["--for", "af_xdp", "near0", "--apply"]);
+    assert_eq!(applied.code, Some(0), "{applied:?}");
+    assert!(applied.out.contains("echo 2 > /sys/class/net/near0/napi_defer_hard_irqs\n"), "{applied:?}");
+    assert!(applied.out.contains("note: tune sets no rules that lead traffic to queues"), "{applied:?}");
+    let check = tune(&net, &state, &["near0", "--check"]);
+    assert_eq!(check.code, Some(0), "{check:?}");
+    assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
+}

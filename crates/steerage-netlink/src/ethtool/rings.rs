@@ -1,0 +1,59 @@
+//! The sizes of an interface's descriptor rings (`ethtool -g`, `ethtool -G`).
+
+use std::io;
+
+use netlink_packet_core::{DefaultNla, parse_u32};
+
+use super::Ethtool;
+use crate::attributes::{attribute, find};
+
+const ETHTOOL_MSG_RINGS_GET: u8 = 15;
+const ETHTOOL_MSG_RINGS_SET: u8 = 16;
+const ETHTOOL_A_RINGS_RX_MAX: u16 = 2;
+const ETHTOOL_A_RINGS_TX_MAX: u16 = 5;
+const ETHTOOL_A_RINGS_RX: u16 = 6;
+const ETHTOOL_A_RINGS_TX: u16 = 9;
+
+/// The sizes of an interface's rings, in descriptors. A ring that the driver does not have counts
+/// as 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// The size of each receive ring.
+    pub rx: u32,
+    /// The size of each transmit ring.
+    pub tx: u32,
+    /// The largest possible receive ring.
+    pub rx_max: u32,
+    /// The largest possible transmit ring.
+    pub tx_max: u32,
+}
+
+impl Ethtool {
+    /// Returns the sizes of the rings of the interface with this name.
+    ///
+    /// # Errors
+    /// Fails if no interface has this name, its driver does not report rings, or the kernel does
+    /// not reply.
+    pub fn rings(&mut self, interface: &str) -> io::Result<Rings> {
+        let reply = self.get(ETHTOOL_MSG_RINGS_GET, interface)?;
+        let size = |kind| find(&reply, kind).and_then(|size| parse_u32(size).ok()).unwrap_or(0);
+        Ok(Rings {
+            rx: size(ETHTOOL_A_RINGS_RX),
+            tx: size(ETHTOOL_A_RINGS_TX),
+            rx_max: size(ETHTOOL_A_RINGS_RX_MAX),
+            tx_max: size(ETHTOOL_A_RINGS_TX_MAX),
+        })
+    }
+
+    /// Changes the sizes of the rings. A size of `None` stays as it is. Many drivers take the link
+    /// down for a moment.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.
+    pub fn set_rings(&mut self, interface: &str, rx: Option<u32>, tx: Option<u32>) -> io::Result<()> {
+        let sizes = [(ETHTOOL_A_RINGS_RX, rx), (ETHTOOL_A_RINGS_TX, tx)];
+        let sizes: Vec<DefaultNla> =
+            sizes.iter().filter_map(|(kind, size)| Some(attribute(*kind, (*size)?.to_ne_bytes()))).collect();
+        self.set(ETHTOOL_MSG_RINGS_SET, interface, sizes)
+    }
+}

@@ -1,0 +1,55 @@
+//! Receive side scaling: the table that maps hashes to queues, and the key of the hash
+//! (`ethtool -x`, `ethtool -X`).
+
+use std::io;
+
+use super::Ethtool;
+use crate::attributes::{attribute, find};
+
+const ETHTOOL_MSG_RSS_GET: u8 = 38;
+const ETHTOOL_MSG_RSS_SET: u8 = 48;
+const ETHTOOL_A_RSS_INDIR: u16 = 4;
+const ETHTOOL_A_RSS_HKEY: u16 = 5;
+
+/// How a card spreads packets over its receive queues. What the driver does not report is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rss {
+    /// The receive queue of each entry of the indirection table.
+    pub table: Vec<u32>,
+    /// The key of the hash.
+    pub key: Vec<u8>,
+}
+
+impl Ethtool {
+    /// Returns how the interface with this name spreads packets. Linux supports this request since
+    /// 6.3.
+    ///
+    /// # Errors
+    /// Fails if no interface has this name, its driver has no such table, or the kernel is older.
+    pub fn rss(&mut self, interface: &str) -> io::Result<Rss> {
+        let reply = self.get(ETHTOOL_MSG_RSS_GET, interface)?;
+        let table = find(&reply, ETHTOOL_A_RSS_INDIR).unwrap_or_default();
+        let queue = |entry: &[u8]| entry.try_into().map(u32::from_ne_bytes).unwrap_or_default();
+        Ok(Rss {
+            table: table.chunks_exact(4).map(queue).collect(),
+            key: find(&reply, ETHTOOL_A_RSS_HKEY).unwrap_or_default().to_vec(),
+        })
+    }
+
+    /// Changes the indirection table. Linux supports this request since 6.17.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`, if the driver refuses the table, or the kernel is older.
+    pub fn set_rss_table(&mut self, interface: &str, table: &[u32]) -> io::Result<()> {
+        let bytes: Vec<u8> = table.iter().flat_map(|queue| queue.to_ne_bytes()).collect();
+        self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_INDIR, bytes)])
+    }
+
+    /// Changes the key of the hash. Linux supports this request since 6.17.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`, if the driver refuses the key, or the kernel is older.
+    pub fn set_rss_key(&mut self, interface: &str, key: &[u8]) -> io::Result<()> {
+        self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_HKEY, key)])
+    }
+}

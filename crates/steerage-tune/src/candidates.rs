@@ -1,0 +1,250 @@
+//! The settings that are worth measuring, in the order of the throughput that the cost model of
+//! `balance` predicts ([`predict`]). The measurement decides; the model only chooses what is
+//! measured first.
+
+use std::cmp::Reverse;
+
+use steerage::policy::{Costs, RegimeKind, Workers, predict};
+use steerage::{CpuId, CpuMask};
+
+use crate::facts::Facts;
+use crate::plan::{Value, Wish};
+
+/// At most this many settings are measured against the present one. With the default windows, each
+/// takes two minutes, and an administrator should not wait longer than a quarter of an hour.
+pub const CANDIDATES_MAX: usize = 6;
+
+/// The fewest CPUs that reach this share of the highest predicted throughput are suggested, as in
+/// `explain`.
+const NEAR_THE_MOST: f64 = 0.9;
+
+/// The entries of `rps_sock_flow_entries` that the kernel's documentation suggests for a server of
+/// moderate load (Documentation/networking/scaling.rst).
+pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
+
+/// The kernel's costs of a packet in nanoseconds, if nothing was counted. A packet that the kernel
+/// forwards takes 2,600 ns on one CPU (lab/notes/interfaces.md), of which the driver and GRO are
+/// assumed to take a sixth.
+const RECEIVE_NS: f64 = 400.0;
+const SOFTIRQ_NS: f64 = 2_600.0;
+
+/// What it costs the receiving CPU to hand a packet over, and the other CPU to take it, if they share
+/// a cache and if they do not. A backlog is a list under a lock, and an interrupt is shared by the
+/// packets of a poll: the costs are assumed to be ten times those of steerage's rings.
+const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
+
+/// A setting that is worth measuring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// What it is, in words.
+    pub name: String,
+    /// What it wants.
+    pub wish: Wish,
+    /// The packets per second that the model predicts at most. `None` if the model does not
+    /// describe the setting.
+    pub predicted: Option<f64>,
+}
+
+impl Candidate {
+    pub(crate) fn new(name: impl Into<String>, wish: Wish, predicted: Option<f64>) -> Self {
+        Self { name: name.into(), wish, predicted }
+    }
+}
+
+/// The candidates that differ in the CPUs of RPS, the one with the highest prediction first.
+pub fn masks(facts: &Facts) -> Vec<Candidate> {
+    let model = Model::of(facts);
+    let mut found = vec![Candidate::new("RPS off", rps(&CpuMask::new()), Some(model.inline()))];
+    let mut add = |name: String, mask: CpuMask| {
+        let wish = rps(&mask);
+        if !mask.is_empty() && found.iter().all(|other| other.wish != wish) {
+            found.push(Candidate::new(name, wish, Some(model.spread(&mask))));
+        }
+    };
+    for with in [true, false] {
+        if let Some(mask) = model.suggested(with) {
+            let receiver = if with { "with" } else { "without" };
+            add(format!("RPS to CPUs {mask}, {receiver} the CPU that receives"), mask);
+        }
+    }
+    add(format!("RPS to all CPUs, {}", facts.cpus), facts.cpus.clone());
+    found.sort_by_key(|candidate| Reverse(candidate.predicted.map(|rate| rate as u64)));
+    found
+}
+
+/// The candidates that are measured after the CPUs were chosen, with them: RFS if it is off and
+/// without it if it is on, and threaded NAPI in the same way. `global` permits to change
+/// `rps_sock_flow_entries`, without which there is no RFS.
+pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
+    if facts.sock_flow_entries > 0 && facts.queue_flow_entries > 0 {
+        found.push(Candidate::new("RFS off", Wish::default().set("rps_flow_cnt", Value::Number(0)), None));
+    } else if facts.sock_flow_entries > 0 || global {
+        // The kernel's documentation divides the entries among the queues. The number must be a
+        // power of two, and the kernel rounds up.
+        let each = (entries / facts.queues.0 as u64).max(1).next_power_of_two();
+        let wish = Wish::default().set("rps_flow_cnt", Value::Number(each));
+        let wish = match facts.sock_flow_entries {
+            0 => wish.set("rps_sock_flow_entries", Value::Number(entries)),
+            _ => wish,
+        };
+        found.push(Candidate::new("RFS", wish, None));
+    }
+    if let Some(threaded) = facts.threaded {
+        let name = if threaded { "NAPI without threads" } else { "threaded NAPI" };
+        found.push(Candidate::new(name, Wish::default().set("threaded", Value::Number((!threaded).into())), None));
+    }
+    found
+}
+
+fn rps(mask: &CpuMask) -> Wish {
+    Wish::default().set("rps_cpus", Value::Cpus(mask.clone()))
+}
+
+/// The cost model with the kernel's costs on this machine.
+struct Model<'a> {
+    facts: &'a Facts,
+    costs: Costs,
+    receivers: CpuMask,
+    /// The CPUs that do not receive, the nearest to the first receiver first.
+    others: Vec<CpuId>,
+    far: CpuMask,
+}
+
+impl<'a> Model<'a> {
+    fn of(facts: &'a Facts) -> Self {
+        let first = facts.receivers.first().copied().or_else(|| facts.cpus.first());
+        let receivers: CpuMask = facts.receivers.iter().copied().chain(first).collect();
+        let idle: CpuMask = facts.cpus.iter().filter(|cpu| !receivers.contains(*cpu)).collect();
+        let others: Vec<CpuId> = first.map_or(Vec::new(), |first| facts.topology.joining_order(first, &idle));
+        let cache = first.and_then(|first| Some(facts.topology.place(first)?.cache.as_ref()?.cpus.clone()));
+        let is_far = |cpu: &CpuId| cache.as_ref().is_some_and(|cache| !cache.contains(*cpu));
+        let far = others.iter().copied().filter(is_far).collect();
+        let softirq = facts.softirq_ns.unwrap_or(SOFTIRQ_NS);
+        let receive = RECEIVE_NS.min(softirq / 2.0);
+        let costs = Costs::exact(receive, 0.0, softirq - receive, &CROSSINGS_NS);
+        Self { facts, costs, receivers, others, far }
+    }
+
+    fn owners(&self) -> f64 {
+        self.receivers.len().max(1) as f64
+    }
+
+    fn inline(&self) -> f64 {
+        predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
+    }
+
+    /// The prediction for a mask of all queues. One CPU has the largest flow, and the kernel's even
+    /// map gives the CPUs equal shares of the other flows.
+    fn spread(&self, mask: &CpuMask) -> f64 {
+        let even = 1.0 / mask.len() as f64;
+        let largest = self.facts.flow_shares.first().copied().unwrap_or(0.0).max(even);
+        let rest = if mask.len() > 1 { (1.0 - largest) / (mask.len() - 1) as f64 } else { 0.0 };
+        let others = mask.iter().filter(|cpu| !self.receivers.contains(*cpu)).enumerate();
+        let worker = |(nth, cpu): (usize, CpuId)| {
+            let share = Some(if nth == 0 { largest } else { rest });
+            Workers { capacity: 1.0, class: usize::from(self.far.contains(cpu)), share }
+        };
+        let workers: Vec<Workers> = others.map(worker).collect();
+        predict(&self.costs, RegimeKind::Spread, self.owners(), &workers).packets_per_second()
+    }
+
+    /// The fewest CPUs that come near the highest throughput, with or without those that receive.
+    fn suggested(&self, with: bool) -> Option<CpuMask> {
+        let mask = |count: usize| -> CpuMask {
+            let receivers = self.receivers.iter().filter(|_| with);
+            receivers.chain(self.others.iter().copied().take(count)).collect()
+        };
+        let masks: Vec<(f64, CpuMask)> =
+            (1..=self.others.len()).map(|count| (self.spread(&mask(count)), mask(count))).collect();
+        let most = masks.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
+        masks.into_iter().find(|(rate, _)| *rate >= NEAR_THE_MOST * most).map(|(_, mask)| mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage::topology::Topology;
+
+    use super::*;
+    use crate::facts::Card;
+
+    fn facts(cpus: usize, receivers: &[u16], softirq_ns: f64, flows: &[f64]) -> Facts {
+        let topology = Topology::even(cpus);
+        Facts {
+            interface: "eth0".to_owned(),
+            driver: None,
+            queues: (receivers.len(), receivers.len()),
+            card: Card::default(),
+            cpus: topology.online().clone(),
+            topology,
+            receivers: receivers.iter().copied().map(CpuId).collect(),
+            threaded: Some(false),
+            sock_flow_entries: 0,
+            queue_flow_entries: 0,
+            softirq_ns: Some(softirq_ns),
+            flow_shares: flows.to_vec(),
+        }
+    }
+
+    fn names(facts: &Facts) -> Vec<String> {
+        masks(facts).into_iter().map(|candidate| candidate.name).collect()
+    }
+
+    #[test]
+    fn one_queue_with_heavy_work_is_spread() {
+        let found = masks(&facts(4, &[0], 4_000.0, &[]));
+        assert_eq!(
+            found.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>(),
+            [
+                "RPS to CPUs 1-3, without the CPU that receives",
+                "RPS to CPUs 0-3, with the CPU that receives",
+                "RPS off"
+            ]
+        );
+        // Three CPUs do the work of 3,600 ns, and take 130 ns to take a packet over.
+        let best = found[0].predicted.unwrap();
+        assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
+        // A quarter of the work stays on the receiving CPU, which takes 400 ns to receive and hands
+        // over three quarters for 100 ns each.
+        let with = found[1].predicted.unwrap();
+        assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
+        assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
+    }
+
+    #[test]
+    fn a_queue_for_each_cpu_is_best_without_rps() {
+        let receivers: Vec<u16> = (0..64).collect();
+        assert_eq!(names(&facts(64, &receivers, 3_000.0, &[])), ["RPS off", "RPS to all CPUs, 0-63"]);
+        // Light work is not worth handing over.
+        assert_eq!(names(&facts(2, &[0], 150.0, &[]))[0], "RPS off");
+    }
+
+    #[test]
+    fn one_flow_does_not_become_faster_on_more_cpus() {
+        let many = masks(&facts(16, &[3], 4_000.0, &[0.96, 0.02, 0.02]));
+        let apart = many.iter().find(|candidate| candidate.name.contains("without")).unwrap();
+        assert_eq!(apart.wish, rps(&[0].into_iter().map(CpuId).collect()), "{many:?}");
+    }
+
+    #[test]
+    fn rfs_needs_its_table() {
+        let facts = facts(4, &[0, 1, 2], 1_000.0, &[]);
+        let names = |facts: &Facts, global| {
+            refinements(facts, global).into_iter().map(|candidate| candidate.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&facts, false), ["threaded NAPI"]);
+        let found = refinements(&facts, true);
+        let wish = Wish::default().set("rps_flow_cnt", Value::Number(16_384));
+        assert_eq!(found[0].wish, wish.set("rps_sock_flow_entries", Value::Number(32_768)));
+        let on = Facts { sock_flow_entries: 1024, queue_flow_entries: 512, threaded: None, ..facts };
+        assert_eq!(names(&on, false), ["RFS off"]);
+    }
+
+    #[test]
+    fn a_machine_without_facts_has_only_one_candidate() {
+        let facts = Facts { cpus: CpuMask::new(), receivers: Vec::new(), ..facts(1, &[], 1_000.0, &[]) };
+        assert_eq!(names(&facts), ["RPS off"]);
+    }
+}

@@ -1,0 +1,80 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::setting::Knob;
+
+/// An error, as one line that says what was tried, on what, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// A value was not set.
+    #[error("cannot set {knob} to {value}: {}", remedy(knob, error))]
+    Write {
+        /// The knob.
+        knob: Knob,
+        /// The value.
+        value: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The undo file was not written, so nothing was changed.
+    #[error("cannot write the undo file {}: {}; nothing was changed", path.display(), file_remedy(error))]
+    Save {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the file system.
+        error: io::Error,
+    },
+    /// A file was not written.
+    #[error("cannot write {}: {}", path.display(), file_remedy(error))]
+    WriteFile {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the file system.
+        error: io::Error,
+    },
+    /// The undo file cannot be used.
+    #[error("cannot read the undo file {}: {error}; if it is damaged, remove it and set the values by hand", path.display())]
+    Load {
+        /// The path of the file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The kernel's messages cannot be received.
+    #[error("cannot watch {interface}: {error}")]
+    Watch {
+        /// The interface.
+        interface: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The interface that is watched was deleted.
+    #[error("{0} is gone: start tune again when the interface is back")]
+    Gone(String),
+}
+
+fn remedy(knob: &Knob, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => format!(
+            "{error}: in a container, run tune on the host, or start the container with /sys and /proc/sys mounted for writing"
+        ),
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}: run tune with sudo, or with CAP_NET_ADMIN as the files' owner")
+        }
+        io::ErrorKind::NotFound => format!("{error}: the interface or its queue is gone; run tune again"),
+        io::ErrorKind::Unsupported if knob.0.contains("/rss/") => {
+            format!("{error}: this needs Linux 6.17 and a driver that allows it; type the command that tune prints")
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn file_remedy(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!("{error}: run tune with sudo"),
+        _ => error.to_string(),
+    }
+}

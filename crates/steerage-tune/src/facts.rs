@@ -1,0 +1,182 @@
+//! What the machine and the interface report: load, queues, drops, hash. Everything is read below a
+//! [`Root`], and whatever cannot be read is left out.
+
+mod sample;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use steerage::topology::Topology;
+use steerage::{CpuId, CpuMask};
+use steerage_netlink::ethtool::{Channels, Features};
+
+use crate::root::Root;
+pub use sample::{CpuCounts, Sample};
+
+/// The longest row of /proc/interrupts: a machine of 8,192 CPUs has as many columns.
+const CPUS_MAX: usize = 8_192;
+
+/// What ethtool reports about an interface. Tests state it.
+#[derive(Clone, Debug, Default)]
+pub struct Card {
+    /// The queues that are in use.
+    pub channels: Option<Channels>,
+    /// The offloads.
+    pub features: Option<Features>,
+}
+
+/// The facts on which the choice of candidates rests.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The name of the interface.
+    pub interface: String,
+    /// The driver, or `None` if the interface exists only in software.
+    pub driver: Option<String>,
+    /// The numbers of receive and transmit queues.
+    pub queues: (usize, usize),
+    /// What ethtool reports.
+    pub card: Card,
+    /// The caches and nodes of the machine.
+    pub topology: Topology,
+    /// The CPUs that steering may use: online, and not isolated.
+    pub cpus: CpuMask,
+    /// The CPUs that receive the interface's packets, the busiest first.
+    pub receivers: Vec<CpuId>,
+    /// Whether the receive queues have threads of their own. `None` if the kernel has no such file.
+    pub threaded: Option<bool>,
+    /// `rps_sock_flow_entries`: 0 switches RFS off for all interfaces.
+    pub sock_flow_entries: u64,
+    /// `rps_flow_cnt` of the first queue: 0 switches RFS off for this queue.
+    pub queue_flow_entries: u64,
+    /// The nanoseconds in interrupts that a packet takes on average, if enough packets were counted.
+    pub softirq_ns: Option<f64>,
+    /// The shares of the packets that the flows have which the kernel's hash distinguishes, in
+    /// descending order. Empty if nobody has listened.
+    pub flow_shares: Vec<f64>,
+}
+
+impl Facts {
+    /// Reads the facts. `card` is what ethtool reports, and `used` counts the packets' load: the
+    /// difference of two samples, or the counters since boot.
+    pub fn read(root: &Root, interface: &str, card: Card, used: &Sample) -> Self {
+        let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
+        let queues = root.names(&at("queues"));
+        let count = |kind: &str| queues.iter().filter(|name| name.starts_with(kind)).count();
+        let number = |file: &str| root.read(file).ok().and_then(|text| text.parse().ok());
+        let topology = Topology::below(root.directory(), None);
+        let isolated = topology.isolated().clone();
+        let cpus: CpuMask = topology.online().iter().filter(|cpu| !isolated.contains(*cpu)).collect();
+        let driver = std::fs::read_link(root.path(&at("device/driver"))).ok();
+        Self {
+            interface: interface.to_owned(),
+            driver: driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
+            queues: (count("rx-").max(1), count("tx-").max(1)),
+            card,
+            receivers: receivers(used, &cpus),
+            cpus,
+            topology,
+            threaded: number(&at("threaded")).map(|threaded: u64| threaded != 0),
+            sock_flow_entries: number("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0),
+            queue_flow_entries: number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
+            softirq_ns: used.softirq_ns(),
+            flow_shares: Vec::new(),
+        }
+    }
+
+    /// Whether the card claims that its hash covers ports. Then RPS uses the card's hash, and does
+    /// not look into tunnels.
+    pub fn is_hashed_by_card(&self) -> bool {
+        self.has("rx-hashing")
+    }
+
+    /// Whether the card may forward flows by itself. The kernel does not see the packets of such
+    /// flows.
+    pub fn forwards_in_hardware(&self) -> bool {
+        self.has("hw-tc-offload")
+    }
+
+    fn has(&self, feature: &str) -> bool {
+        self.card.features.as_ref().is_some_and(|features| features.is_on(feature))
+    }
+}
+
+/// As lines for people.
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let driver = self.driver.as_deref().unwrap_or("none, it is virtual");
+        let (rx, tx) = self.queues;
+        writeln!(f, "{}: driver {driver}, {rx} receive and {tx} transmit queues", self.interface)?;
+        if let Some(channels) = &self.card.channels {
+            let (receive, send) = (channels.receiving(), channels.sending());
+            writeln!(f, "channels: {receive} receive, {send} transmit")?;
+        }
+        let receivers: CpuMask = self.receivers.iter().copied().collect();
+        writeln!(f, "CPUs: {}; receiving: {}", self.cpus, or_unknown(&receivers))?;
+        if self.is_hashed_by_card() {
+            let off = format!("sudo ethtool -K {} rxhash off", self.interface);
+            writeln!(f, "hash: the card's, which RPS uses and which does not look into tunnels; {off} changes that")?;
+        } else {
+            writeln!(f, "hash: the kernel's own")?;
+        }
+        if self.forwards_in_hardware() {
+            writeln!(f, "offload: the card may forward flows by itself, and steering does not see these packets")?;
+        }
+        match self.flow_shares.first() {
+            Some(largest) => {
+                let flows = self.flow_shares.len();
+                writeln!(f, "flows: {flows}, the largest with {:.1} % of the packets", 100.0 * largest)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn or_unknown(cpus: &CpuMask) -> String {
+    if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
+}
+
+/// The CPUs that receive: those with interrupts of the interface, or if the interface has none, the
+/// CPU with the most packets that RPS did not send to it.
+fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
+    let by = |count: &dyn Fn(&CpuCounts) -> u64| {
+        let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
+        let mut counted: Vec<_> = counted.filter(|(count, cpu)| *count > 0 && cpus.contains(*cpu)).collect();
+        counted.sort_by_key(|(count, cpu)| (std::cmp::Reverse(*count), cpu.0));
+        counted.into_iter().map(|(_, cpu)| cpu).collect::<Vec<_>>()
+    };
+    let interrupted = by(&|counts| counts.interrupts);
+    if !interrupted.is_empty() {
+        return interrupted;
+    }
+    let mut busiest = by(&|counts| if counts.received_rps == 0 { counts.processed } else { 0 });
+    if busiest.is_empty() {
+        busiest = by(&|counts| counts.processed);
+    }
+    busiest.truncate(1);
+    busiest
+}
+
+/// The interrupts of an interface, and how often each CPU had one of them.
+fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
+    let device = format!("/sys/class/net/{interface}/device");
+    // A virtio device is a child of the PCI device, which has the interrupts.
+    let own = root.names(&format!("{device}/msi_irqs"));
+    let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
+    let mut found = BTreeMap::new();
+    let Ok(table) = root.read("/proc/interrupts") else { return found };
+    let mut lines = table.lines();
+    let header = lines.next().unwrap_or_default().split_whitespace();
+    let cpus: Vec<CpuId> =
+        header.take(CPUS_MAX).filter_map(|cpu| cpu.strip_prefix("CPU")?.parse().ok().map(CpuId)).collect();
+    for line in lines {
+        let Some((irq, row)) = line.split_once(':') else { continue };
+        if irqs.iter().any(|ours| ours == irq.trim()) {
+            let counts = row.split_whitespace().map_while(|count| count.parse::<u64>().ok());
+            cpus.iter().zip(counts).for_each(|(cpu, count)| *found.entry(*cpu).or_default() += count);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Counters at one moment, and their differences.
+
+use std::collections::BTreeMap;
+
+use steerage::CpuId;
+
+use super::interrupts;
+use crate::root::Root;
+
+/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
+/// leaves out CPUs that are offline, so the row's CPU is in a column of its own since Linux 5.10.
+const PROCESSED: usize = 0;
+const DROPPED: usize = 1;
+const TIME_SQUEEZE: usize = 2;
+const RECEIVED_RPS: usize = 9;
+const FLOW_LIMIT: usize = 10;
+const CPU: usize = 12;
+
+/// The columns of /proc/stat, after the name of the CPU (proc_stat(5)).
+const SYSTEM: usize = 2;
+const IDLE: [usize; 2] = [3, 4];
+const INTERRUPT: usize = 5;
+const SOFTIRQ: usize = 6;
+/// The column `steal`. The columns after it are contained in earlier columns.
+const COLUMNS: usize = 8;
+
+/// The nanoseconds of a tick.
+const TICK_NS: f64 = 1e7;
+
+/// The time of a packet is known to a tenth if all packets together took this many ticks.
+const TICKS_MIN: u64 = 20;
+
+/// The counters of an interface that count packets which it received and the kernel lost
+/// (Documentation/networking/statistics.rst of the kernel).
+const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
+
+/// The counters of a CPU. Times are in the ticks of /proc/stat, of which a second has 100 on all
+/// machines that run steerage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuCounts {
+    /// Packets that the CPU handled, of all interfaces.
+    pub processed: u64,
+    /// Packets for which the CPU's backlog had no room.
+    pub dropped: u64,
+    /// How often the CPU had more packets than its budget allows.
+    pub time_squeeze: u64,
+    /// Interrupts from CPUs that steered packets here.
+    pub received_rps: u64,
+    /// Packets that the flow limit dropped.
+    pub flow_limit: u64,
+    /// Interrupts of the interface.
+    pub interrupts: u64,
+    /// The time in hard and soft interrupts.
+    pub softirq: u64,
+    /// The time in the kernel outside of interrupts, in which threaded NAPI runs.
+    pub system: u64,
+    /// The time in which the CPU did anything.
+    pub busy: u64,
+    /// All time.
+    pub all: u64,
+}
+
+/// The counters at one moment, or their differences between two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The time since the machine started, in hundredths of a second. 0 if it cannot be read.
+    pub uptime: u64,
+    /// Packets that the interface received.
+    pub packets: u64,
+    /// Packets that were lost between the interface and the protocols.
+    pub lost: u64,
+    /// The counters of each CPU that is online.
+    pub cpus: BTreeMap<CpuId, CpuCounts>,
+}
+
+impl Sample {
+    /// Reads the counters of the machine and of an interface. Counters that cannot be read are 0.
+    pub fn read(root: &Root, interface: &str) -> Self {
+        let counter = |name: &str| {
+            let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
+            text.and_then(|text| text.parse().ok()).unwrap_or(0)
+        };
+        let mut cpus = BTreeMap::new();
+        times(&root.read("/proc/stat").unwrap_or_default(), &mut cpus);
+        softnet(&root.read("/proc/net/softnet_stat").unwrap_or_default(), &mut cpus);
+        for (cpu, count) in interrupts(root, interface) {
+            cpus.entry(cpu).or_default().interrupts = count;
+        }
+        let lost: u64 = LOST.iter().map(|name| counter(name)).sum();
+        // The file has two decimals: `350735.47 234388.90`.
+        let uptime = root.read("/proc/uptime").ok();
+        let uptime = uptime.and_then(|text| text.split(' ').next()?.replace('.', "").parse().ok());
+        Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }
+    }
+
+    /// The time in interrupts per packet of all interfaces, or `None` if it was too short to be
+    /// counted.
+    pub fn softirq_ns(&self) -> Option<f64> {
+        let sum = |count: fn(&CpuCounts) -> u64| self.cpus.values().map(count).sum::<u64>();
+        let (ticks, packets) = (sum(|cpu| cpu.softirq), sum(|cpu| cpu.processed));
+        (ticks >= TICKS_MIN && packets > 0).then(|| ticks as f64 * TICK_NS / packets as f64)
+    }
+
+    /// What was counted since an earlier sample. A counter that went backwards, as after a reset of
+    /// the card, counts as 0.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let cpus = self.cpus.iter().map(|(cpu, now)| {
+            let then = earlier.cpus.get(cpu).copied().unwrap_or(*now);
+            let difference = CpuCounts {
+                processed: now.processed.saturating_sub(then.processed),
+                dropped: now.dropped.saturating_sub(then.dropped),
+                time_squeeze: now.time_squeeze.saturating_sub(then.time_squeeze),
+                received_rps: now.received_rps.saturating_sub(then.received_rps),
+                flow_limit: now.flow_limit.saturating_sub(then.flow_limit),
+                interrupts: now.interrupts.saturating_sub(then.interrupts),
+                softirq: now.softirq.saturating_sub(then.softirq),
+                system: now.system.saturating_sub(then.system),
+                busy: now.busy.saturating_sub(then.busy),
+                all: now.all.saturating_sub(then.all),
+            };
+            (*cpu, difference)
+        });
+        Self {
+            uptime: self.uptime.saturating_sub(earlier.uptime),
+            packets: self.packets.saturating_sub(earlier.packets),
+            lost: self.lost.saturating_sub(earlier.lost),
+            cpus: cpus.collect(),
+        }
+    }
+}
+
+fn times(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {
+    for line in table.lines() {
+        let mut words = line.split_whitespace();
+        let cpu = words.next().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+        let Some(cpu) = cpu else { continue };
+        let ticks: Vec<u64> = words.take(COLUMNS).map(|ticks| ticks.parse().unwrap_or(0)).collect();
+        let at = |column: usize| ticks.get(column).copied().unwrap_or(0);
+        let all: u64 = ticks.iter().sum();
+        let counts: &mut CpuCounts = cpus.entry(CpuId(cpu)).or_default();
+        (counts.softirq, counts.system) = (at(INTERRUPT) + at(SOFTIRQ), at(SYSTEM));
+        (counts.all, counts.busy) = (all, all - at(IDLE[0]) - at(IDLE[1]));
+    }
+}
+
+fn softnet(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {
+    for (row, line) in (0..).zip(table.lines()) {
+        let words: Vec<u64> = line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap_or(0)).collect();
+        let at = |column: usize| words.get(column).copied().unwrap_or(0);
+        let cpu = words.get(CPU).and_then(|cpu| u16::try_from(*cpu).ok()).unwrap_or(row);
+        let counts = cpus.entry(CpuId(cpu)).or_default();
+        (counts.processed, counts.dropped, counts.time_squeeze) = (at(PROCESSED), at(DROPPED), at(TIME_SQUEEZE));
+        (counts.received_rps, counts.flow_limit) = (at(RECEIVED_RPS), at(FLOW_LIMIT));
+    }
+}

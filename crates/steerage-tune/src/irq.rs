@@ -1,0 +1,157 @@
+//! The interrupts of a card's receive queues: their knobs, and irqbalance, which moves them.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use steerage::topology::queue_interrupts;
+
+use crate::machine::Machine;
+use crate::root::Root;
+use crate::setting::Knob;
+
+/// The directory in which irqbalance creates its socket, `irqbalancePID.sock`.
+const IRQBALANCE: &str = "/run/irqbalance";
+/// The longest message that irqbalance reads: the buffer of its function `sock_handle`.
+const MESSAGE_MAX: usize = 499;
+/// The longest reply that is read. irqbalance writes about 60 bytes for each interrupt.
+const REPLY_MAX: u64 = 1 << 20;
+/// The longest time that irqbalance may take. It answers between two of its rounds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The knobs of the interface's receive interrupts in the order of their queues, and a note if some
+/// cannot be changed.
+pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
+    let interrupts = queue_interrupts(machine.root().directory(), interface);
+    if interrupts.is_empty() {
+        return (Vec::new(), vec![format!("smp_affinity: {interface} has no interrupts for its queues")]);
+    }
+    let name = |irq: &u32| format!("/proc/irq/{irq}/smp_affinity");
+    let (open, managed): (Vec<u32>, Vec<u32>) =
+        interrupts.into_values().partition(|irq| owner_may_write(machine.root(), &name(irq)));
+    let note = (!managed.is_empty()).then(|| {
+        let list: Vec<String> = managed.iter().map(u32::to_string).collect();
+        format!("smp_affinity: the kernel manages interrupt {} itself and refuses changes", list.join(", "))
+    });
+    (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
+}
+
+/// The kernel creates the file of a managed interrupt without permission to write, also for root.
+fn owner_may_write(root: &Root, name: &str) -> bool {
+    std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
+}
+
+/// The interrupts among these knobs.
+pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
+    let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
+    knobs.into_iter().filter_map(irq).collect()
+}
+
+/// The socket of irqbalance, if it runs.
+pub fn irqbalance(root: &Root) -> Option<PathBuf> {
+    let names = root.names(IRQBALANCE);
+    let name = names.iter().find(|name| name.starts_with("irqbalance") && name.ends_with(".sock"))?;
+    Some(root.path(&format!("{IRQBALANCE}/{name}")))
+}
+
+/// Makes irqbalance leave these interrupts alone, in addition to those that it leaves alone already.
+/// irqbalance forgets this when it restarts.
+///
+/// # Errors
+///
+/// irqbalance does not answer, refuses this user, or the list is too long for it.
+pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
+    let mut banned = banned(&request(socket, "setup")?);
+    banned.extend(interrupts);
+    banned.sort_unstable();
+    banned.dedup();
+    send_list(socket, &banned)
+}
+
+/// Lets irqbalance move these interrupts again.
+///
+/// # Errors
+///
+/// As for [`ban`].
+pub fn unban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
+    let mut banned = banned(&request(socket, "setup")?);
+    banned.retain(|irq| !interrupts.contains(irq));
+    send_list(socket, &banned)
+}
+
+fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
+    let list: Vec<String> = interrupts.iter().map(u32::to_string).collect();
+    let list = if list.is_empty() { "NONE".to_owned() } else { list.join(" ") };
+    let message = format!("settings ban irqs {list}");
+    if message.len() > MESSAGE_MAX {
+        return Err(io::Error::other(
+            "irqbalance takes no list this long: add IRQBALANCE_BANNED_INTERRUPTS to its configuration",
+        ));
+    }
+    request(socket, &message).map(drop)
+}
+
+/// The interrupts that irqbalance leaves alone, from its reply to `setup`.
+fn banned(reply: &str) -> Vec<u32> {
+    let words: Vec<&str> = reply.split_whitespace().collect();
+    words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
+}
+
+fn request(socket: &std::path::Path, message: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(message.as_bytes())?;
+    let mut reply = String::new();
+    stream.take(REPLY_MAX).read_to_string(&mut reply)?;
+    Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Answers like irqbalance, and returns the messages.
+    fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
+        let place = steerage_fixtures::scratch::Scratch::new();
+        let path = place.join("irqbalance7.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let answer = |reply: &&str| {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let mut message = [0; 500];
+                    let bytes = stream.read(&mut message).unwrap();
+                    stream.write_all(reply.as_bytes()).unwrap();
+                    String::from_utf8_lossy(&message[..bytes]).into_owned()
+                };
+                replies.iter().map(answer).collect()
+            });
+            body(&path);
+            server.join().unwrap()
+        })
+    }
+
+    /// The reply is in the format of irqbalance's `get_irq_data`.
+    const SETUP: &str = "SLEEP 10 IRQ 9 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000,00000000";
+
+    #[test]
+    fn bans_are_added_to_those_of_others_and_removed_again() {
+        let said = answered(&[SETUP, ""], |socket| ban(socket, &[41, 40]).unwrap());
+        assert_eq!(said, ["setup", "settings ban irqs 9 40 41"]);
+        let said = answered(&["SLEEP 10 IRQ 40 LOAD 0 BANNED 0", ""], |socket| unban(socket, &[40]).unwrap());
+        assert_eq!(said, ["setup", "settings ban irqs NONE"]);
+    }
+
+    #[test]
+    fn a_list_that_irqbalance_would_cut_off_is_not_sent() {
+        let many: Vec<u32> = (1000..1200).collect();
+        let said = answered(&[SETUP], |socket| assert!(ban(socket, &many).is_err()));
+        assert_eq!(said, ["setup"]);
+    }
+}

@@ -1,0 +1,53 @@
+//! Sets the kernel's own receive steering, measures whether it helped, and keeps it or takes it back.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `root` | [`Root`]: /sys and /proc below a directory, which tests replace |
+//! | `machine` | [`Machine`]: reads and writes a [`Knob`], which is a file or a value of ethtool |
+//! | `setting` | [`Setting`]: the values of knobs |
+//! | `stage` | [`STAGES`]: the table of stages |
+//! | `plan` | a [`Wish`] becomes a [`Plan`] of [`Change`]s |
+//! | [`irq`] | the interrupts of a card, and irqbalance |
+//! | `undo` | [`Undo`]: the file by which everything is restored |
+//! | [`link_file`] | a setting as a .link file of systemd |
+//! | `watch` | keeps a setting while links, queues and CPUs come and go |
+//! | `guard` | whether this machine is reached through an interface |
+//! | [`facts`] | what the machine and the interface report |
+//! | [`candidates`] | the settings that are worth measuring |
+//! | [`scoped`] | what `--global`, `--irq` and `--allow-reset` try |
+//! | [`measure`] | measures settings in turn |
+//! | [`purpose`] | what a card needs for a capture or a program with AF_XDP |
+//! | [`verdict`] | decides from the counters whether a setting is kept |
+#![forbid(unsafe_code)]
+
+pub mod candidates;
+mod error;
+pub mod facts;
+mod guard;
+pub mod irq;
+pub mod link_file;
+mod machine;
+pub mod measure;
+mod plan;
+pub mod purpose;
+mod root;
+pub mod scoped;
+mod setting;
+mod stage;
+mod undo;
+pub mod verdict;
+mod watch;
+
+pub use error::TuneError;
+pub use guard::reached_through;
+pub use machine::{Machine, same};
+pub use plan::{Change, Plan, Stages, Value, Wish};
+pub use root::Root;
+pub use setting::{Difference, Knob, Setting};
+pub use stage::{Kind, STAGES, Scope, Stage};
+pub use undo::{Restored, Undo, create_directory};
+pub use watch::{Watch, Watched};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,135 @@
+//! Writes a setting as a .link file of systemd, which applies it at each start of the machine:
+//! systemd.link(5).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use steerage::CpuMask;
+use steerage_guard::file::{Readers, write_durably};
+use steerage_guard::path::Directory;
+
+use crate::error::TuneError;
+use crate::machine::Machine;
+use crate::root::Root;
+use crate::setting::{Knob, Setting};
+
+/// Directories with the library whose name contains systemd's version.
+const LIBRARIES: [&str; 3] =
+    ["/usr/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/aarch64-linux-gnu/systemd"];
+const LIBRARY: &str = "libsystemd-shared-";
+
+/// The section of the file that systemd ships for all interfaces, `99-default.link`. Only one .link
+/// file is applied to an interface, so a new file has to repeat what the old one said.
+const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
+
+/// The end of a knob's name, its key, and the first version of systemd that has the key.
+const KEYS: [(&str, &str, u32); 4] = [
+    ("/channels/combined", "CombinedChannels", 239),
+    ("/rings/rx", "RxBufferSize", 244),
+    ("/rings/tx", "TxBufferSize", 244),
+    ("/rps_cpus", "ReceivePacketSteeringCPUMask", 256),
+];
+
+/// A .link file that is not written yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkFile {
+    /// The path.
+    pub path: PathBuf,
+    /// The text.
+    pub text: String,
+    /// One line for each knob that the file cannot set.
+    pub notes: Vec<String>,
+}
+
+/// The version of systemd on this machine, if it has systemd.
+pub fn systemd_version(root: &Root) -> Option<u32> {
+    let names = LIBRARIES.iter().flat_map(|directory| root.names(directory));
+    let version = |name: String| {
+        let rest = name.strip_prefix(LIBRARY)?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    names.filter_map(version).max()
+}
+
+/// Makes a .link file for the interface from the values of a setting.
+pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
+    let root = machine.root();
+    let version = systemd_version(root);
+    let (mut lines, mut notes) = (Vec::new(), Vec::new());
+    for (end, key, since) in KEYS {
+        let of_key: Vec<(&Knob, &String)> =
+            setting.0.iter().filter(|(knob, _)| knob.is_of(interface) && knob.0.ends_with(end)).collect();
+        let Some((_, first)) = of_key.first() else { continue };
+        if version.is_some_and(|version| version < since) {
+            let version = version.unwrap_or_default();
+            notes.push(format!("{key}= needs systemd {since}, and this machine has {version}: left out"));
+        } else if of_key.iter().any(|(_, value)| value != first) {
+            notes.push(format!("{key}= is one value for all queues, and the queues differ: left out"));
+        } else {
+            lines.push(format!("{key}={}", in_systemds_words(machine, of_key[0].0, first)));
+        }
+    }
+    let without: Vec<&str> = (setting.0.keys().map(|knob| knob.0.as_str()))
+        .filter(|name| !KEYS.iter().any(|(end, ..)| name.ends_with(end)))
+        .collect();
+    if !without.is_empty() {
+        notes.push(format!(
+            "systemd has no key for {}: keep it with steerage-tune@{interface}.service",
+            without.join(", ")
+        ));
+    }
+    let read = |name: &str| root.read(&format!("/sys/class/net/{interface}/{name}")).unwrap_or_default();
+    let section = present_section(root, &read("ifindex"));
+    let kept: String = section.lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect();
+    let text = format!(
+        "# Written by steerage tune {interface} --write link; steerage tune --undo {interface} removes it.\n\
+         [Match]\nMACAddress={}\nType=!vlan bridge bond\n\n[Link]\n{kept}{}\n",
+        read("address"),
+        lines.join("\n")
+    );
+    LinkFile { path: root.path(&format!("/etc/systemd/network/10-steerage-{interface}.link")), text, notes }
+}
+
+fn is_ours(line: &str) -> bool {
+    KEYS.iter().any(|(_, key, _)| line.split('=').next().is_some_and(|name| name.trim() == *key))
+}
+
+fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
+    if !knob.is_mask() {
+        return value.to_owned();
+    }
+    let cpus = CpuMask::parse_bitmap(value, machine.nr_cpu_ids()).unwrap_or_default();
+    if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
+}
+
+/// The section `[Link]` of the file that is applied to the interface now. udev records its path.
+fn present_section(root: &Root, index: &str) -> String {
+    let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
+    let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
+    let Some(text) = path.and_then(|path| root.read(path).ok()) else { return DEFAULT_LINK.to_owned() };
+    let lines = text.lines().map(str::trim).skip_while(|line| *line != "[Link]").skip(1);
+    let of_section = lines.take_while(|line| !line.starts_with('['));
+    of_section.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
+}
+
+/// Writes the file.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write(file: &LinkFile) -> Result<(), TuneError> {
+    write_durably(&file.path, file.text.as_bytes(), Readers::All)
+        .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
+}
+
+/// Removes the file, unless somebody else has changed it. The error is a whole line.
+pub(crate) fn remove(path: &Path, text: &str) -> Result<(), String> {
+    match fs::read_to_string(path) {
+        Ok(now) if now == text => {
+            let removed = Directory::holding(path).and_then(|(directory, name)| directory.remove_file(&name));
+            removed.map_err(|error| format!("cannot remove {}: {error}", path.display()))
+        }
+        Ok(_) => Err(format!("{} was changed since tune wrote it: left alone", path.display())),
+        Err(_) => Ok(()),
+    }
+}

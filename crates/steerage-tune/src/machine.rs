@@ -1,0 +1,214 @@
+//! The machine whose knobs are read and written: its files, and the values of ethtool by netlink.
+
+use std::io;
+
+use steerage::CpuMask;
+use steerage::topology::Topology;
+use steerage_device::af_xdp::flow_dissector::{self, FlowDissector};
+use steerage_netlink::ethtool::Ethtool;
+
+use crate::error::TuneError;
+use crate::root::Root;
+use crate::setting::{DISSECTOR, FEATURES, Knob, NO_DISSECTOR, OUR_DISSECTOR};
+
+/// The number of CPUs that a mask may name if the machine does not report its number.
+const CPUS_UNKNOWN: usize = 1024;
+
+/// Reads and writes knobs.
+#[derive(Debug)]
+pub struct Machine {
+    root: Root,
+    cards: Cards,
+    topology: Topology,
+}
+
+/// Where the values of ethtool are.
+#[derive(Debug)]
+enum Cards {
+    /// In the kernel. `ethtool` is `None` if the kernel has no ethtool by netlink, and `dissector` if
+    /// this process may not load or find the program.
+    Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
+    /// In the files of a test.
+    Files,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Machine {
+    /// This machine, with the interfaces of this thread's network namespace.
+    pub fn new() -> Self {
+        let dissector = FlowDissector::find().ok().flatten();
+        let cards = Cards::Kernel { ethtool: Ethtool::open().ok(), dissector };
+        Self { root: Root::default(), cards, topology: Topology::read() }
+    }
+
+    /// A machine below a directory of a test, in which the values of ethtool are files, too.
+    pub fn below(root: Root) -> Self {
+        let topology = Topology::below(root.directory(), None);
+        Self { root, cards: Cards::Files, topology }
+    }
+
+    /// Loads the flow dissector, which takes capabilities that are dropped later. Without them, its
+    /// stage is left out.
+    pub fn load_dissector(&mut self) {
+        if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
+            *dissector = FlowDissector::load().ok();
+        }
+    }
+
+    /// Whether the flow dissector can be attached.
+    pub(crate) fn has_dissector(&self) -> bool {
+        match &self.cards {
+            Cards::Kernel { dissector, .. } => dissector.is_some(),
+            Cards::Files => self.root.exists(DISSECTOR),
+        }
+    }
+
+    /// The root of the machine's files.
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The CPUs of the machine, as they were when this value was created.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Reads again which CPUs are online.
+    pub fn refresh_cpus(&mut self) {
+        self.topology = match self.cards {
+            Cards::Kernel { .. } => Topology::read(),
+            Cards::Files => Topology::below(self.root.directory(), None),
+        };
+    }
+
+    /// The number of CPUs that masks of this machine have.
+    pub fn nr_cpu_ids(&self) -> usize {
+        self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
+    }
+
+    /// Whether there is an interface with this name.
+    pub fn has(&self, interface: &str) -> bool {
+        !interface.is_empty()
+            && !interface.contains('/')
+            && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
+    }
+
+    /// The present value.
+    ///
+    /// # Errors
+    ///
+    /// Those of the kernel: the knob may not exist.
+    pub fn read(&mut self, knob: &Knob) -> io::Result<String> {
+        match (&mut self.cards, knob.of_card()) {
+            (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
+                let ours = dissector.as_ref().map(FlowDissector::id);
+                Ok(match flow_dissector::attached()? {
+                    None => NO_DISSECTOR.to_owned(),
+                    Some(id) if Some(id) == ours => OUR_DISSECTOR.to_owned(),
+                    Some(id) => format!("program {id}"),
+                })
+            }
+            (Cards::Kernel { ethtool, .. }, Some((interface, value))) => {
+                ethtool.as_mut().ok_or(io::ErrorKind::Unsupported)?.value(interface, value)
+            }
+            _ => self.root.read(&knob.0),
+        }
+    }
+
+    /// Sets a value.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused the value, or this process may not write.
+    pub fn write(&mut self, knob: &Knob, value: &str) -> Result<(), TuneError> {
+        let written = match (&mut self.cards, knob.of_card()) {
+            (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
+                let dissector = dissector.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into());
+                dissector.and_then(|ours| if value == OUR_DISSECTOR { ours.attach() } else { ours.detach() })
+            }
+            (Cards::Kernel { ethtool, .. }, Some((interface, name))) => {
+                let ethtool = ethtool.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into());
+                ethtool.and_then(|ethtool| ethtool.set_value(interface, name, value))
+            }
+            _ => self.root.write(&knob.0, value),
+        };
+        written.map_err(|error| TuneError::Write { knob: knob.clone(), value: value.to_owned(), error })
+    }
+
+    /// Whether a knob's value `now` is the value `wanted`. The kernel leaves CPUs that are offline out
+    /// of a mask, so those do not count.
+    pub fn is_same(&self, knob: &Knob, now: &str, wanted: &str) -> bool {
+        if same(now, wanted) {
+            return true;
+        }
+        let mask = |text| CpuMask::parse_bitmap(text, self.nr_cpu_ids()).ok();
+        let masks = mask(now).zip(mask(wanted)).filter(|_| knob.is_mask());
+        let online = self.topology.online();
+        masks.is_some_and(|(now, wanted)| !now.is_empty() && now.and(online) == wanted.and(online))
+    }
+}
+
+/// Whether two texts of the kernel are the same value: masks may have more leading zeros, and
+/// commas between their words.
+pub fn same(one: &str, other: &str) -> bool {
+    fn digits(text: &str) -> impl Iterator<Item = char> + '_ {
+        text.trim().chars().filter(|c| *c != ',').skip_while(|c| *c == '0')
+    }
+    digits(one).eq(digits(other))
+}
+
+/// The values of ethtool by the names of knobs.
+trait Values {
+    fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
+    fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;
+}
+
+impl Values for Ethtool {
+    fn value(&mut self, interface: &str, name: &str) -> io::Result<String> {
+        let number = match name {
+            "channels/combined" => self.channels(interface)?.combined,
+            "channels/combined_max" => self.channels(interface)?.combined_max,
+            "rings/rx" => self.rings(interface)?.rx,
+            "rings/rx_max" => self.rings(interface)?.rx_max,
+            "rings/tx" => self.rings(interface)?.tx,
+            "rings/tx_max" => self.rings(interface)?.tx_max,
+            "rss/table" => return Ok(joined(self.rss(interface)?.table.iter().map(u32::to_string), " ")),
+            _ if name.starts_with(FEATURES) => {
+                let is_on = self.features(interface)?.is_on(&name[FEATURES.len()..]);
+                return Ok(if is_on { "on" } else { "off" }.to_owned());
+            }
+            "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        };
+        // 0 stands for a value that the card does not have.
+        if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
+    }
+
+    fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()> {
+        let number = || value.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        match name {
+            "channels/combined" => self.set_channels(interface, None, None, Some(number()?)),
+            _ if name.starts_with(FEATURES) => self.set_feature(interface, &name[FEATURES.len()..], value == "on"),
+            "rings/rx" => self.set_rings(interface, Some(number()?), None),
+            "rings/tx" => self.set_rings(interface, None, Some(number()?)),
+            "rss/table" => {
+                let table: Result<Vec<u32>, _> = value.split(' ').map(str::parse).collect();
+                self.set_rss_table(interface, &table.map_err(|_| io::ErrorKind::InvalidInput)?)
+            }
+            "rss/key" => {
+                let key: Result<Vec<u8>, _> = value.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+                self.set_rss_key(interface, &key.map_err(|_| io::ErrorKind::InvalidInput)?)
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+fn joined(parts: impl Iterator<Item = String>, between: &str) -> String {
+    parts.collect::<Vec<_>>().join(between)
+}

@@ -1,0 +1,265 @@
+//! Measures settings in turn with the present one, keeps those that help and takes the others back.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::candidates::{CANDIDATES_MAX, Candidate};
+use crate::error::TuneError;
+use crate::facts::{Facts, Sample};
+use crate::machine::Machine;
+use crate::plan::{Plan, Stages, Wish};
+use crate::setting::Setting;
+use crate::verdict::{Reason, Verdict, Window};
+
+/// Changes are at least this far apart on a machine in use, because each may reorder the packets of
+/// flows that are on their way.
+pub const WINDOW_MIN: Duration = Duration::from_secs(5);
+
+/// The number of pairs of windows by default. With six, the interval of confidence is as wide as four
+/// times the deviation of a single pair; with five it is wider by a fifth.
+pub const PAIRS: usize = 6;
+
+/// After a change, packets of the setting before are still in the backlogs. A backlog of the largest
+/// size that is ever set is handled in this time at 100,000 packets per second.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// How often a window looks for drops.
+const LOOKS: u32 = 10;
+
+/// How to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The length of a window.
+    pub window: Duration,
+    /// The time after a change that belongs to no window.
+    pub settle: Duration,
+    /// The number of pairs of windows for each candidate.
+    pub pairs: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { window: WINDOW_MIN, settle: SETTLE, pairs: PAIRS }
+    }
+}
+
+/// What is measured: a machine with an interface, or the canned counters of a test.
+pub trait Site {
+    /// What must change so that the wish is fulfilled.
+    fn plan(&mut self, wish: &Wish) -> Plan;
+
+    /// Sets knobs.
+    ///
+    /// # Errors
+    /// A knob was not set.
+    fn apply(&mut self, setting: &Setting) -> Result<(), TuneError>;
+
+    /// The counters now.
+    fn sample(&mut self) -> Sample;
+
+    /// Waits. Returns false if the user wants the measurement to end.
+    fn wait(&mut self, time: Duration) -> bool;
+}
+
+/// An interface of this machine.
+pub struct Live<'a> {
+    machine: &'a mut Machine,
+    stages: &'a Stages,
+    interface: &'a str,
+    wait: &'a mut dyn FnMut(Duration) -> bool,
+}
+
+impl fmt::Debug for Live<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Live, {}", self.interface)
+    }
+}
+
+impl<'a> Live<'a> {
+    /// `wait` waits, and returns false if the measurement should end.
+    pub fn new(
+        machine: &'a mut Machine,
+        stages: &'a Stages,
+        interface: &'a str,
+        wait: &'a mut dyn FnMut(Duration) -> bool,
+    ) -> Self {
+        Self { machine, stages, interface, wait }
+    }
+}
+
+impl Site for Live<'_> {
+    fn plan(&mut self, wish: &Wish) -> Plan {
+        self.stages.plan(self.machine, self.interface, wish)
+    }
+
+    fn apply(&mut self, setting: &Setting) -> Result<(), TuneError> {
+        setting.apply(self.machine)
+    }
+
+    fn sample(&mut self) -> Sample {
+        Sample::read(self.machine.root(), self.interface)
+    }
+
+    fn wait(&mut self, time: Duration) -> bool {
+        (self.wait)(time)
+    }
+}
+
+/// The result for a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The name of the candidate.
+    pub name: String,
+    /// The changes that it makes.
+    pub plan: Plan,
+    /// What was decided, or `None` if the machine refused the setting.
+    pub verdict: Option<Verdict>,
+    /// Why the machine refused the setting.
+    pub refused: Option<String>,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.verdict, &self.refused) {
+            (Some(verdict), _) => write!(f, "{}: {verdict}", self.name),
+            (None, Some(why)) => write!(f, "{}: taken back: {why}", self.name),
+            (None, None) => write!(f, "{}: not measured", self.name),
+        }
+    }
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Search {
+    /// The candidates that were measured, in order.
+    pub compared: Vec<Comparison>,
+    /// The candidates that were not measured, because there were too many or too few packets came.
+    pub left_out: Vec<String>,
+    /// The user ended the measurement, so all settings are as they were before.
+    pub interrupted: bool,
+}
+
+impl Search {
+    /// Whether the measurement ended because nearly no packets arrived.
+    pub fn has_too_few_packets(&self) -> bool {
+        let reason = |one: &Comparison| one.verdict.as_ref().map(|verdict| verdict.reason);
+        self.compared.last().and_then(reason) == Some(Reason::TooFew)
+    }
+
+    /// The plans that were kept, in order.
+    pub fn kept(&self) -> impl Iterator<Item = &Plan> {
+        let is_kept = |one: &&Comparison| one.verdict.as_ref().is_some_and(|verdict| verdict.keep);
+        self.compared.iter().filter(is_kept).map(|one| &one.plan)
+    }
+}
+
+/// Measures each candidate against the setting that was best so far, at most [`CANDIDATES_MAX`] of
+/// them. A candidate that changes nothing is left out. `report` gets each result.
+///
+/// # Errors
+/// A setting could not be taken back. All further settings were still taken back.
+pub fn search(
+    site: &mut dyn Site,
+    facts: &Facts,
+    candidates: impl IntoIterator<Item = Candidate>,
+    options: &Options,
+    report: &mut dyn FnMut(&Comparison),
+) -> Result<Search, TuneError> {
+    let (mut search, mut is_silent) = (Search::default(), false);
+    for candidate in candidates {
+        let plan = site.plan(&candidate.wish);
+        if plan.changes.is_empty() {
+            continue;
+        }
+        if is_silent || search.compared.len() == CANDIDATES_MAX {
+            search.left_out.push(candidate.name);
+            continue;
+        }
+        let mut comparison = Comparison { name: candidate.name, plan, verdict: None, refused: None };
+        match compare(site, facts, &comparison.plan, options) {
+            Ok(Some(verdict)) => comparison.verdict = Some(verdict),
+            Ok(None) => {
+                search.interrupted = true;
+                comparison.plan.old_first(site)?;
+                let kept: Vec<Plan> = search.kept().cloned().collect();
+                kept.iter().rev().try_for_each(|plan| plan.old_first(site))?;
+                return Ok(search);
+            }
+            Err(error) => comparison.refused = Some(error.to_string()),
+        }
+        if !comparison.verdict.as_ref().is_some_and(|verdict| verdict.keep) {
+            comparison.plan.old_first(site)?;
+        }
+        report(&comparison);
+        is_silent = comparison.verdict.as_ref().is_some_and(|verdict| verdict.reason == Reason::TooFew);
+        search.compared.push(comparison);
+    }
+    Ok(search)
+}
+
+impl Plan {
+    fn old_first(&self, site: &mut dyn Site) -> Result<(), TuneError> {
+        site.apply(&self.old())
+    }
+}
+
+/// Measures old and new in turn. At the end, the new setting is in force. `None` if the user wants to
+/// end.
+fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
+    let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
+    let card = facts.driver.is_some();
+    let (mut olds, mut pairs) = (Vec::new(), Vec::new());
+    for _ in 0..options.pairs {
+        site.apply(&plan.old())?;
+        let Some((old, _)) = window(site, options, |passed, seconds| Window::of(passed, seconds, card, threads), None)
+        else {
+            return Ok(None);
+        };
+        olds.push(old);
+        site.apply(&plan.new_setting())?;
+        let measured = |passed: &Sample, seconds| Window::of(passed, seconds, card, threads);
+        let Some((new, drops_rose)) = window(site, options, measured, Some(&olds)) else { return Ok(None) };
+        pairs.push((old, new));
+        if drops_rose {
+            return Ok(Some(Verdict::of(&pairs, true)));
+        }
+        if Verdict::of(&pairs, false).reason == Reason::TooFew {
+            break;
+        }
+    }
+    Ok(Some(Verdict::of(&pairs, false)))
+}
+
+/// A window, and whether it ended early because it loses more packets than the windows `before`.
+fn window(
+    site: &mut dyn Site,
+    options: &Options,
+    measured: impl Fn(&Sample, f64) -> Window,
+    before: Option<&[Window]>,
+) -> Option<(Window, bool)> {
+    if !site.wait(options.settle) {
+        return None;
+    }
+    let first = site.sample();
+    let look = options.window / LOOKS;
+    let mut seconds = 0.0;
+    loop {
+        if !site.wait(look) {
+            return None;
+        }
+        seconds += look.as_secs_f64();
+        let passed = site.sample().since(&first);
+        // A busy machine may wait longer than it was asked to.
+        let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
+        let window = measured(&passed, exact);
+        if before.is_some_and(|before| window.loses_more_than(before)) {
+            return Some((window, true));
+        }
+        if seconds >= options.window.as_secs_f64() * (1.0 - 0.5 / f64::from(LOOKS)) {
+            return Some((window, false));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

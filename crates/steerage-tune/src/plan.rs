@@ -1,0 +1,206 @@
+//! Makes a plan: which knobs must change so that a wish is fulfilled. Planning only reads.
+
+use std::collections::BTreeMap;
+
+use steerage::{CpuId, CpuMask};
+
+use crate::irq;
+use crate::machine::Machine;
+use crate::setting::{Knob, Setting};
+use crate::stage::{Kind, STAGES, Scope, Stage};
+
+/// What a candidate wants of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Value {
+    /// Each knob has this mask. An empty mask switches the stage off.
+    Cpus(CpuMask),
+    /// The knobs share these CPUs: each CPU belongs to one knob. If there are more knobs than CPUs,
+    /// or the stage is about interrupts, each knob has one CPU.
+    Spread(CpuMask),
+    /// Each knob has this number.
+    Number(u64),
+    /// Each knob has this text.
+    Text(String),
+}
+
+/// What a candidate wants: a value for each stage, by the name of the stage. Stages without a value
+/// stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish(pub BTreeMap<&'static str, Value>);
+
+impl Wish {
+    /// Also wants this value.
+    #[must_use]
+    pub fn set(mut self, stage: &'static str, value: Value) -> Self {
+        self.0.insert(stage, value);
+        self
+    }
+}
+
+/// A change of one knob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The name of the stage.
+    pub stage: &'static str,
+    /// What changes.
+    pub knob: Knob,
+    /// The value before.
+    pub old: String,
+    /// The value afterwards.
+    pub new: String,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl Change {
+    /// The command that a person would type.
+    pub fn command(&self) -> String {
+        self.knob.command(&self.new)
+    }
+}
+
+/// What would be changed, and what was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The changes, in the order of the table of stages.
+    pub changes: Vec<Change>,
+    /// One line for each stage or knob that is left out, or that cannot be undone exactly.
+    pub notes: Vec<String>,
+    /// All knobs that these changes may reset, beside those that they set. A new number of queues
+    /// resets the knobs of the queues.
+    pub dependent: Setting,
+}
+
+impl Plan {
+    /// The values before, with those that the changes may reset.
+    pub fn old(&self) -> Setting {
+        let mut old = self.dependent.clone();
+        old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
+        old
+    }
+
+    /// The values afterwards.
+    pub fn new_setting(&self) -> Setting {
+        Setting(self.changes.iter().map(|change| (change.knob.clone(), change.new.clone())).collect())
+    }
+
+    /// Whether it contains a stage that may take the link down.
+    pub fn may_take_the_link_down(&self) -> bool {
+        self.changes.iter().any(|change| Stage::named(change.stage).is_some_and(|stage| stage.scope == Scope::Reset))
+    }
+}
+
+/// The stages that the options permit.
+#[derive(Clone, Debug)]
+pub struct Stages(Vec<Scope>);
+
+impl Default for Stages {
+    fn default() -> Self {
+        Self(vec![Scope::Interface])
+    }
+}
+
+impl Stages {
+    /// Also permits these stages.
+    #[must_use]
+    pub fn with(mut self, scope: Scope) -> Self {
+        self.0.push(scope);
+        self
+    }
+
+    /// Whether the stages of this scope are permitted.
+    pub fn has(&self, scope: Scope) -> bool {
+        self.0.contains(&scope)
+    }
+
+    /// The permitted stages, in the order of the table.
+    pub fn iter(&self) -> impl Iterator<Item = &'static Stage> + '_ {
+        STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
+    }
+
+    /// What must change so that the wish is fulfilled. Only reads. Knobs that have the value already
+    /// are left out.
+    pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
+        let mut plan = Plan::default();
+        for stage in self.iter() {
+            let Some(value) = wish.0.get(stage.name) else { continue };
+            let before = plan.changes.len();
+            plan_stage(machine, interface, stage, value, &mut plan);
+            if plan.changes.len() > before && !stage.not_restored.is_empty() {
+                plan.notes.push(format!("{}: {}", stage.name, stage.not_restored));
+            }
+        }
+        if plan.changes.iter().any(|change| change.stage == "channels") {
+            let of_queues =
+                STAGES.iter().filter(|stage| stage.pattern.contains("/queues/") || stage.name == "rss_table");
+            let knobs: Vec<Knob> = of_queues.flat_map(|stage| knobs(machine, interface, stage)).collect();
+            plan.dependent = Setting::read(machine, knobs);
+        }
+        plan
+    }
+}
+
+fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, value: &Value, plan: &mut Plan) {
+    let (knobs, notes) = knobs_and_notes(machine, interface, stage);
+    plan.notes.extend(notes);
+    let count = knobs.len();
+    for (nth, knob) in knobs.into_iter().enumerate() {
+        let Ok(old) = machine.read(&knob) else {
+            // A device with one transmit queue has the file xps_cpus, but no value in it.
+            tracing::debug!(%knob, "has no value");
+            continue;
+        };
+        let new = text(machine, stage, value, nth, count);
+        if !machine.is_same(&knob, &old, &new) {
+            plan.changes.push(Change { stage: stage.name, knob, old, new, why: stage.why });
+        }
+    }
+}
+
+/// The value of the `nth` knob of a stage, within the stage's bound.
+fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
+    let online = machine.topology().online();
+    let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());
+    match value {
+        Value::Cpus(cpus) => mask(cpus),
+        Value::Spread(cpus) => {
+            let cpus: Vec<CpuId> = cpus.and(online).iter().collect();
+            let alone = stage.scope == Scope::Irq || count >= cpus.len();
+            let own = cpus.iter().enumerate().filter(|(at, _)| match alone {
+                true => *at == nth % cpus.len().max(1),
+                false => at % count == nth,
+            });
+            mask(&own.map(|(_, cpu)| *cpu).collect())
+        }
+        Value::Number(number) if stage.kind == Kind::PowerOfTwo && *number > 0 => {
+            number.checked_next_power_of_two().unwrap_or(stage.max).min(stage.max).to_string()
+        }
+        Value::Number(number) => number.min(&stage.max).to_string(),
+        Value::Text(text) => text.clone(),
+    }
+}
+
+/// The knobs of a stage that exist.
+pub(crate) fn knobs(machine: &Machine, interface: &str, stage: &Stage) -> Vec<Knob> {
+    knobs_and_notes(machine, interface, stage).0
+}
+
+fn knobs_and_notes(machine: &Machine, interface: &str, stage: &Stage) -> (Vec<Knob>, Vec<String>) {
+    if stage.scope == Scope::Irq {
+        return irq::knobs(machine, interface);
+    }
+    let name = stage.pattern.replace("{iface}", interface);
+    let Some((start, end)) = name.split_once('*') else {
+        let exists = name.starts_with(crate::setting::CARDS)
+            || (name == crate::setting::DISSECTOR && machine.has_dissector())
+            || machine.root().exists(&name);
+        let note =
+            (!exists).then(|| format!("{}: this kernel does not have it (Linux {} does)", stage.name, stage.since));
+        return (exists.then_some(Knob(name)).into_iter().collect(), note.into_iter().collect());
+    };
+    let (directory, prefix) = start.rsplit_once('/').unwrap_or(("", start));
+    let names = machine.root().names(directory);
+    let queues = names.iter().filter(|name| name.starts_with(prefix));
+    (queues.map(|queue| Knob(format!("{directory}/{queue}{end}"))).collect(), Vec::new())
+}

@@ -1,0 +1,365 @@
+//! What a card needs for a capture, or for a program that receives by AF_XDP: the facts, and the
+//! change that fixes each. `doctor` prints the same facts.
+
+use steerage_netlink::ethtool::{Channels, Features};
+
+use crate::machine::Machine;
+use crate::plan::{Change, Plan, Stages};
+use crate::setting::{Knob, option};
+use crate::stage::{Scope, Stage};
+
+/// Features that merge packets before programs see them. The kernel merges UDP only with the last
+/// two.
+const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
+
+/// Features by which this machine sends packets that are cut only after programs have seen them.
+const SPLIT: [&str; 7] = [
+    "tx-tcp-segmentation",
+    "tx-tcp6-segmentation",
+    "tx-generic-segmentation",
+    "tx-udp-segmentation",
+    "tx-udp_tnl-segmentation",
+    "tx-gre-segmentation",
+    "tx-gre-csum-segmentation",
+];
+
+/// The feature that takes the VLAN tag out of the frame. XDP programs do not see the tag then, but
+/// AF_PACKET reports it.
+const STRIP_VLAN: &str = "rx-vlan-hw-parse";
+
+/// The feature of cards that can lead chosen traffic to chosen queues.
+const NTUPLE: &str = "rx-ntuple-filter";
+
+/// The features that virtio_net must switch off before an XDP program, because the host merges
+/// packets.
+const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
+
+/// The longest MTU with which the drivers accept an XDP program that expects a frame in one page:
+/// `ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`, and for virtio_net a page without the headroom, the Ethernet
+/// header and the kernel's description of the page.
+const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
+
+/// Empty polls before the card interrupts again, and the nanoseconds after which it does so anyway: the
+/// values for busy polling in Documentation/networking/napi.rst of the kernel.
+const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
+
+/// The bytes that a key repeats if both directions of a connection should have the same hash.
+const SYMMETRIC: [&str; 2] = ["6d", "5a"];
+
+/// Facts that are in the way of some programs only: those that read their own sent packets, read VLAN
+/// tags, or choose their traffic by rules of the card.
+const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
+
+/// The type of a loopback interface: linux/if_arp.h.
+pub const ARPHRD_LOOPBACK: u32 = 772;
+
+/// What the card should be prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A program that receives by AF_XDP.
+    AfXdp,
+    /// A capture, or another program that listens.
+    Listen,
+}
+
+/// What is known about an interface. Whatever the kernel does not report is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nic {
+    /// The name.
+    pub name: String,
+    /// The driver, or `None` for virtual interfaces.
+    pub driver: Option<String>,
+    /// The MTU in bytes.
+    pub mtu: Option<u32>,
+    /// The offloads.
+    pub features: Option<Features>,
+    /// The queues.
+    pub channels: Option<Channels>,
+    /// The number of CPUs that are online.
+    pub cpus: u32,
+    /// Whether packets never leave the machine, so that no wire exists to compare with.
+    pub is_loopback: bool,
+}
+
+/// A fact about the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// What the fact is about, in a few words.
+    pub about: &'static str,
+    /// The stage that changes it.
+    pub stage: &'static str,
+    /// The fact.
+    pub found: String,
+    /// Whether the fact is in the way of the purpose.
+    pub is_missing: bool,
+    /// The knobs that fix it, with their values.
+    pub changes: Vec<(Knob, String)>,
+}
+
+impl Need {
+    /// The commands that fix the fact, or `None` if nothing fixes it.
+    pub fn fix(&self) -> Option<String> {
+        // ethtool takes all features at once.
+        let features = self.changes.iter().filter(|_| self.stage == "offloads");
+        let switches: Vec<String> = features
+            .filter_map(|(knob, value)| Some(format!("{} {value}", option(knob.0.rsplit_once('/')?.1))))
+            .collect();
+        let interface = || self.changes.first().and_then(|(knob, _)| knob.0.split('/').nth(2));
+        match (&self.changes[..], switches.is_empty()) {
+            ([], _) => None,
+            (_, false) => Some(format!("sudo ethtool -K {} {}", interface()?, switches.join(" "))),
+            (changes, true) => {
+                let commands: Vec<String> = changes.iter().map(|(knob, value)| typed(knob, value)).collect();
+                Some(commands.join(" && "))
+            }
+        }
+    }
+}
+
+/// A command with the rights that it takes.
+fn typed(knob: &Knob, value: &str) -> String {
+    match knob.command(value).strip_prefix("echo ") {
+        Some(echo) => format!("echo {}", echo.replace(" > ", " | sudo tee ")),
+        None => format!("sudo {}", knob.command(value)),
+    }
+}
+
+impl Nic {
+    /// The facts that matter for a purpose.
+    pub fn needs(&self, purpose: Purpose) -> Vec<Need> {
+        let mut needs = Vec::new();
+        match purpose {
+            Purpose::Listen => {
+                needs.extend(self.switched("offloads", &MERGE, false, "may merge packets before they are seen here"));
+                needs.extend(self.switched(
+                    "sent packets",
+                    &SPLIT,
+                    false,
+                    "cut sent packets only after they are seen here",
+                ));
+            }
+            Purpose::AfXdp => {
+                needs.extend(self.virtio_merges());
+                needs.extend(self.switched("VLAN tags", &[STRIP_VLAN], false, "takes the VLAN tag out of frames"));
+                needs.extend(self.switched(
+                    "ntuple",
+                    &[NTUPLE],
+                    true,
+                    "is off, so that traffic cannot be led to queues",
+                ));
+                needs.extend(self.xdp_mtu());
+                needs.extend(self.xdp_queues());
+            }
+        }
+        needs
+    }
+
+    fn knob(&self, name: &str) -> Knob {
+        Knob(format!("/ethtool/{}/{name}", self.name))
+    }
+
+    /// Features that are not as they should be. `None` if all are.
+    fn switched(&self, about: &'static str, names: &[&str], on: bool, what: &str) -> Option<Need> {
+        let features = self.features.as_ref().filter(|_| !self.is_loopback)?;
+        let is_fixed = |name: &&&str| !features.changeable.iter().any(|changeable| changeable == **name);
+        let mut wrong: Vec<&&str> = names.iter().filter(|name| features.is_on(name) != on).collect();
+        if on {
+            // A card without the feature cannot be changed, and misses nothing that it could have.
+            wrong.retain(|name| !is_fixed(name));
+        }
+        if wrong.is_empty() {
+            return None;
+        }
+        let listed: Vec<&str> = wrong.iter().map(|name| option(name)).collect();
+        let value = if on { "on" } else { "off" };
+        let free = wrong.iter().filter(|name| !is_fixed(name));
+        let changes: Vec<_> = free.map(|name| (self.knob(&format!("features/{name}")), value.to_owned())).collect();
+        let fixed = if changes.is_empty() { ", and cannot be switched off" } else { "" };
+        let found = format!("{} {what}{fixed}", listed.join(", "));
+        let is_missing = !changes.is_empty() && !OPTIONAL.contains(&about);
+        Some(Need { about, stage: "offloads", found, is_missing, changes })
+    }
+
+    fn virtio_merges(&self) -> Option<Need> {
+        self.driver.as_ref().filter(|driver| *driver == "virtio_net")?;
+        self.switched("XDP offloads", &VIRTIO_MERGES, false, "is on, and virtio_net may refuse XDP programs")
+    }
+
+    fn xdp_mtu(&self) -> Option<Need> {
+        let (mtu, driver) = (self.mtu?, self.driver.as_deref()?);
+        let most = MTU_MAX.iter().find(|(name, _)| *name == driver)?.1;
+        (mtu > most).then(|| Need {
+            about: "XDP MTU",
+            stage: "mtu",
+            found: format!("{mtu}: {driver} refuses XDP programs without fragments above {most}"),
+            is_missing: true,
+            changes: vec![(Knob(format!("/sys/class/net/{}/mtu", self.name)), most.to_string())],
+        })
+    }
+
+    /// ENA gives an XDP program a transmit queue for each channel, out of the same number of queues.
+    /// virtio_net wants one for each CPU.
+    fn xdp_queues(&self) -> Option<Need> {
+        let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
+        let (now, most) = (channels.combined, channels.combined_max);
+        let change = |value: u32| vec![(self.knob("channels/combined"), value.to_string())];
+        let need =
+            |found, is_missing, changes| Need { about: "XDP queues", stage: "channels", found, is_missing, changes };
+        match self.driver.as_deref()? {
+            "ena" if 2 * now > most => {
+                let found =
+                    format!("{now} of {most}: ena has XDP in the driver only with half of the queues, before 2.17");
+                Some(need(found, true, change((most / 2).max(1))))
+            }
+            "virtio_net" if now + self.cpus > most => {
+                let found =
+                    format!("{now} of {most}: {} CPUs share transmit queues for XDP, which takes a lock", self.cpus);
+                let fewer = most.saturating_sub(self.cpus);
+                let changes = if fewer > 0 { change(fewer) } else { Vec::new() };
+                Some(need(found, false, changes))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What must change so that the card fits the purpose. Changes that may take the link down are left
+/// out with a note, unless `stages` permits them.
+pub fn plan(machine: &mut Machine, nic: &Nic, purpose: Purpose, stages: &Stages) -> Plan {
+    let mut plan = Plan::default();
+    let mut needs = nic.needs(purpose);
+    let several = nic.channels.is_some_and(|channels| channels.receiving() > 1);
+    let key = machine.read(&nic.knob("rss/key")).ok().filter(|key| several && !key.is_empty());
+    if let Some(key) = key {
+        let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| SYMMETRIC[at % 2]).collect();
+        needs.push(unconditional("RSS key", "rss_key", vec![(nic.knob("rss/key"), bytes.join(":"))]));
+    }
+    if purpose == Purpose::AfXdp {
+        let knob = |file: &str| Knob(format!("/sys/class/net/{}/{file}", nic.name));
+        for (stage, value) in NAPI_DEFERRAL {
+            needs.push(unconditional("NAPI", stage, vec![(knob(stage), value.to_owned())]));
+        }
+        let lead = format!("ethtool -N {} flow-type udp4 dst-port 53 action 0", nic.name);
+        plan.notes.push(format!("tune sets no rules that lead traffic to queues; an example of a rule: {lead}"));
+    }
+    for need in needs {
+        if need.changes.is_empty() {
+            plan.notes.push(format!("{}: {}", need.about, need.found));
+        }
+        for (knob, new) in need.changes {
+            let Ok(old) = machine.read(&knob) else { continue };
+            if machine.is_same(&knob, &old, &new) {
+                continue;
+            }
+            let stage = Stage::named(need.stage);
+            if stage.is_some_and(|stage| stage.scope == Scope::Reset) && !stages.has(Scope::Reset) {
+                plan.notes.push(format!("{}: left out without --allow-reset: {}", need.stage, knob.command(&new)));
+                continue;
+            }
+            plan.changes.push(Change { stage: need.stage, knob, old, new, why: stage.map_or("", |stage| stage.why) });
+        }
+    }
+    plan
+}
+
+fn unconditional(about: &'static str, stage: &'static str, changes: Vec<(Knob, String)>) -> Need {
+    Need { about, stage, found: String::new(), is_missing: true, changes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Features that are on, and all that can be changed.
+    fn features(on: &[&str], changeable: &[&str]) -> Option<Features> {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Some(Features { on: owned(on), changeable: owned(changeable) })
+    }
+
+    fn nic(driver: &str) -> Nic {
+        Nic { name: "eth0".to_owned(), driver: Some(driver.to_owned()), mtu: Some(1500), cpus: 4, ..Nic::default() }
+    }
+
+    fn channels(combined: u32, combined_max: u32) -> Option<Channels> {
+        Some(Channels { combined, combined_max, ..Channels::default() })
+    }
+
+    fn found(nic: &Nic, purpose: Purpose) -> Vec<(String, Option<String>)> {
+        nic.needs(purpose).into_iter().map(|need| (format!("{}: {}", need.about, need.found), need.fix())).collect()
+    }
+
+    #[test]
+    fn what_merges_or_cuts_is_in_the_way_of_a_capture() {
+        let on = ["rx-gro", "rx-udp-gro-forwarding", "tx-gre-segmentation", "rx-gro-hw"];
+        let nic = Nic { features: features(&on, &[on[0], on[1], on[2]]), ..nic("ice") };
+        let [merges, splits] = found(&nic, Purpose::Listen).try_into().unwrap();
+        assert_eq!(
+            merges.0,
+            "offloads: gro, rx-gro-hw, rx-udp-gro-forwarding may merge packets before they are seen here"
+        );
+        assert_eq!(merges.1.unwrap(), "sudo ethtool -K eth0 gro off rx-udp-gro-forwarding off");
+        assert_eq!(splits.1.unwrap(), "sudo ethtool -K eth0 tx-gre-segmentation off");
+        let fixed = Nic { features: features(&["rx-gro-hw"], &[]), ..nic.clone() };
+        let [only] = found(&fixed, Purpose::Listen).try_into().unwrap();
+        assert!(only.0.ends_with("cannot be switched off") && only.1.is_none(), "{only:?}");
+        assert!(found(&Nic { is_loopback: true, ..nic }, Purpose::Listen).is_empty());
+    }
+
+    #[test]
+    fn ena_has_half_of_its_queues_and_a_shorter_mtu() {
+        let nic = Nic { mtu: Some(9001), channels: channels(8, 8), ..nic("ena") };
+        let [mtu, queues] = found(&nic, Purpose::AfXdp).try_into().unwrap();
+        assert_eq!(mtu.1.unwrap(), "echo 3498 | sudo tee /sys/class/net/eth0/mtu");
+        assert_eq!(queues.1.unwrap(), "sudo ethtool -L eth0 combined 4");
+        assert!(found(&Nic { mtu: Some(1500), channels: channels(4, 8), ..nic }, Purpose::AfXdp).is_empty());
+    }
+
+    #[test]
+    fn virtio_must_not_merge_and_wants_transmit_queues() {
+        let nic =
+            Nic { features: features(&["rx-gro-hw"], &["rx-gro-hw"]), channels: channels(8, 8), ..nic("virtio_net") };
+        let [merges, queues] = found(&nic, Purpose::AfXdp).try_into().unwrap();
+        assert_eq!(merges.1.unwrap(), "sudo ethtool -K eth0 rx-gro-hw off");
+        assert_eq!(queues.1.unwrap(), "sudo ethtool -L eth0 combined 4");
+        let few = Nic { channels: channels(1, 1), features: None, ..nic };
+        let [queues] = found(&few, Purpose::AfXdp).try_into().unwrap();
+        assert!(queues.0.contains("4 CPUs share") && queues.1.is_none(), "{queues:?}");
+    }
+
+    #[test]
+    fn a_plan_leaves_out_what_may_take_the_link_down() {
+        let root = std::env::temp_dir().join(format!("steerage-purpose-{}", std::process::id()));
+        let files = [
+            ("sys/class/net/eth0/mtu", "9001"),
+            ("sys/class/net/eth0/napi_defer_hard_irqs", "0"),
+            ("sys/class/net/eth0/gro_flush_timeout", "0"),
+            ("ethtool/eth0/channels/combined", "8"),
+            ("ethtool/eth0/rss/key", "01:02:03:04"),
+            ("ethtool/eth0/features/rx-vlan-hw-parse", "on"),
+        ];
+        for (path, text) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, format!("{text}\n")).unwrap();
+        }
+        let on = features(&[STRIP_VLAN], &[STRIP_VLAN]);
+        let nic = Nic { mtu: Some(9001), channels: channels(8, 8), features: on, ..nic("ena") };
+        let mut machine = Machine::below(crate::Root::below(&root));
+        let mut plan = |stages: &Stages| plan(&mut machine, &nic, Purpose::AfXdp, stages);
+        let changed = |plan: &Plan| plan.changes.iter().map(|change| change.command()).collect::<Vec<_>>();
+        let careful = plan(&Stages::default());
+        assert_eq!(
+            changed(&careful),
+            [
+                "ethtool -K eth0 rxvlan off",
+                "echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs",
+                "echo 200000 > /sys/class/net/eth0/gro_flush_timeout"
+            ]
+        );
+        assert_eq!(careful.notes.iter().filter(|note| note.contains("--allow-reset")).count(), 3, "{careful:?}");
+        let all = plan(&Stages::default().with(Scope::Reset));
+        assert_eq!(all.new_setting().0[&Knob("/ethtool/eth0/rss/key".to_owned())], "6d:5a:6d:5a");
+        assert!(all.may_take_the_link_down() && all.changes.len() == 6, "{all:?}");
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,111 @@
+//! What the options `--global`, `--irq` and `--allow-reset` try, each as a candidate of its own.
+
+use steerage::CpuMask;
+use steerage::flow::wire::port;
+
+use crate::candidates::Candidate;
+use crate::machine::Machine;
+use crate::plan::{Stages, Value, Wish};
+use crate::setting::{Knob, OUR_DISSECTOR};
+use crate::stage::Scope;
+
+/// The receive ring that is tried. Most cards begin with 256 or 512 descriptors.
+const RING: u64 = 1024;
+/// The bytes that a key repeats if both directions of a connection should have the same hash: Woo and
+/// Park, "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
+const SYMMETRIC: [&str; 2] = ["6d", "5a"];
+
+/// The ports of the tunnels into which the flow dissector looks.
+const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
+
+/// The columns of /proc/net/softnet_stat with packets that a backlog dropped, and with rounds that
+/// ended too early.
+const DROPPED: usize = 1;
+const SQUEEZED: usize = 2;
+
+/// The candidates of all permitted scopes but [`Scope::Interface`], for these CPUs.
+pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    if stages.has(Scope::Irq) {
+        let wish = Wish::default().set("smp_affinity", Value::Spread(cpus.clone()));
+        found.push(Candidate::new("an interrupt on each CPU", wish, None));
+    }
+    if stages.has(Scope::Interface) && xps_is_possible(machine, interface) {
+        let wish = Wish::default().set("xps_cpus", Value::Spread(cpus.clone()));
+        found.push(Candidate::new("XPS: a transmit queue for each CPU", wish, None));
+    }
+    if stages.has(Scope::Global) {
+        if ends_tunnels(machine) {
+            let wish = Wish::default().set("flow_dissector", Value::Text(OUR_DISSECTOR.to_owned()));
+            found.push(Candidate::new("the flows inside VXLAN and GTP-U", wish, None));
+        }
+        found.push(Candidate::new("settings of the machine", global(machine, cpus), None));
+    }
+    if stages.has(Scope::Reset) {
+        found.push(Candidate::new("settings of the card", card(machine, interface, cpus), None));
+    }
+    found
+}
+
+/// Whether a tunnel with fixed ports ends here: a socket has the port of VXLAN or GTP-U.
+fn ends_tunnels(machine: &Machine) -> bool {
+    let is_tunnel = |row: &str| {
+        let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
+        u16::from_str_radix(port, 16).ok().filter(|port| TUNNELS.contains(port))
+    };
+    let tables = ["/proc/net/udp", "/proc/net/udp6"].map(|table| machine.root().read(table).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines()).any(|row| is_tunnel(row).is_some())
+}
+
+/// XPS chooses among several queues.
+fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
+    let queues = machine.root().names(&format!("/sys/class/net/{interface}/queues"));
+    queues.iter().filter(|name| name.starts_with("tx-")).count() > 1
+}
+
+fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
+    let [dropped, squeezed] = softnet(machine).map(|count| count > 0);
+    let mut wish = Wish::default()
+        .set("flow_limit_cpu_bitmap", Value::Cpus(cpus.clone()))
+        .set("rps_default_mask", Value::Cpus(cpus.clone()));
+    let mut doubled = |stage: &'static str| {
+        let now = machine.read(&Knob(format!("/proc/sys/net/core/{stage}"))).ok();
+        if let Some(now) = now.and_then(|now| now.parse::<u64>().ok()) {
+            wish = std::mem::take(&mut wish).set(stage, Value::Number(now.saturating_mul(2)));
+        }
+    };
+    if dropped {
+        doubled("netdev_max_backlog");
+    }
+    if squeezed {
+        doubled("netdev_budget");
+        doubled("netdev_budget_usecs");
+    }
+    wish
+}
+
+/// The packets that backlogs dropped, and the rounds that ended too early, on all CPUs.
+fn softnet(machine: &Machine) -> [u64; 2] {
+    let table = machine.root().read("/proc/net/softnet_stat").unwrap_or_default();
+    [DROPPED, SQUEEZED].map(|column| {
+        let count = |row: &str| u64::from_str_radix(row.split_whitespace().nth(column)?, 16).ok();
+        table.lines().filter_map(count).sum()
+    })
+}
+
+fn card(machine: &mut Machine, interface: &str, cpus: &CpuMask) -> Wish {
+    let mut number = |name: &str| machine.read(&Knob(format!("/ethtool/{interface}/{name}"))).ok();
+    let numbers = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
+    let mut wish = Wish::default();
+    if let Some(most) = numbers(number("channels/combined_max")) {
+        wish = wish.set("channels", Value::Number(most.min(cpus.len() as u64).max(1)));
+    }
+    if let (Some(now), Some(most)) = (numbers(number("rings/rx")), numbers(number("rings/rx_max"))) {
+        wish = wish.set("rings_rx", Value::Number(now.max(RING).min(most)));
+    }
+    if let Some(key) = number("rss/key").filter(|key| !key.is_empty()) {
+        let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| SYMMETRIC[at % 2]).collect();
+        wish = wish.set("rss_key", Value::Text(bytes.join(":")));
+    }
+    wish
+}

@@ -1,0 +1,165 @@
+//! The values of knobs, which can be read, applied and compared.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TuneError;
+use crate::machine::Machine;
+
+/// The beginning of the names of ethtool's values.
+pub(crate) const CARDS: &str = "/ethtool/";
+
+/// The beginning of the names of the values of ethtool that are features.
+pub(crate) const FEATURES: &str = "features/";
+
+/// The knob of the program that finds the flows of packets in this network namespace
+/// (`steerage_device::af_xdp::flow_dissector`), and its values.
+pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
+pub(crate) const OUR_DISSECTOR: &str = "steerage";
+pub(crate) const NO_DISSECTOR: &str = "none";
+
+/// The ends of the names of files with masks of CPUs.
+const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
+
+/// The name of one value of the machine. It is a file of /sys or /proc, or a value of ethtool, whose
+/// name begins with `/ethtool/IFACE/`, such as `/ethtool/eth0/rings/rx`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Knob(pub String);
+
+impl Knob {
+    /// The interface and the name of a value of ethtool, or `None` for a file.
+    pub(crate) fn of_card(&self) -> Option<(&str, &str)> {
+        self.0.strip_prefix(CARDS)?.split_once('/')
+    }
+
+    /// Whether this is a knob of the interface itself, and not one of the machine.
+    pub(crate) fn is_of(&self, interface: &str) -> bool {
+        let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
+        rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    pub(crate) fn is_mask(&self) -> bool {
+        MASKS.iter().any(|end| self.0.ends_with(end))
+    }
+
+    /// The command by which a person sets this knob.
+    pub fn command(&self, value: &str) -> String {
+        match self.of_card() {
+            Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
+            Some((interface, "rings/rx")) => format!("ethtool -G {interface} rx {value}"),
+            Some((interface, "rings/tx")) => format!("ethtool -G {interface} tx {value}"),
+            Some((interface, name)) if name.starts_with(FEATURES) => {
+                format!("ethtool -K {interface} {} {value}", option(&name[FEATURES.len()..]))
+            }
+            Some((interface, "rss/key")) => format!("ethtool -X {interface} hkey {value}"),
+            Some((interface, "rss/table")) => match queues_in_turn(value) {
+                Some(queues) => format!("ethtool -X {interface} equal {queues}"),
+                None => format!("ethtool -X {interface} weight {}", weights(value)),
+            },
+            _ if self.0 == DISSECTOR && value == NO_DISSECTOR => {
+                "bpftool prog detach name steerage_flow flow_dissector".to_owned()
+            }
+            _ if self.0 == DISSECTOR => "bpftool prog attach name steerage_flow flow_dissector".to_owned(),
+            _ => format!("echo {value} > {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The option of ethtool for a feature, which is the feature's name except for old features.
+pub(crate) fn option(feature: &str) -> &str {
+    const OPTIONS: [(&str, &str); 6] = [
+        ("rx-gro", "gro"),
+        ("rx-lro", "lro"),
+        ("tx-tcp-segmentation", "tso"),
+        ("tx-generic-segmentation", "gso"),
+        ("rx-vlan-hw-parse", "rxvlan"),
+        ("rx-ntuple-filter", "ntuple"),
+    ];
+    OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
+}
+
+/// The number of queues that a table names in turn: `0 1 2 0 1 2 0`.
+fn queues_in_turn(table: &str) -> Option<usize> {
+    let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();
+    let queues = entries.iter().max()? + 1;
+    entries.iter().enumerate().all(|(nth, queue)| nth % queues == *queue).then_some(queues)
+}
+
+/// How often a table names each queue.
+fn weights(table: &str) -> String {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    table.split(' ').filter_map(|entry| entry.parse().ok()).for_each(|queue| *counts.entry(queue).or_default() += 1);
+    let last = counts.last_key_value().map_or(0, |(queue, _)| *queue);
+    let weights: Vec<String> = (0..=last).map(|queue| counts.get(&queue).unwrap_or(&0).to_string()).collect();
+    weights.join(" ")
+}
+
+/// The values of some knobs, in the kernel's own words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Setting(pub BTreeMap<Knob, String>);
+
+/// A knob whose value is not the expected one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The knob.
+    pub knob: Knob,
+    /// The expected value.
+    pub wanted: String,
+    /// The present value, or `None` if the knob has vanished.
+    pub now: Option<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.now {
+            Some(now) => write!(f, "{} is {now}, and not {}", self.knob, self.wanted),
+            None => write!(f, "{} is gone", self.knob),
+        }
+    }
+}
+
+impl Setting {
+    /// The present values of the knobs. Knobs that have no value now are left out.
+    pub fn read(machine: &mut Machine, knobs: impl IntoIterator<Item = Knob>) -> Self {
+        Self(knobs.into_iter().filter_map(|knob| machine.read(&knob).ok().map(|value| (knob, value))).collect())
+    }
+
+    /// Sets all knobs to these values, in the order of their names, and leaves out knobs that have
+    /// the value already. If one fails, the remaining ones are set nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// The first failure.
+    pub fn apply(&self, machine: &mut Machine) -> Result<(), TuneError> {
+        let mut outcome = Ok(());
+        for (knob, value) in &self.0 {
+            let has_value = machine.read(knob).is_ok_and(|now| machine.is_same(knob, &now, value));
+            if !has_value {
+                outcome = outcome.and(machine.write(knob, value));
+            }
+        }
+        outcome
+    }
+
+    /// The knobs that have another value now.
+    pub fn differences(&self, machine: &mut Machine) -> Vec<Difference> {
+        let mut differences = Vec::new();
+        for (knob, wanted) in &self.0 {
+            let now = machine.read(knob).ok();
+            if !now.as_ref().is_some_and(|now| machine.is_same(knob, now, wanted)) {
+                differences.push(Difference { knob: knob.clone(), wanted: wanted.clone(), now });
+            }
+        }
+        differences
+    }
+}

@@ -1,0 +1,418 @@
+//! The undo file: what was set, and the values before. It is on the disk before the first change, so
+//! that everything can be restored after a crash of this program.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use steerage_guard::file::{Readers, write_durably};
+use steerage_guard::path::{Directory, PathError};
+
+use crate::error::TuneError;
+use crate::irq;
+use crate::link_file;
+use crate::machine::Machine;
+use crate::plan::Plan;
+use crate::root::Root;
+use crate::setting::{DISSECTOR, Knob, Setting};
+
+/// The version of the file's format.
+const VERSION: u32 = 1;
+/// The longest undo file that is read. A machine with 1,024 queues has less.
+const FILE_MAX: u64 = 16 << 20;
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Which interface of which boot the values belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    boot: String,
+    /// The network namespace, by the number of its inode.
+    namespace: String,
+    index: String,
+    address: String,
+}
+
+impl Identity {
+    fn of(root: &Root, interface: &str) -> Self {
+        let read = |name: &str| root.read(name).unwrap_or_default();
+        let namespace = std::fs::read_link(root.path("/proc/thread-self/ns/net")).unwrap_or_default();
+        Self {
+            boot: read("/proc/sys/kernel/random/boot_id"),
+            namespace: namespace.to_string_lossy().into_owned(),
+            index: read(&format!("/sys/class/net/{interface}/ifindex")),
+            address: read(&format!("/sys/class/net/{interface}/address")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    interface: String,
+    identity: Identity,
+    /// The values before.
+    before: Setting,
+    /// The values that tune may have set. A knob with another value was changed by somebody else.
+    ours: BTreeMap<Knob, BTreeSet<String>>,
+    /// What was kept after measuring, or `None` until then.
+    kept: Option<Setting>,
+    /// The interrupts that irqbalance leaves alone for tune.
+    banned: Vec<u32>,
+    /// The .link file that tune wrote, and its text.
+    link_file: Option<(PathBuf, String)>,
+}
+
+/// An undo file of one interface.
+#[derive(Clone, Debug)]
+pub struct Undo {
+    path: PathBuf,
+    record: Record,
+}
+
+/// What an undo did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// The knobs that have their old value again.
+    pub restored: Setting,
+    /// One line for each knob that was left alone, and why.
+    pub left: Vec<String>,
+}
+
+impl Undo {
+    /// Reads the undo file of an interface in this network namespace, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The file is damaged, or another user could have written it.
+    pub fn load(directory: &Path, machine: &Machine, interface: &str) -> Result<Option<Self>, TuneError> {
+        let here = Identity::of(machine.root(), interface);
+        for path in paths(directory, interface, &here) {
+            if let Some(undo) = Self::read(&path)?.filter(|undo| undo.is_about(interface, &here)) {
+                return Ok(Some(undo));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads all undo files of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](Self::load).
+    pub fn load_all(directory: &Path, machine: &Machine) -> Result<Vec<Self>, TuneError> {
+        let entries = match Directory::open(directory).and_then(|directory| directory.entries()) {
+            Ok(entries) => entries,
+            Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(TuneError::Load { path: directory.to_owned(), error: error.into() }),
+        };
+        let mut all = Vec::new();
+        for (name, _) in entries {
+            let path = directory.join(&name);
+            if path.extension().is_some_and(|end| end == "json") {
+                all.extend(Self::read(&path)?.filter(|undo| {
+                    undo.is_about(&undo.record.interface, &Identity::of(machine.root(), &undo.record.interface))
+                }));
+            }
+        }
+        all.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(all)
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, TuneError> {
+        let failed = |error: io::Error| TuneError::Load { path: path.to_owned(), error };
+        let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
+        let text = (|| -> io::Result<String> {
+            let directory = Directory::open(parent)?;
+            // In a directory such as /tmp, another user could have created the file.
+            let owner = directory.stat(name)?.st_uid;
+            if ![0, geteuid().as_raw()].contains(&owner) {
+                return Err(io::Error::other(format!("it belongs to user {owner}")));
+            }
+            let no_link = OFlags::NOFOLLOW.bits() as i32;
+            let file = OpenOptions::new().read(true).custom_flags(no_link).open(directory.through().join(name))?;
+            let mut text = String::new();
+            file.take(FILE_MAX).read_to_string(&mut text)?;
+            Ok(text)
+        })();
+        let text = match text {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(failed)?,
+        };
+        let record: Record = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        if record.version != VERSION {
+            return Err(failed(io::Error::other(format!("its format {} is another version's", record.version))));
+        }
+        Ok(Some(Self { path: path.to_owned(), record }))
+    }
+
+    /// Whether the file belongs to the interface in this network namespace. After a restart of the
+    /// machine, the number of a namespace means nothing.
+    fn is_about(&self, interface: &str, here: &Identity) -> bool {
+        let then = &self.record.identity;
+        self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
+    }
+
+    /// Writes an undo file for all plans that will be tried. Call `begin` before the first change. An
+    /// older file of the same interface keeps its values.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written. Change nothing then.
+    pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
+        let here = Identity::of(machine.root(), interface);
+        let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);
+        let path = match &old {
+            Some(old) => old.path.clone(),
+            None => free_path(directory, interface, &here)?,
+        };
+        let mut record = old.map_or_else(|| Record::new(interface, here), |old| old.record);
+        for plan in plans {
+            for change in &plan.changes {
+                record.before.0.entry(change.knob.clone()).or_insert_with(|| change.old.clone());
+                let ours = record.ours.entry(change.knob.clone()).or_default();
+                ours.extend([change.old.clone(), change.new.clone()]);
+            }
+            for (knob, value) in &plan.dependent.0 {
+                record.before.0.entry(knob.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        record.kept = None;
+        let undo = Self { path, record };
+        undo.save()?;
+        Ok(undo)
+    }
+
+    /// Records what was kept after measuring. All remaining knobs must have their old values again.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written.
+    pub fn keep(&mut self, machine: &Machine, mut kept: Setting) -> Result<(), TuneError> {
+        let record = &mut self.record;
+        // Two candidates that were kept may have set a value and set it back.
+        kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
+        // A new number of queues may have reset knobs that tune itself does not set.
+        let resets = kept.0.keys().any(|knob| knob.0.ends_with("/channels/combined"));
+        record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
+        record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
+        record.kept = Some(kept);
+        self.save()
+    }
+
+    /// Adds knobs that are set to keep the setting, such as those of new queues. Call `extend` before
+    /// they are set.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written.
+    pub fn extend(&mut self, machine: &mut Machine, more: &Setting) -> Result<(), TuneError> {
+        for (knob, value) in &more.0 {
+            let Ok(now) = machine.read(knob) else { continue };
+            self.record.before.0.entry(knob.clone()).or_insert(now);
+            self.record.ours.entry(knob.clone()).or_default().insert(value.clone());
+            self.record.kept.get_or_insert_default().0.insert(knob.clone(), value.clone());
+        }
+        self.save()
+    }
+
+    /// Makes the record one of the present boot and interface, whose present values are the old
+    /// values from now on. Returns false if the record is of this boot and interface already.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written.
+    pub fn renew(&mut self, machine: &mut Machine) -> Result<bool, TuneError> {
+        let here = Identity::of(machine.root(), &self.record.interface);
+        if here == self.record.identity {
+            return Ok(false);
+        }
+        let kept = self.record.kept.clone().unwrap_or_default();
+        let link_file = self.record.link_file.take();
+        self.record = Record { link_file, ..Record::new(&self.record.interface, here) };
+        self.extend(machine, &kept)?;
+        Ok(true)
+    }
+
+    /// Records the interrupts that irqbalance was made to leave alone.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written.
+    pub fn record_bans(&mut self, interrupts: &[u32]) -> Result<(), TuneError> {
+        self.record.banned = interrupts.to_vec();
+        self.save()
+    }
+
+    /// Records a .link file that will be written.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written.
+    pub fn record_link_file(&mut self, path: PathBuf, text: String) -> Result<(), TuneError> {
+        self.record.link_file = Some((path, text));
+        self.save()
+    }
+
+    /// The interface.
+    pub fn interface(&self) -> &str {
+        &self.record.interface
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was kept, or `None` if tune ended before it had measured.
+    pub fn kept(&self) -> Option<&Setting> {
+        self.record.kept.as_ref()
+    }
+
+    /// Whether the values are of this boot and of the interface that now has this name.
+    pub fn is_current(&self, machine: &Machine) -> bool {
+        Identity::of(machine.root(), &self.record.interface) == self.record.identity
+    }
+
+    /// Whether tune wrote a .link file.
+    pub fn has_link_file(&self) -> bool {
+        self.record.link_file.is_some()
+    }
+
+    /// All knobs that an undo may write to.
+    pub fn knobs(&self) -> impl Iterator<Item = &Knob> {
+        self.record.before.0.keys()
+    }
+
+    /// Loads the program of the flow dissector if it is part of what was kept. Call
+    /// `load_dissector` before capabilities are dropped.
+    pub fn load_dissector(&self, machine: &mut Machine) {
+        if self.knobs().any(|knob| knob.0 == DISSECTOR) {
+            machine.load_dissector();
+        }
+    }
+
+    fn save(&self) -> Result<(), TuneError> {
+        let failed = |error| TuneError::Save { path: self.path.clone(), error };
+        let text = serde_json::to_string_pretty(&self.record).map_err(|error| failed(error.into()))? + "\n";
+        write_durably(&self.path, text.as_bytes(), Readers::All).map_err(failed)
+    }
+
+    /// Restores the old values, and removes the undo file. Knobs that somebody else has changed
+    /// meanwhile are left alone.
+    ///
+    /// # Errors
+    ///
+    /// A value was not restored. The undo file stays, so that another attempt is possible.
+    pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
+        let mut result = Restored::default();
+        let mut outcome = Ok(());
+        let here = Identity::of(machine.root(), &self.record.interface);
+        let then = &self.record.identity;
+        if then.boot != here.boot {
+            result.left.push("the machine has restarted since, so the kernel has its own values again".to_owned());
+        } else {
+            let is_same = (&then.index, &then.address) == (&here.index, &here.address);
+            if !is_same {
+                let interface = &self.record.interface;
+                let what = if here.index.is_empty() {
+                    "is gone"
+                } else {
+                    "is another interface now, or has another MAC address"
+                };
+                result.left.push(format!("{interface} {what}: its values were left alone"));
+            }
+            for (knob, old) in &self.record.before.0 {
+                if is_same || !knob.is_of(&self.record.interface) {
+                    outcome = outcome.and(self.restore_one(machine, knob, old, &mut result));
+                }
+            }
+            self.unban(machine.root(), &mut result);
+        }
+        if let Some((path, text)) = &self.record.link_file {
+            result.left.extend(link_file::remove(path, text).err());
+        }
+        outcome?;
+        self.remove()?;
+        Ok(result)
+    }
+
+    fn restore_one(
+        &self,
+        machine: &mut Machine,
+        knob: &Knob,
+        old: &str,
+        result: &mut Restored,
+    ) -> Result<(), TuneError> {
+        let Ok(now) = machine.read(knob) else {
+            result.left.push(format!("{knob} is gone"));
+            return Ok(());
+        };
+        if now == old {
+            return Ok(());
+        }
+        let ours = self.record.ours.get(knob);
+        if ours.is_some_and(|ours| !ours.iter().any(|value| machine.is_same(knob, &now, value))) {
+            result.left.push(format!("{knob} is {now}, which tune did not set: left alone (before tune: {old})"));
+            return Ok(());
+        }
+        machine.write(knob, old)?;
+        result.restored.0.insert(knob.clone(), old.to_owned());
+        Ok(())
+    }
+
+    fn unban(&self, root: &Root, result: &mut Restored) {
+        let Some(socket) = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty()) else { return };
+        if let Err(error) = irq::unban(&socket, &self.record.banned) {
+            result.left.push(format!("irqbalance still leaves interrupts alone until it restarts: {error}"));
+        }
+    }
+
+    fn remove(&self) -> Result<(), TuneError> {
+        let failed = |error: PathError| TuneError::Save { path: self.path.clone(), error: error.into() };
+        let (directory, name) = Directory::holding(&self.path).map_err(failed)?;
+        directory.remove_file(&name).map_err(failed)
+    }
+}
+
+impl Record {
+    fn new(interface: &str, identity: Identity) -> Self {
+        Self {
+            version: VERSION,
+            interface: interface.to_owned(),
+            identity,
+            before: Setting::default(),
+            ours: BTreeMap::new(),
+            kept: None,
+            banned: Vec::new(),
+            link_file: None,
+        }
+    }
+}
+
+/// The possible paths of an interface's undo file. Interfaces of two namespaces can have the same
+/// name, and then the second file also has the number of its namespace in its name.
+fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
+    let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
+    [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
+}
+
+fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathBuf, TuneError> {
+    let [long, short] = paths(directory, interface, here);
+    let is_taken = Undo::read(&short)?.is_some_and(|undo| !undo.is_about(interface, here));
+    Ok(if is_taken { long } else { short })
+}
+
+/// Creates the directory of undo files, so that a sandbox can allow writing to it.
+///
+/// # Errors
+///
+/// The directory cannot be created, or another user could change it.
+pub fn create_directory(directory: &Path) -> Result<Directory, TuneError> {
+    let created = Directory::create_all(directory, DIRECTORY_MODE);
+    created.map_err(|error| TuneError::Save { path: directory.to_owned(), error: error.into() })
+}

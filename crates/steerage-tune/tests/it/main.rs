@@ -1,0 +1,6 @@
+//! Tests of stages, plans and undo files, on made-up machines and in network namespaces.
+
+mod cards;
+mod live;
+mod made_up;
+mod undo;

@@ -1,0 +1,153 @@
+//! Undo files on made-up machines.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use steerage_fixtures::scratch::Scratch;
+use steerage_tune::{Scope, Stages, Undo, Value, Wish, link_file};
+
+use crate::made_up::{MadeUp, rps};
+
+const RPS: &str = "sys/class/net/eth0/queues/rx-0/rps_cpus";
+
+fn wishes() -> Vec<Wish> {
+    vec![rps(0..2), rps(2..4).set("netdev_budget", Value::Number(600)), rps(0..0)]
+}
+
+/// Begins as `--apply` does, and returns the undo file and the plans.
+fn begun(made_up: &MadeUp, directory: &Scratch) -> (Undo, Vec<steerage_tune::Plan>) {
+    let mut machine = made_up.machine();
+    let stages = Stages::default().with(Scope::Global);
+    let plans: Vec<_> = wishes().iter().map(|wish| stages.plan(&mut machine, "eth0", wish)).collect();
+    let undo = Undo::begin(directory, &mut machine, "eth0", &plans.iter().collect::<Vec<_>>()).unwrap();
+    (undo, plans)
+}
+
+fn load(made_up: &MadeUp, directory: &Scratch) -> Option<Undo> {
+    Undo::load(directory, &made_up.machine(), "eth0").unwrap()
+}
+
+#[test]
+fn an_interrupted_measurement_is_taken_back_whatever_was_set_last() {
+    for last in 0..3 {
+        let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+        let (_, plans) = begun(&made_up, &directory);
+        for plan in &plans[..=last] {
+            plan.new_setting().apply(&mut made_up.machine()).unwrap();
+        }
+        // Nothing but the file is left of the process.
+        let undo = load(&made_up, &directory).unwrap();
+        assert_eq!(undo.kept(), None);
+        let restored = undo.restore(&mut made_up.machine()).unwrap();
+        assert_eq!(restored.left, [""; 0]);
+        assert_eq!(
+            (made_up.read(RPS).as_str(), made_up.read("proc/sys/net/core/netdev_budget").as_str()),
+            ("00", "300")
+        );
+        assert!(load(&made_up, &directory).is_none(), "the file is removed");
+    }
+}
+
+#[test]
+fn a_value_of_somebody_else_is_named_and_stays() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let (_, plans) = begun(&made_up, &directory);
+    plans[1].new_setting().apply(&mut made_up.machine()).unwrap();
+    made_up.write(RPS, "80");
+    let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
+    assert_eq!(restored.left, [format!("/{RPS} is 80, which tune did not set: left alone (before tune: 00)")]);
+    assert_eq!(made_up.read(RPS), "80");
+    assert_eq!(made_up.read("sys/class/net/eth0/queues/rx-1/rps_cpus"), "00");
+}
+
+#[test]
+fn what_is_kept_is_checked_and_undone() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let (mut undo, plans) = begun(&made_up, &directory);
+    plans[0].new_setting().apply(&mut made_up.machine()).unwrap();
+    undo.keep(&made_up.machine(), plans[0].new_setting()).unwrap();
+    let kept = load(&made_up, &directory).unwrap();
+    assert_eq!(kept.kept().unwrap().differences(&mut made_up.machine()), []);
+    // The other candidates are no longer ours.
+    made_up.write(RPS, "0c");
+    let differences = kept.kept().unwrap().differences(&mut made_up.machine());
+    assert_eq!(differences[0].to_string(), format!("/{RPS} is 0c, and not 03"));
+    let restored = kept.restore(&mut made_up.machine()).unwrap();
+    assert_eq!((restored.left.len(), made_up.read(RPS).as_str()), (1, "0c"));
+}
+
+#[test]
+fn a_restarted_machine_and_another_interface_are_left_alone() {
+    for (file, value, note) in [
+        ("proc/sys/kernel/random/boot_id", "boot-2", "the machine has restarted since"),
+        ("sys/class/net/eth0/ifindex", "8", "eth0 is another interface now"),
+        ("sys/class/net/eth0/address", "02:00:00:00:00:08", "eth0 is another interface now"),
+    ] {
+        let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+        let (_, plans) = begun(&made_up, &directory);
+        plans[1].new_setting().apply(&mut made_up.machine()).unwrap();
+        made_up.write(file, value);
+        let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
+        assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
+        assert_eq!(made_up.read(RPS), "0c", "{file}");
+        // The machine's own values are those of this boot.
+        let budget = if value == "boot-2" { "600" } else { "300" };
+        assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
+    }
+}
+
+#[test]
+fn after_a_restart_what_was_kept_is_set_again_and_can_be_undone() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let (mut undo, plans) = begun(&made_up, &directory);
+    undo.keep(&made_up.machine(), plans[0].new_setting()).unwrap();
+    made_up.write("proc/sys/kernel/random/boot_id", "boot-2");
+    made_up.write(RPS, "10");
+    let mut undo = load(&made_up, &directory).unwrap();
+    assert!(undo.renew(&mut made_up.machine()).unwrap());
+    assert!(!undo.renew(&mut made_up.machine()).unwrap());
+    undo.kept().unwrap().apply(&mut made_up.machine()).unwrap();
+    assert_eq!(made_up.read(RPS), "03");
+    undo.restore(&mut made_up.machine()).unwrap();
+    assert_eq!(made_up.read(RPS), "10");
+}
+
+#[test]
+fn interfaces_of_two_namespaces_with_one_name_have_two_files() {
+    let (one, other, directory) = (MadeUp::new(8, 1), MadeUp::new(8, 1), Scratch::new());
+    for (made_up, namespace) in [(&one, "net:[11]"), (&other, "net:[22]")] {
+        fs::create_dir_all(made_up.0.join("proc/thread-self/ns")).unwrap();
+        std::os::unix::fs::symlink(namespace, made_up.0.join("proc/thread-self/ns/net")).unwrap();
+    }
+    let (first, second) = (begun(&one, &directory).0, begun(&other, &directory).0);
+    assert_ne!(first.path(), second.path());
+    assert_eq!(load(&one, &directory).unwrap().path(), first.path());
+    assert_eq!(load(&other, &directory).unwrap().path(), second.path());
+    assert_eq!(Undo::load_all(&directory, &other.machine()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_damaged_file_is_an_error_and_not_ignored() {
+    let (made_up, directory) = (MadeUp::new(8, 1), Scratch::new());
+    let (undo, _) = begun(&made_up, &directory);
+    assert_eq!(fs::metadata(undo.path()).unwrap().permissions().mode() & 0o777, 0o644, "--check needs no privilege");
+    fs::write(undo.path(), "{").unwrap();
+    let error = Undo::load(&directory, &made_up.machine(), "eth0").unwrap_err().to_string();
+    assert!(error.starts_with("cannot read the undo file "), "{error}");
+}
+
+#[test]
+fn a_link_file_is_removed_unless_somebody_changed_it() {
+    for changed in [false, true] {
+        let (made_up, directory) = (MadeUp::new(8, 1), Scratch::new());
+        let (mut undo, plans) = begun(&made_up, &directory);
+        let file = link_file::make(&made_up.machine(), "eth0", &plans[0].new_setting());
+        undo.record_link_file(file.path.clone(), file.text.clone()).unwrap();
+        link_file::write(&file).unwrap();
+        if changed {
+            fs::write(&file.path, "mine").unwrap();
+        }
+        let restored = undo.restore(&mut made_up.machine()).unwrap();
+        assert_eq!((file.path.exists(), restored.left.len()), (changed, usize::from(changed)));
+    }
+}

@@ -96,8 +96,7 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     let mut order = Order([0; BATCH_MAX], 0);
     order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
     let shown = order.1;
-    for at in 0..shown {
-        let nth = usize::from(order.0[at]);
+    for (at, nth) in order.0.map(usize::from).into_iter().enumerate().take(shown) {
         // The copy at `at` has moved, unless the frame there is hidden and has none.
         copies.swap(at, nth);
         if let Some(copy) = &mut copies[at] {
@@ -123,11 +122,11 @@ pub fn show<T: Copy>(
     let mut order = Order([0; BATCH_MAX], 0);
     let mut seen = 0;
     for splits in [true, false] {
-        for at in 0..shown {
+        for (at, copy) in copies.iter_mut().enumerate().take(shown) {
             if splits {
                 order.push(std::iter::once(at));
             }
-            let Some(copy) = &mut copies[at] else { continue };
+            let Some(copy) = copy else { continue };
             if let Some((from, count)) = copy.hidden().filter(|_| (split >> at & 1 == 1) == splits) {
                 copy.hide(order.1, count);
                 order.push(from..from + count);

@@ -34,6 +34,7 @@ pub(crate) fn spec(cpus: u16) -> Spec {
         memory_max: MEMORY_MAX_DEFAULT,
         usable_memory: u64::MAX,
         check_order: false,
+        coalesce: false,
         always_hash: false,
         policy: PolicyInfo { name: "even", measures: false },
         bucket_plan: BeginWith(Box::new(|_, _| Plan::all())),

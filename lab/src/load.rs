@@ -3,9 +3,10 @@
 
 use std::hint::black_box;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
+use rustix::time::{ClockId, clock_gettime};
 use steerage::{
     Batch, Cpu, DeviceError, Handler, Input, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -133,7 +134,7 @@ pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| black_box(x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17)))
 }
 
-/// The number of rounds of [`spin`] that take this long. The length of a round is measured once.
+/// The number of rounds of [`spin`] that take this long. The CPU time of a round is measured once.
 /// The fastest of a few tries counts, because other programs have disturbed that try least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
@@ -141,13 +142,19 @@ pub fn spin_rounds(time: Duration) -> u64 {
     static NANOS_EACH: OnceLock<f64> = OnceLock::new();
     let each = NANOS_EACH.get_or_init(|| {
         let once = |_| {
-            let start = Instant::now();
+            let start = thread_time();
             black_box(spin(ROUNDS, 3));
-            start.elapsed().as_nanos() as f64 / ROUNDS as f64
+            thread_time().saturating_sub(start).as_nanos() as f64 / ROUNDS as f64
         };
         (0..TIMES).map(once).fold(f64::INFINITY, f64::min)
     });
     (time.as_nanos() as f64 / each) as u64
+}
+
+/// The CPU time of the calling thread, which does not grow while another program runs.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
 /// Spins for each packet. If requested, the handler also records how long each packet had to wait.

@@ -8,13 +8,13 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use steerage::limits::{LPC_PAGES_PER_CPU, POLL_BUDGET};
 use steerage::testing::PageLoop;
 use steerage_mem::ring::Consumer;
 
 use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
+use crate::load::thread_time;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
@@ -223,7 +223,7 @@ impl Shape {
         sent
     }
 
-    fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, LabError> {
+    fn go_round(&self, queues: &mut [Queue], pages: usize) -> Round {
         if self.comes_home == ComesHome::Steadily {
             for queue in &mut *queues {
                 (1..POLLS_UNDER_WAY).for_each(|_| {
@@ -231,18 +231,18 @@ impl Shape {
                 });
             }
         }
-        let (start, cpu_before) = (Instant::now(), thread_cpu_time()?);
+        let (start, cpu_before) = (Instant::now(), thread_time());
         let mut sent = 0;
         while sent < pages {
             for queue in &mut *queues {
                 sent += self.turn(queue);
             }
         }
-        let cpu = thread_cpu_time()?.saturating_sub(cpu_before);
+        let cpu = thread_time().saturating_sub(cpu_before);
         let took = start.elapsed();
         let served = queues.iter().map(|(queue, _)| queue.served());
         let (fast, slow) = served.fold((0, 0), |(fast, slow), one| (fast + one.0, slow + one.1));
-        Ok(Round { pages: sent, took, cpu, fast, slow })
+        Round { pages: sent, took, cpu, fast, slow }
     }
 }
 
@@ -260,11 +260,6 @@ fn sum(frame: &[u8]) -> u64 {
     words.fold(0, u64::wrapping_add)
 }
 
-fn thread_cpu_time() -> Result<Duration, LabError> {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map(Duration::from).map_err(|error| LabError::set_up("the CPU time of a thread", error))
-}
-
 fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, LabError> {
     let mut queues = shape.queues()?;
     let start = Barrier::new(cpus.len());
@@ -276,7 +271,7 @@ fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, La
             threads.push(scope.spawn(move || {
                 let pinned = pin(*cpu);
                 start.wait();
-                pinned.and_then(|()| shape.go_round(&mut own, pages))
+                pinned.map(|()| shape.go_round(&mut own, pages))
             }));
         }
         threads.into_iter().map(|thread| thread.join().unwrap_or(Err(LabError::Panicked))).collect::<Result<_, _>>()

@@ -166,7 +166,7 @@ impl Default for MeterOptions {
     }
 }
 
-/// The state that the meters of all CPUs share. This type also creates the meters.
+/// The state that the meters of all CPUs share, and that creates the meters.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,

@@ -95,8 +95,8 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and has not written yet. If this value is dropped, the
-/// records count as lost.
+/// Records that an output has received and has not written yet, and that count as lost if this
+/// value is dropped.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {

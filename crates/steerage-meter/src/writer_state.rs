@@ -1,4 +1,4 @@
-//! The state that is shared by the meters, the writer thread and the end of the run. This state
+//! The state that is shared by the meters, the writer thread and the end of the run. The state
 //! determines how long the end of a run waits for a reader of the records.
 //!
 //! A reader may pause for any length of time, as a pager does. A source that can wait then waits,

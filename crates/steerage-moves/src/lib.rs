@@ -50,9 +50,9 @@
 //! * **A group whose queues have all ended is not used again.** If a move ended because its queues
 //!   ended, the state stayed on the old CPUs. A queue that gets the same mask later gets a group
 //!   with another number.
-//! * **A queue that has ended does not park** once none of its frames is in flight. Otherwise, a
-//!   queue could never close while masks keep changing. The search for buckets to move continues
-//!   where the last slice ended, so that every bucket eventually moves.
+//! * **A queue that has ended does not park** once none of its frames is in flight. A queue that
+//!   parked after its end could never close while masks keep changing. The search for buckets to
+//!   move continues where the last slice ended, so that every bucket eventually moves.
 //!
 //! The machine never calls a policy to place buckets. Each group has a [`Plan`], which a policy
 //! stores in the machine. When the mask or the usable CPUs change, the machine derives the map from
@@ -102,7 +102,7 @@ pub type CpuIndex = u16;
 pub struct QueueSetup {
     /// The CPU that polls the queue.
     pub owner: CpuIndex,
-    /// Whether the queue's source can wait. If so, no frame of the queue may be lost.
+    /// Whether the queue's source can wait, so that no frame of the queue may be lost.
     pub can_wait: bool,
     /// The CPUs over which the queue's packets are spread. Not empty.
     pub mask: Vec<CpuIndex>,

@@ -29,7 +29,7 @@ const MAIN_PRIORITY: u32 = 32_766;
 /// How long to wait for an earlier run that has ended but still removes its rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// The rules by which the kernel leaves the packets of some interfaces to the router. They are
+/// The rules by which the kernel leaves the packets of some interfaces to the router. The rules are
 /// removed when this value is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
@@ -76,8 +76,8 @@ impl SilentKernel {
 
     /// Removes the rules.
     ///
-    /// # Errors
-    /// If a rule cannot be removed. The other rules are removed nevertheless.
+    /// # Errors If a rule cannot be removed. If a rule cannot be removed, the remaining rules are
+    /// removed nevertheless.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

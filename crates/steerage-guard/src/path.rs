@@ -18,8 +18,8 @@
 //!   directory of root or of the user may follow. The group can exchange that directory only for
 //!   another directory of root or of the user that exists there already.
 //! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
-//!   sticky directory is not enough, because another user can move a link of root there. The names
-//!   of the link's target are checked in the same way.
+//!   sticky directory is not enough, because another user can move a link of root into the sticky
+//!   directory. The names of the link's target are checked in the same way.
 //! - The directory in which a new file or directory is created may be anybody's: a new file gets a
 //!   random name, and a new directory is checked after it is created. The file system of this
 //!   directory may not be run by another user, because that user would see the contents.

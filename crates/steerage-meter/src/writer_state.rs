@@ -232,9 +232,9 @@ pub struct OutputCounts {
     /// Connections to a collector that replaced a broken connection, or that followed a failed
     /// attempt.
     pub connections: u64,
-    /// How often the collector's host reported that no program listens there. The records of a
-    /// refused datagram count as written. The sequence numbers show the collector how many records
-    /// it missed.
+    /// How often the collector's host reported that no program listens at the collector's port. The
+    /// records of a refused datagram count as written. The sequence numbers show the collector how
+    /// many records it missed.
     pub refusals: u64,
 }
 
@@ -249,7 +249,7 @@ impl FlowOutput {
         self.0.name()
     }
 
-    /// The counts of the records so far.
+    /// The numbers of records that were written and lost.
     pub fn counts(&self) -> OutputCounts {
         self.0.counts()
     }

@@ -18,7 +18,7 @@ const SAMPLES: usize = 31;
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// The largest number of pairs of CPUs in one measurement, which takes 160 ms at most, and usually
-/// 15 ms. If there are more CPUs, some CPUs of each cache are measured.
+/// 15 ms. On a machine with more CPUs, some CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
 /// The number of reads of the line between two readings of the clock, which is small enough to keep

@@ -17,8 +17,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
-/// Marks the rules of this module, so that a later run recognizes a rule that was left behind. No
-/// other program has this number in iproute2's `rt_protos`.
+/// Marks the rules of this module, so that a later run recognizes a rule that a killed run did not
+/// remove. No other program has this number in iproute2's `rt_protos`.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
@@ -76,8 +76,8 @@ impl SilentKernel {
 
     /// Removes the rules.
     ///
-    /// # Errors If a rule cannot be removed. If a rule cannot be removed, the remaining rules are
-    /// removed nevertheless.
+    /// # Errors
+    /// If a rule cannot be removed. `end` removes the remaining rules nevertheless.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

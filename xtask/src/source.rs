@@ -168,7 +168,7 @@ impl Crate {
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
-                        // A re-export passes the name on. It is an import only if this file uses the name as well.
+                        // A re-export is an import only if this file uses the name as well.
                         if is_private {
                             self.mention(path.clone(), start);
                         }

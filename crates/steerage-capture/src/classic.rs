@@ -25,9 +25,9 @@ const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 /// the bytes are reversed.
 const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 
-/// The magic number of modified pcap, which some devices write, such as FRITZ!Box routers. Its times
-/// are in microseconds, and each record's header has 8 more bytes: the interface, the protocol and
-/// the packet type.
+/// The magic number of modified pcap, which some devices write, such as FRITZ!Box routers. Modified
+/// pcap has times in microseconds, and each record's header has 8 more bytes: the interface, the
+/// protocol and the packet type.
 const MODIFIED_MAGIC: u32 = 0xa1b2_cd34;
 const MODIFIED_BYTES: usize = 8;
 
@@ -132,8 +132,9 @@ impl Classic {
         self.link
     }
 
-    /// Returns the form of the records if the file can be read in place. Otherwise frames need a
-    /// [`FrameHeader`]: the lengths may be in another order, or the link type does not fit a slot.
+    /// Returns the form of the records if the file can be read in place, or `None` if frames need a
+    /// [`FrameHeader`] because the lengths may be in another order or the link type does not fit a
+    /// slot.
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);

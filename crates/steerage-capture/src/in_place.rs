@@ -1,8 +1,8 @@
 //! Reads a file in place: in the pages of the page cache, without a copy.
 //!
 //! The file is mapped piece by piece, but only while the kernel grants a read lease. A thread takes
-//! the leases and returns them when another process wants to change a file. The queue then goes on
-//! with read(2) at the same record, and so it does at the end of the file.
+//! the leases and returns them when another process wants to change a file. At the end of the file,
+//! and when the lease is returned, the queue continues with read(2) at the same record.
 
 use std::fs::File;
 use std::io;

@@ -53,8 +53,8 @@ impl CaptureInfo {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Such
-    /// packets are delivered without a time.
+    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Packets
+    /// with a wrong timestamp are delivered without a time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }

@@ -27,7 +27,7 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Describes a packet without its first `from` bytes. The rest begins with a header of type
+    /// Describes a packet without its first `from` bytes, which begins with a header of type
     /// `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }

@@ -438,7 +438,7 @@ impl Capture {
 }
 
 impl Capture {
-    /// Hands over frames, all of the same link type.
+    /// Hands over frames that have one link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // Read at most one piece per poll, so that a poll takes no longer than one read.
         let mut may_read = true;

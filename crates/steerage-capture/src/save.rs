@@ -119,7 +119,7 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Makes this file one of several streams with the same `seen`. The file then contains the
+    /// Makes the file share the link types in `seen` with other streams. The file then contains the
     /// parts of packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
@@ -157,8 +157,8 @@ impl SavedFile {
 struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
-    /// The file's interfaces that this CPU has already used. The number is `None` for a rejected
-    /// link type.
+    /// The file's interfaces that this CPU has already used. The number of the interface is `None`
+    /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// An error in the middle of a batch of which the file already has some packets. The next flush
     /// returns the error, because an error from `send` means that no packet of the batch was taken.

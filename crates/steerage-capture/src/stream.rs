@@ -43,7 +43,8 @@ impl StreamOptions {
     }
 
     /// Makes inputs that can wait do so without a limit while the stream's reader takes nothing.
-    /// Otherwise such inputs wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// Without `patient`, inputs that can wait wait for
+    /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.patient = true;
@@ -160,8 +161,8 @@ impl Stream {
         self.file.writer.has_ended()
     }
 
-    /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes were
-    /// written. It is true before the reader sees the end of the stream.
+    /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes
+    /// were written. `input_has_ended` is true before the reader sees the end of the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }

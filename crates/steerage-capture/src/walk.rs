@@ -29,7 +29,7 @@ pub(super) struct Met {
     pub(super) packets: u64,
     /// The number of packets that the filter removed.
     pub(super) filtered: u64,
-    /// The number of packets whose timestamp is out of range. Such packets have no time.
+    /// The number of packets whose timestamp is out of range.
     pub(super) bad_times: u64,
     /// The earliest time of a packet in nanoseconds since 1970. If no packet had a time, `earliest`
     /// is greater than `latest`.

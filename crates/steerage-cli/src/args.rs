@@ -3,7 +3,8 @@
 //! Each command has a file with its own options. Commands that receive packets share the options in
 //! [`RunArgs`], which they flatten into their own. `values` has parsers that several options use.
 //!
-//! A doc comment on a field is the help of that option, so its readers are the program's users.
+//! A doc comment on a field is the help of that option, so its readers are the program's users. The
+//! texts below the options are the files of `help/`.
 //! [`program`] adds the parts that clap cannot derive: the groups of commands, and a short help for
 //! `-h`.
 
@@ -56,7 +57,7 @@ pub(crate) use tune::{PurposeArg, TuneArgs, WriteArg};
 /// Spread the packets of a capture or of a busy receive queue over many CPUs,
 /// flow by flow and in order.
 #[derive(Debug, Parser)]
-#[command(name = "steerage", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXAMPLES)]
+#[command(name = "steerage", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = include_str!("../help/steerage.txt").trim_end())]
 pub(crate) struct Cli {
     /// Log what happens to standard error, and report more; -vv logs more
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -66,44 +67,34 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  steerage meter capture.pcap                   who talked to whom
-  steerage parallel big.pcap -- tshark -n -r -  a tool on all CPUs
-  steerage explain eth0                         can this traffic be spread?
-  steerage meter -h                             the usual options of a command
-  steerage meter --help                         all of them, with examples
-
-Exit status: 0 for success, 1 for an error, 2 for a wrong command line, 3 with --strict if a packet was lost or out of order.";
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Count packets, and show which CPU handled them
-    #[command(after_help = count::COUNT_HELP)]
+    #[command(after_help = include_str!("../help/count.txt"))]
     Count(CountArgs),
 
     /// List flows: which hosts talked, when and how much
-    #[command(after_help = meter::METER_HELP)]
+    #[command(after_help = include_str!("../help/meter.txt"))]
     Meter(MeterArgs),
 
     /// Explain where packets go, and whether traffic can be spread
-    #[command(after_help = explain::EXPLAIN_HELP)]
+    #[command(after_help = include_str!("../help/explain.txt"))]
     Explain(ExplainArgs),
 
     /// Run a packet tool on all CPUs, each copy with whole flows
-    #[command(after_help = parallel::PARALLEL_HELP)]
+    #[command(after_help = include_str!("../help/parallel.txt"))]
     Parallel(ParallelArgs),
 
     /// Send each flow to one of several outputs
-    #[command(after_help = fanout::FANOUT_HELP)]
+    #[command(after_help = include_str!("../help/fanout.txt"))]
     Fanout(FanoutArgs),
 
     /// Route IPv4 and IPv6 between interfaces
-    #[command(after_help = forward::FORWARD_HELP)]
+    #[command(after_help = include_str!("../help/forward.txt"))]
     Forward(ForwardArgs),
 
     /// Send generated packets or capture files
-    #[command(after_help = send::SEND_HELP)]
+    #[command(after_help = include_str!("../help/send.txt"))]
     Send(SendArgs),
 
     /// Set the kernel's own receive steering, measure, and keep what helps
@@ -111,39 +102,39 @@ pub(crate) enum Command {
     Tune(TuneArgs),
 
     /// Watch a run live in a terminal
-    #[command(after_help = top::TOP_HELP)]
+    #[command(after_help = include_str!("../help/top.txt"))]
     Top(TopArgs),
 
     /// Read the attributes of a run
-    #[command(after_help = control::GET_HELP)]
+    #[command(after_help = include_str!("../help/get.txt"))]
     Get(GetArgs),
 
     /// Change a run: its masks and limits
-    #[command(after_help = control::SET_HELP)]
+    #[command(after_help = include_str!("../help/set.txt"))]
     Set(SetArgs),
 
     /// Run a command that is written down in a file
-    #[command(after_help = tools::RUN_HELP)]
+    #[command(after_help = include_str!("../help/run.txt"))]
     Run(RunFileArgs),
 
     /// Check such a file, and print what it would do
-    #[command(after_help = tools::CHECK_HELP)]
+    #[command(after_help = include_str!("../help/check.txt"))]
     Check(CheckArgs),
 
     /// List what this machine offers, and how to enable the rest
-    #[command(after_help = doctor::DOCTOR_HELP)]
+    #[command(after_help = include_str!("../help/doctor.txt"))]
     Doctor(DoctorArgs),
 
     /// Print a page of the guide, or the help of a command
-    #[command(after_help = tools::HELP_HELP)]
+    #[command(after_help = include_str!("../help/help.txt"))]
     Help(HelpArgs),
 
     /// Print a manual page, or write all of them
-    #[command(after_help = tools::MAN_HELP)]
+    #[command(after_help = include_str!("../help/man.txt"))]
     Man(ManArgs),
 
     /// Print the script that completes command lines in a shell
-    #[command(after_help = tools::COMPLETIONS_HELP)]
+    #[command(after_help = include_str!("../help/completions.txt"))]
     Completions(CompletionsArgs),
 
     /// Become a program when standard input says so (started by parallel for {file})
@@ -206,7 +197,9 @@ fn groups(program: &clap::Command) -> String {
 
 /// Gives `-h` the first examples, and `--help` the whole text below the options.
 fn with_short_help(command: clap::Command) -> clap::Command {
-    let Some(long) = command.get_after_help().map(ToString::to_string) else { return command };
+    let Some(long) = command.get_after_help().map(|text| text.to_string().trim_end().to_owned()) else {
+        return command;
+    };
     let examples = long.split_once("Examples:\n").map_or("", |(_, examples)| examples);
     let mut short = String::from("Examples:");
     // An example is a line, possibly with indented lines below it.

@@ -4,7 +4,6 @@
 //! are served while the run lasts, and removed at its end.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use rustix::process::geteuid;
@@ -16,7 +15,7 @@ use crate::error::Error;
 use crate::host_cpus;
 use crate::instances::{self, USER_VARIABLE};
 use crate::sandbox::Needs;
-use crate::terminal::printable;
+use crate::terminal::{print_to_stderr, printable};
 
 const NONE: &str = "none";
 
@@ -117,6 +116,5 @@ fn note_no_socket(why: &str, quiet: bool) {
         return;
     }
     let line = format!("no control socket: {why}; name one by --socket PATH, or none by --socket none");
-    // A failed write means that standard error is closed.
-    let _ = writeln!(io::stderr(), "{}", printable(&line));
+    print_to_stderr(printable(&line));
 }

@@ -1,6 +1,8 @@
 //! The pages of the guide, which are built into the program, because an installed program has no
 //! docs/ directory.
 
+use crate::usage;
+
 macro_rules! pages {
     ($($name:literal)*) => {
         [$(($name, include_str!(concat!("../guide/", $name, ".md")))),*]
@@ -26,10 +28,7 @@ pub(crate) fn titles() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 pub(crate) fn nearest(words: &[String]) -> Option<&'static str> {
-    const NEAR: f64 = 0.7;
-    let wanted = words.join("-");
-    let near = PAGES.iter().map(|(name, _)| (strsim::jaro(&wanted, name), *name)).filter(|(near, _)| *near > NEAR);
-    near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+    usage::nearest(&words.join("-"), PAGES.iter().map(|(name, _)| *name))
 }
 
 #[cfg(test)]

@@ -10,32 +10,8 @@ use steerage_device::af_packet::is_interface;
 use crate::terminal::shell_word;
 
 /// Words that begin filters, but not devices.
-const FILTER_WORDS: [&str; 24] = [
-    "arp",
-    "dst",
-    "ether",
-    "gateway",
-    "greater",
-    "host",
-    "icmp",
-    "icmp6",
-    "ip",
-    "ip6",
-    "less",
-    "mpls",
-    "net",
-    "not",
-    "port",
-    "portrange",
-    "proto",
-    "rarp",
-    "sctp",
-    "src",
-    "tcp",
-    "udp",
-    "vlan",
-    "wlan",
-];
+const FILTER_WORDS: &str = "arp dst ether gateway greater host icmp icmp6 ip ip6 less mpls net not port portrange proto \
+    rarp sctp src tcp udp vlan wlan";
 
 /// The commands whose first arguments are inputs.
 const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "parallel"];
@@ -142,7 +118,7 @@ pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
 
 fn is_filter(text: &str) -> bool {
     let word = text.trim_start_matches(['(', '!', ' ']).split([' ', '[', ')']).next().unwrap_or_default();
-    FILTER_WORDS.contains(&word)
+    FILTER_WORDS.split(' ').any(|known| known == word)
 }
 
 #[cfg(test)]

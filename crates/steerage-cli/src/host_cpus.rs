@@ -12,8 +12,8 @@ use steerage::{
 
 use crate::error::Error;
 
-/// The CPUs and caches of this machine. The first call reads the topology from a dozen files for
-/// each CPU, and later calls return the same topology. CPUs that go offline later still appear;
+/// The CPUs and caches of this machine. The first call of `topology` reads a dozen files for each
+/// CPU, and later calls return the stored result. CPUs that go offline later still appear;
 /// [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();

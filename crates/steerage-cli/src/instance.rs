@@ -57,8 +57,7 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let outputs = |_: &OpenedInputs| Ok(Vec::new());
-    let sending_nothing =
-        SendOptions { listens: true, rate: None, originated: 0, coalesce: false, outputs, input_end: None };
+    let sending_nothing = SendOptions { listens: true, rate: None, coalesce: false, outputs, input_end: None };
     sending(args, needs, sending_nothing, maker)
 }
 
@@ -81,8 +80,6 @@ pub(crate) struct SendOptions<O> {
     pub(crate) listens: bool,
     /// The rate in packets per second at which inputs that can wait are read.
     pub(crate) rate: Option<u64>,
-    /// The maximum number of packets that the handler originates at a time.
-    pub(crate) originated: usize,
     /// Whether consecutive segments of a flow are merged before the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
@@ -126,7 +123,7 @@ where
     let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();
     let takes = kinds.contains(&"af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
-    let mut builder = builder.check_order(check_order).originated_max(sending.originated).coalesce(sending.coalesce);
+    let mut builder = builder.check_order(check_order).coalesce(sending.coalesce);
     if args.live.outer_flows && args.steering.hash.allows_device() {
         builder = builder.device_affinity(Affinity::OneDirection);
     }
@@ -143,10 +140,7 @@ where
     builder = masks.own.into_iter().fold(builder, |builder, (queue, mask)| builder.queue_rps_cpus(queue, mask));
     let each = sending.rate.filter(|_| can_wait).map(|rate| rate / inputs.len().max(1) as u64);
     for input in inputs {
-        let input = match each {
-            Some(rate) => Rate::new(input, rate),
-            None => input,
-        };
+        let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
         // The next device's queues continue with the next CPU of the list.
@@ -214,15 +208,16 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
 
 fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     let builder = Builder::new().backlog(args.backlog).dev_weight(args.dev_weight);
-    let mut builder = hashing(builder, &args.hash, hasher(&args.hash)?);
-    if let Some(pages) = args.memory.lpc_pages {
-        builder = builder.lpc_pages(pages);
-    }
-    if let Some(bytes) = args.memory.copybreak {
-        builder = builder.copybreak(bytes);
-    }
-    Ok(match args.memory.memory_max {
-        Some(bytes) => builder.memory_max(bytes),
+    let builder = hashing(builder, &args.hash, hasher(&args.hash)?);
+    let builder = set_if_given(builder, args.memory.lpc_pages, Builder::lpc_pages);
+    let builder = set_if_given(builder, args.memory.copybreak, Builder::copybreak);
+    Ok(set_if_given(builder, args.memory.memory_max, Builder::memory_max))
+}
+
+/// Calls the builder method `set` if the command line has a value for the method.
+fn set_if_given<B, V>(builder: B, value: Option<V>, set: impl FnOnce(B, V) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
         None => builder,
-    })
+    }
 }

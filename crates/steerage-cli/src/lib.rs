@@ -54,11 +54,10 @@ mod units;
 mod usage;
 mod view;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use error::Error;
-use terminal::printable;
+use terminal::warn;
 
 /// The definition of the command line, with options that `--help` does not show: for tests that need a row for
 /// every option.
@@ -85,8 +84,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {
-            // A failed write means that standard error is closed, so only the exit code remains.
-            let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
+            warn(&error.to_string());
             error.exit_code()
         }
     }

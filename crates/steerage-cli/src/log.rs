@@ -14,7 +14,6 @@ pub(crate) fn start(verbose: u8) {
     };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).finish();
-    // Setting the subscriber fails only if there is a subscriber already, and no other code sets a
-    // subscriber.
+    // `set_global_default` cannot fail, because no other code sets a subscriber.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

@@ -1,7 +1,6 @@
 //! `--metrics`: the metrics that a run serves to Prometheus.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use steerage::Handle;
@@ -12,6 +11,7 @@ use steerage_router::{Fate, Forwarded, Forwarding};
 
 use crate::args::RunArgs;
 use crate::error::Error;
+use crate::terminal::print_to_stderr;
 
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(RefCell<Option<Listener>>);
@@ -26,8 +26,7 @@ impl Metrics {
         // Only this line shows the port that the kernel chose.
         let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
-            // A failed write means that standard error is closed.
-            let _ = writeln!(io::stderr(), "metrics at http://{}/metrics", listener.address());
+            print_to_stderr(format_args!("metrics at http://{}/metrics", listener.address()));
         }
         Ok(Self(RefCell::new(listener)))
     }

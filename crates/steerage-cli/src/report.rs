@@ -68,7 +68,7 @@ impl Flows {
 pub(crate) struct Report {
     /// The document with the counts of the run.
     pub(crate) document: Document,
-    /// The flows behind the counts of `meter`.
+    /// The flows that `meter` counted.
     flows: Option<Flows>,
     /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
@@ -76,12 +76,16 @@ pub(crate) struct Report {
     pub(crate) verbose: bool,
     /// The last interval report, if there are intervals.
     pub(crate) last: Option<Interval>,
+    /// The number of CPUs that did not stop in time.
+    pub(crate) left_behind: usize,
+    /// The CPUs whose packet function panicked.
+    pub(crate) panicked: Vec<CpuId>,
 }
 
 impl Report {
     /// A report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
-        Self { document, flows: None, sandbox: None, verbose: false, last: None }
+        Self { document, flows: None, sandbox: None, verbose: false, last: None, left_behind: 0, panicked: Vec::new() }
     }
 
     /// Adds the flows.
@@ -118,21 +122,15 @@ impl Report {
     }
 
     /// Prints the final report. Returns an error if the run did not go well.
-    pub(crate) fn finish(
-        &self,
-        printer: Printer,
-        strict: bool,
-        left_behind: usize,
-        failed: &[CpuId],
-    ) -> Result<(), Error> {
+    pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         match last.and_then(|()| printer.report(self)) {
             // The reader closed the pipe, as in `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,
         }
-        if !failed.is_empty() {
-            return Err(EndingError::Panicked(failed.to_vec()).into());
+        if !self.panicked.is_empty() {
+            return Err(EndingError::Panicked(self.panicked.clone()).into());
         }
         if let Some(error) = self.input_error() {
             return Err(EndingError::Device(error.message.clone()).into());
@@ -141,8 +139,8 @@ impl Report {
         if !errors.is_empty() {
             return Err(EndingError::Device(errors.join("; ")).into());
         }
-        if left_behind > 0 {
-            return Err(EndingError::LeftBehind(left_behind).into());
+        if self.left_behind > 0 {
+            return Err(EndingError::LeftBehind(self.left_behind).into());
         }
         let (dropped, in_flight) = (self.snapshot().dropped().total(), self.snapshot().in_flight());
         let reordered = self.snapshot().reordered().unwrap_or(0);

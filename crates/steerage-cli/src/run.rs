@@ -6,7 +6,7 @@
 mod options;
 mod sources;
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,7 +19,7 @@ use crate::error::{EndingError, Error};
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Interval, Printer, Recorded, Report};
 use crate::signals::SignalRequest;
-use crate::terminal::{self, Keys};
+use crate::terminal::{Keys, can_redraw, print_to_stderr, warn};
 use crate::view::{LiveTable, RunEnds};
 use sources::ReportSources;
 
@@ -72,15 +72,13 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         deadline: options.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
         intervals: options.interval.map(|every| Intervals::new(every, start)),
-        live_table: LiveTable::new(options.live_table && terminal::can_redraw(), ends, options.meters.is_some()),
+        live_table: LiveTable::new(options.live_table && can_redraw(), ends, options.meters.is_some()),
     };
     let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
     let _metrics = options.metrics.serve(running.handle(), ReportSources::of(options).metrics())?;
     tracing::info!("running; signals are listened to");
     options.service.ready();
-    if let Some(note) = options.note {
-        let _ = writeln!(io::stderr(), "{note}");
-    }
+    options.note.iter().for_each(print_to_stderr);
     let waiter = thread::Builder::new().name("join".to_owned()).spawn(move || {
         let _ = events_in.send(RunEvent::Ended(Box::new(running.join())));
     });
@@ -90,7 +88,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         match events.recv_timeout(run.time_to_wait()) {
             Ok(RunEvent::Ended(outcome)) => {
                 let notes = options.capture.iter().flat_map(|capture| capture.notes());
-                notes.for_each(|note| drop(writeln!(io::stderr(), "steerage: {}", terminal::printable(&note))));
+                notes.for_each(|note| warn(&note));
                 return Ok(run.ended(*outcome));
             }
             Ok(RunEvent::Signal(SignalRequest::Stop)) => run.stop(EndedBy::Signal),
@@ -213,6 +211,7 @@ impl Run<'_> {
         let last = self.interval(&outcome.snapshot);
         let mut report = self.report(outcome.snapshot.clone(), Some(by));
         report.last = last;
+        (report.left_behind, report.panicked) = (outcome.left_behind.len(), outcome.failed.clone());
         FinishedRun { report, outcome }
     }
 

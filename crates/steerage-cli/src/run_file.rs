@@ -25,10 +25,11 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key for the devices, which are not an option. Clap uses the same id for the devices.
+/// The key for the devices, which is also the id of the devices in clap's definition.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run. Clap uses the same id for this command.
+/// The key for the command that the jobs of `parallel` run, which is also the id of the command in
+/// clap's definition.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {
@@ -68,10 +69,4 @@ fn find_command<'a>(cli: &'a Command, file: &read::Keys<'_>) -> Result<&'a Comma
     let name = key.value.as_str().filter(|name| names.contains(name));
     let command = name.and_then(|name| cli.find_subcommand(name));
     command.ok_or_else(|| file.error(Some(key.line), format!("{COMMAND}: write {listed}")))
-}
-
-fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    const NEAR: f64 = 0.7;
-    let near = known.map(|name| (strsim::jaro(wrong, name), name)).filter(|(nearness, _)| *nearness > NEAR);
-    near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }

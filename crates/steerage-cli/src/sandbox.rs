@@ -2,7 +2,6 @@
 //! docs/privileges.md has the table.
 
 use std::cell::Cell;
-use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process;
@@ -17,6 +16,7 @@ use steerage_guard::sandbox::{Group, InForce, Sandbox, Sockets, ThreadFilter};
 
 use crate::args::SandboxArgs;
 use crate::error::Error;
+use crate::terminal::{print_to_stderr, warn};
 
 /// The files and directories that a run may read to learn about the machine: CPUs that appear and
 /// disappear, interfaces, memory, random numbers.
@@ -216,9 +216,8 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
-        // At the first use of the clock, rustix asks the kernel for its clock function, and stores
-        // the function. This call to `clock_gettime` makes rustix ask before the sandbox is
-        // entered.
+        // At the first use of the clock, rustix asks the kernel for its clock function, which the
+        // sandbox would not allow.
         let _ = clock_gettime(ClockId::Monotonic);
         // An unusable directory is reported when the file is created.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
@@ -261,9 +260,8 @@ impl Confinement {
             // After a panic, the thread creates a new handler, but already has its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
-                // No packet is handled outside the sandbox. An error means that standard error is
-                // closed.
-                let _ = writeln!(io::stderr(), "steerage: {error}");
+                // No packet is handled outside the sandbox.
+                warn(&error);
                 process::exit(1);
             }
             make(cpu)
@@ -312,11 +310,6 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
     filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
-fn warn(what: &str) {
-    // A failed write means that standard error is closed.
-    let _ = writeln!(io::stderr(), "steerage: {what}");
-}
-
 /// Makes panics report only their location. A backtrace needs the program's own file, which no
 /// thread may open any more.
 fn without_backtraces() {
@@ -324,8 +317,7 @@ fn without_backtraces() {
         std::panic::set_hook(Box::new(|panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("without a name");
-            // A failed write means that standard error is closed.
-            let _ = writeln!(io::stderr(), "thread '{name}': {panic}; with --no-sandbox it has a backtrace");
+            print_to_stderr(format_args!("thread '{name}': {panic}; with --no-sandbox it has a backtrace"));
         }));
     }
 }

@@ -1,6 +1,7 @@
 //! The terminal: its size and its keys, and text that is safe for it and for a shell, without escape sequences and with quoted words.
 
-use std::io::{self, IsTerminal};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
@@ -13,6 +14,16 @@ pub(crate) fn printable(text: &str) -> String {
 
 pub(crate) fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Writes a line to standard error. An error is ignored, because nobody reads a closed standard error.
+pub(crate) fn print_to_stderr(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes an error or a warning of the program to standard error, on one line.
+pub(crate) fn warn(what: &str) {
+    print_to_stderr(format_args!("steerage: {}", printable(what)));
 }
 
 /// Whether standard error is a terminal on which a line can be redrawn in place.
@@ -52,7 +63,8 @@ impl Keys {
     /// kernel would stop a process in the background. Call this before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal of another session has no foreground for us, and stops no process of ours.
+        // A terminal of another session cannot put this process into its background, and does not
+        // stop this process.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;

@@ -3,13 +3,17 @@
 
 mod remote;
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
+use ratatui_core::terminal::Terminal;
+use ratatui_crossterm::CrosstermBackend;
+use ratatui_crossterm::crossterm::event::{self, Event};
+use ratatui_crossterm::crossterm::execute;
+use ratatui_crossterm::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui_crossterm::crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use steerage_guard::capabilities::Needed;
 
@@ -49,12 +53,32 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     }
     let colours =
         if std::env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty()) { Colours::No } else { Colours::Yes };
-    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut terminal = take_terminal().map_err(failed)?;
     let watched = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)
         .and_then(|_kept| watch(&mut terminal, remote, args.interval, colours, &ended).map_err(failed));
     // The terminal is restored even after an error.
-    ratatui::restore();
+    restore_terminal();
     watched
+}
+
+/// A terminal that shows its alternate screen, and passes on each key at once.
+type Screen = Terminal<CrosstermBackend<Stdout>>;
+
+/// Takes the terminal until [`restore_terminal`], or until a panic.
+fn take_terminal() -> io::Result<Screen> {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        restore_terminal();
+        report(panic);
+    }));
+    enable_raw_mode()?;
+    execute!(io::stdout(), EnterAlternateScreen)?;
+    Terminal::new(CrosstermBackend::new(io::stdout()))
+}
+
+fn restore_terminal() {
+    // If the terminal is gone, nothing is left to restore.
+    let _ = disable_raw_mode().and_then(|()| execute!(io::stdout(), LeaveAlternateScreen));
 }
 
 /// Prints one table of what happened in an interval.
@@ -87,7 +111,7 @@ fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
 
 /// Draws the screen and handles keys, until a key quits.
 fn watch(
-    terminal: &mut DefaultTerminal,
+    terminal: &mut Screen,
     remote: Remote,
     interval: Duration,
     colours: Colours,

@@ -63,7 +63,7 @@ pub(crate) fn short(number: u64) -> String {
     }
 }
 
-/// `part` of `whole` in percent. It is 0 if `whole` is 0.
+/// Returns `part` in percent of `whole`, or 0 if `whole` is 0.
 pub(crate) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }

@@ -2,13 +2,12 @@
 //! line.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
 use crate::habits;
-use crate::terminal::printable;
+use crate::terminal::warn;
 
 pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 
@@ -25,14 +24,17 @@ pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
             ExitCode::from(WRONG_COMMAND_LINE)
         }
         _ => {
-            let _ = writeln!(
-                std::io::stderr(),
-                "steerage: {}",
-                printable(&habits::advice(arguments, error).unwrap_or_else(|| message(error)))
-            );
+            warn(&habits::advice(arguments, error).unwrap_or_else(|| message(error)));
             ExitCode::from(WRONG_COMMAND_LINE)
         }
     }
+}
+
+/// Returns the known name that is most similar to `wrong`, or `None` if no known name is similar.
+pub(crate) fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const NEAR: f64 = 0.7;
+    let near = known.map(|name| (strsim::jaro(wrong, name), name)).filter(|(nearness, _)| *nearness > NEAR);
+    near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
 pub(crate) fn message(error: &clap::Error) -> String {

@@ -1,5 +1,6 @@
-//! The live view of a run: the screen of `top`, and the table that a run redraws on its own terminal. Both draw the report of
-//! the run: `top` gets it from the control socket.
+//! The live view of a run: the screen of `top`, and the table that a run redraws on its own
+//! terminal. The screen and the table draw the report of the run: `top` gets it from the control
+//! socket.
 
 mod events;
 mod keys;

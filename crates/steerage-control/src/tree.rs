@@ -135,7 +135,7 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// The lock that is held during a write, so that there is only one change at a time.
+    /// The lock that is held during a write, so that two changes never overlap.
     writer: Mutex<()>,
 }
 

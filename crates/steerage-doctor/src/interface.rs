@@ -52,8 +52,9 @@ struct Xdp {
 
 impl Xdp {
     /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving
-    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. AF_XDP is still
-    /// faster if the kernel would otherwise handle each packet too (lab/notes/interfaces.md).
+    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. If the kernel
+    /// would otherwise handle each packet too, AF_XDP is faster than AF_PACKET
+    /// (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",

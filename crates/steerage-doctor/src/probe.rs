@@ -75,7 +75,7 @@ impl Probes {
     }
 }
 
-/// A socket without a protocol receives nothing. This socket is closed at once.
+/// A socket without a protocol receives nothing, and is closed at once.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }

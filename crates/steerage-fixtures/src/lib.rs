@@ -62,8 +62,8 @@ pub fn is_installed(program: &str, package: &str) -> bool {
 /// The user `nobody`, by its number in Debian: a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Whether this process runs as root. Otherwise the caller skips its test, which is a failure in
-/// CI.
+/// Returns whether this process runs as root. A caller that needs root skips its test if the result
+/// is false, which is a failure in CI.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {

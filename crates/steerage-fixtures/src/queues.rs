@@ -11,8 +11,8 @@ use steerage::{
 
 use crate::HANG;
 
-/// How many polls a device may need to end, besides those that find no data yet. This is far more
-/// than any test's input requires.
+/// How many polls a device may need to end, besides those that find no data yet. The limit is far
+/// higher than any test's input requires.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// All frames of a queue whose device can wait, until the queue ends or fails.

@@ -10,7 +10,7 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: this crate knows nothing about packets, devices or commands. This crate
+//! Architecture invariant: this crate knows nothing about packets, devices or commands. The crate
 //! only removes access, and never grants any.
 #![deny(unsafe_code)]
 

@@ -8,23 +8,23 @@
 //!
 //! # The rule
 //!
-//! A directory is *ours* if only root and the effective user can change what it contains. A group
-//! may write to the directory only if the group is private to the user. The directory's file system
-//! must not be run by another user (FUSE), because such a file system can report any owner.
+//! A directory is *trusted* if only root and the effective user can change what it contains. A
+//! group may write to the directory only if the group is private to the user. The directory's file
+//! system must not be run by another user (FUSE), because such a file system can report any owner.
 //!
-//! - Every directory on the path must be ours, or a sticky directory of root or of the user, such
-//!   as `/tmp`, where another user cannot replace a directory of ours. A group may be able to write
-//!   to a directory, such as `/var/log` of some distributions. From such a directory, only a plain
-//!   directory of root or of the user may follow. The group can exchange that directory only for
-//!   another directory of root or of the user that exists there already.
-//! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
-//!   sticky directory is not enough, because another user can move a link of root there. The names
-//!   of the link's target are checked in the same way.
+//! - Every directory on the path must be trusted, or a sticky directory of root or of the user,
+//!   such as `/tmp`, where another user cannot replace a directory that is trusted. A group may be
+//!   able to write to a directory, such as `/var/log` of some distributions. From such a directory,
+//!   only a plain directory of root or of the user may follow. The group can exchange that
+//!   directory only for another directory of root or of the user that exists there already.
+//! - A link is followed if root or the user owns it, and the directory that contains it is trusted.
+//!   A sticky directory is not enough, because another user can move a link of root into the sticky
+//!   directory. The names of the link's target are checked in the same way.
 //! - The directory in which a new file or directory is created may be anybody's: a new file gets a
 //!   random name, and a new directory is checked after it is created. The file system of this
 //!   directory may not be run by another user, because that user would see the contents.
 //! - The working directory, at which a relative path begins, may be anybody's, because the user
-//!   chose it. If the working directory is not ours, only plain directories may follow: no links,
+//!   chose it. If the working directory is not trusted, only plain directories may follow: no links,
 //!   and no `..` that leads out of the working directory.
 //!
 //! Architecture invariant: only this module walks along a path for writing.
@@ -77,7 +77,7 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory that is ours, or that is sticky and belongs to root or the user. In a
+    /// Opens a directory that is trusted, or that is sticky and belongs to root or the user. In a
     /// sticky directory such as `/tmp`, other users cannot change what this user creates.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Directory {
     }
 
     /// Opens a directory for a program that resolves the path again. The directory must therefore
-    /// be ours, and so must every directory from the root on, even if the path is relative.
+    /// be trusted, and so must every directory from the root on, even if the path is relative.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -223,7 +223,7 @@ impl Directory {
 
     /// Opens the FIFO or character device with that name for writing, without waiting for a reader.
     /// A FIFO must belong to root or to the user, because its owner can read what is written. A
-    /// device must be in a directory that is ours.
+    /// device must be in a directory that is trusted.
     ///
     /// # Errors
     /// If the entry is neither a FIFO nor a character device, if the entry or the directory is

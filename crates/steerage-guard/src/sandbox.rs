@@ -162,8 +162,8 @@ struct Programs {
 
 impl ThreadFilter {
     /// A filter that allows these groups. Packet sockets that listen cannot send, and no packet
-    /// socket can send to an address. Messages can be sent only through UDP sockets. All of these
-    /// sockets stay open if the thread closes them.
+    /// socket can send to an address. Messages can be sent only through UDP sockets. Packet sockets
+    /// and UDP sockets stay open if the thread closes their descriptors.
     ///
     /// # Errors
     /// If the filter cannot be compiled.

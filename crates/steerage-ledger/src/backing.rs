@@ -1,4 +1,4 @@
-//! [`Backing`]: the kind of memory pages behind the packet memory.
+//! [`Backing`]: the kind of memory pages that hold the packets.
 
 use std::fmt;
 

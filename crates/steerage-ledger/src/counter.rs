@@ -25,7 +25,7 @@ impl Counter {
         }
     }
 
-    /// Sets the count to `n`, for a count of what is there now. Only one thread may call this
+    /// Sets the count to `n`, for a counter that can also fall. Only one thread may call this
     /// function.
     #[inline(always)]
     pub fn set(&self, n: u64) {

@@ -37,8 +37,8 @@ pub struct QueueLedger {
     pub timed: TimedBuckets,
 }
 
-/// The approximate number of frames for each bucket. One frame of each poll is sampled, and its
-/// bucket is credited with all frames of the poll.
+/// The approximate number of frames for each bucket. A poll credits the bucket of one sampled frame
+/// with all frames of the poll.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 

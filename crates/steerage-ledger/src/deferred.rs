@@ -1,5 +1,5 @@
-//! Packets that an output has taken and not sent yet. Such packets are in flight until the output
-//! reports them as sent or lost.
+//! Packets that an output has taken and not sent yet. A deferred packet is in flight until the
+//! output reports the packet as sent or lost.
 //!
 //! The CPU that sends counts the packets that the output took. The output settles each packet once,
 //! on a thread of its own: as sent or as lost. A queue's ledger counts only settled packets.

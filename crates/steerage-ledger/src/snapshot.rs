@@ -30,9 +30,9 @@ pub struct BucketSnapshot {
     /// The CPU that has the bucket. During a move, this is the old CPU until the new CPU receives
     /// packets.
     pub cpu: CpuId,
-    /// The approximate number of the queue's packets for this bucket. One packet of each poll is
-    /// sampled, and its bucket is credited with all packets of the poll. While one CPU has all
-    /// buckets, no packet is hashed and none is counted here.
+    /// The approximate number of the queue's packets for this bucket. A poll credits the bucket of
+    /// one sampled packet with all packets of the poll. While one CPU has all buckets, no packet is
+    /// hashed and none is counted here.
     pub packets: u64,
     /// The number of times that the bucket moved to another CPU.
     pub moves: u64,
@@ -113,12 +113,12 @@ pub struct QueueSnapshot {
     /// Frames whose flow hash was computed on arrival. Frames with a usable hash from the device
     /// are not counted. While one CPU has all buckets, no frame is hashed.
     pub hashed: u64,
-    /// Hashed frames without a known flow: neither an IP flow nor the user's own flow key. Such
-    /// frames are steered by their link addresses. While one CPU has all buckets, no frame is
-    /// hashed and none is counted here.
+    /// The number of hashed frames that have neither an IP flow nor a flow key of the user, and
+    /// that are steered by their link addresses. While one CPU has all buckets, no frame is hashed
+    /// and none is counted here.
     pub unparsed: u64,
-    /// Fragments of datagrams whose flow could not be recorded because the table was full. Such a
-    /// datagram is steered by a key of its own.
+    /// The number of fragments whose datagram is steered by a key of its own, because the fragment
+    /// table was full.
     pub fragments_full: u64,
     /// Later fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
@@ -126,8 +126,8 @@ pub struct QueueSnapshot {
     /// Frames in the device's memory that were copied so that the device could continue, because
     /// handlers did not release the frames in time.
     pub copied: u64,
-    /// Frames that the device passed to the kernel. Such frames count neither as received nor as
-    /// dropped.
+    /// The number of frames that the device passed to the kernel, which count neither as received
+    /// nor as dropped.
     pub passed: u64,
     /// The counts that only this kind of device has, with the kernel's names.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
@@ -191,7 +191,7 @@ pub struct CpuSnapshot {
     pub handed_in: u64,
     /// Frames that were passed to the CPU's handler.
     pub processed: u64,
-    /// Frames that the CPU polled itself and passed to its own handler.
+    /// The number of frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
     /// Frames that were dropped because this CPU's backlog was full or this CPU made no progress.
     pub dropped: Drops,
@@ -248,7 +248,8 @@ pub struct OutputSnapshot {
     pub bytes: u64,
     /// Packets that the output should have sent and that were lost, by reason.
     pub dropped: Drops,
-    /// Packets that the output has taken and not sent yet. These packets are in flight.
+    /// The number of packets that the output has taken and not sent yet, and that are therefore in
+    /// flight.
     pub held: u64,
     /// The error that ended the output on a CPU, if any.
     pub error: Option<String>,
@@ -289,8 +290,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues when the snapshot was taken or read, which this type's methods return
-    /// too. They do not follow later changes of `queues`.
+    /// The sums over all queues when the snapshot was taken or read, which this type's methods
+    /// return too. The sums do not follow later changes of `queues`.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.

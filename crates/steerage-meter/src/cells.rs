@@ -1,11 +1,12 @@
 //! Writes CSV whose cells no spreadsheet takes for a formula.
 //!
 //! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, also after a tab or a line
-//! break. Names come from packets, so anybody can choose them. Such a first character is written as
-//! `\DDD`, three decimal digits, as it is in DNS zone files (RFC 1035, 5.1), and as
-//! [`names`](super::names) writes unprintable characters. A backslash in a name is written as
-//! `\DDD` too, so that readers undo all escapes in one step. Spreadsheets of some countries begin a
-//! cell after each semicolon, so a character after a semicolon counts as a first character.
+//! break. Names come from packets, so anybody can choose them. A first character of a cell that
+//! begins a formula is written as `\DDD`, three decimal digits, as it is in DNS zone files (RFC
+//! 1035, 5.1), and as [`names`](super::names) writes unprintable characters. A backslash in a name
+//! is written as `\DDD` too, so that readers undo all escapes in one step. Spreadsheets of some
+//! countries begin a cell after each semicolon, so a character after a semicolon counts as a first
+//! character.
 
 use std::io::{self, Write};
 

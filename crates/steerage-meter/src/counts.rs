@@ -8,14 +8,14 @@ use super::record::FlowRecord;
 use super::totals::Totals;
 use super::writer_state::OutputCounts;
 
-/// The counts of all CPUs' meters so far.
+/// The sum of the counts of all CPUs' meters at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
     /// Current flows.
     pub active: u64,
-    /// Records so far: the records of flows that ended or were cut, plus one record for each
-    /// current flow.
+    /// The number of records: those of flows that ended or were cut, plus one for each current
+    /// flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,

@@ -28,8 +28,8 @@ use super::writer_state::{
 /// of passing a message is negligible per record.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The maximum number of messages that wait for a writer: 4096 records. At a million records per
-/// second, the writer may pause for 4 ms.
+/// The maximum number of messages in the queue of a writer, which have 4096 records in all. At a
+/// million records per second, the writer may pause for 4 ms.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
@@ -190,8 +190,8 @@ impl FlowWriter {
     }
 
     /// Creates an exporter for the meters. If `waits` is set, a CPU waits until the writer has
-    /// room, so that a source that can wait loses no records. Otherwise, records that do not fit
-    /// into the queue are lost and counted.
+    /// room, so that a source that can wait loses no records. With a source that cannot wait,
+    /// records that do not fit into the queue are lost and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }

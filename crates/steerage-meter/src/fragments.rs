@@ -2,8 +2,8 @@
 //!
 //! Steering keeps a datagram together by the same rule, so all fragments of a datagram are on the
 //! CPU of its flow. The fragment that arrives first decides: if it has the ports, all fragments
-//! belong to its flow. Otherwise the datagram is a flow of its own, without ports, and its first
-//! fragment belongs to that flow too.
+//! belong to its flow. If the fragment that arrives first has no ports, the datagram is a flow of
+//! its own, without ports.
 
 use steerage::flow::{Datagram, Datagrams, Fragment};
 use steerage::{BucketId, FlowKey};

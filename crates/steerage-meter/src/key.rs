@@ -1,5 +1,4 @@
-//! The key of a flow in the table. Both directions of a flow have the same key, in five 64-bit
-//! words.
+//! The key of a flow in the table: five 64-bit words, which are the same for both directions.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 

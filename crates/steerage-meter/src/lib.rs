@@ -144,7 +144,7 @@ pub struct MeterOptions {
     /// packets arrive.
     pub can_wait: bool,
     /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
-    /// The selection is random, and the same on all CPUs.
+    /// The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
     /// Whether to look for names in DNS, TLS and HTTP packets.
     pub names: bool,
@@ -166,7 +166,7 @@ impl Default for MeterOptions {
     }
 }
 
-/// The state that the meters of all CPUs share. This type also creates the meters.
+/// The state that the meters of all CPUs share, and that creates the meters.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,

@@ -1,8 +1,8 @@
 //! Writes records as Parquet: typed columns in row groups of bounded size.
 //!
-//! [`columns`] lists each column together with its value. Both the schema and the values come from
-//! this list, so they always agree. `docs/meter.md` says how DuckDB, polars and pyarrow read the
-//! types.
+//! [`columns`] lists each column together with its value. The schema and the values come from
+//! `columns`, so that schema and values always agree. `docs/meter.md` says how DuckDB, polars and
+//! pyarrow read the types.
 
 use std::io::{self, Write};
 use std::sync::Arc;

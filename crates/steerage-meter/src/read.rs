@@ -1,7 +1,7 @@
 //! Reads the data that the meter needs from a packet.
 //!
 //! Plain packets (nearly all packets) have a fast path without loops. The dissector reads all other
-//! packets. Tests check that both give the same result for plain packets.
+//! packets. Tests check that both functions return the same result for plain packets.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Each field of a cut TCP header that is there is read.
+    /// If a TCP header is cut, its complete fields are read.
     #[test]
     fn a_cut_header_has_its_numbers() {
         let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);

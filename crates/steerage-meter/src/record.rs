@@ -15,8 +15,8 @@ use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
 use super::tcp::TcpHealth;
 
-/// The record of a flow that has ended, or of the part between two active timeouts. Both directions
-/// are in one record (RFC 5103).
+/// The record of a flow that has ended, or of the part between two active timeouts, with both
+/// directions of the flow (RFC 5103).
 ///
 /// The serialization of a record is a flat row, for both CSV and JSON. `docs/meter.md` lists the
 /// columns.

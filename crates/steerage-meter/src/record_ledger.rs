@@ -95,8 +95,8 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and has not written yet. If this value is dropped, the
-/// records count as lost.
+/// Records that an output has received and has not written yet, and that count as lost if this
+/// value is dropped.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {
@@ -150,7 +150,7 @@ mod tests {
         all.add(some.split(of(1)));
         drop(some);
         assert_eq!((ledger.counts(), ledger.lost_traffic()), ((2, 3), (9, 300)));
-        // No more records can be written than there are.
+        // An output cannot write more records than it has received.
         all.written(of(100));
         drop(all);
         assert_eq!(ledger.counts(), (7, 3));

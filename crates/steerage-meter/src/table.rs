@@ -164,8 +164,8 @@ impl Table {
         }
     }
 
-    /// Checks one flow that may have timed out. Returns `None` if no flow is due. Otherwise,
-    /// returns the flow if it has timed out and was removed.
+    /// Checks one flow that may have timed out. Returns `None` if no flow is due, `Some(None)` if
+    /// the flow goes on, and the flow if it has timed out and was removed.
     pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;

@@ -1,4 +1,4 @@
-//! The state that is shared by the meters, the writer thread and the end of the run. This state
+//! The state that is shared by the meters, the writer thread and the end of the run. The state
 //! determines how long the end of a run waits for a reader of the records.
 //!
 //! A reader may pause for any length of time, as a pager does. A source that can wait then waits,
@@ -232,9 +232,9 @@ pub struct OutputCounts {
     /// Connections to a collector that replaced a broken connection, or that followed a failed
     /// attempt.
     pub connections: u64,
-    /// How often the collector's host reported that no program listens there. The records of a
-    /// refused datagram count as written. The sequence numbers show the collector how many records
-    /// it missed.
+    /// How often the collector's host reported that no program listens at the collector's port. The
+    /// records of a refused datagram count as written. The sequence numbers show the collector how
+    /// many records it missed.
     pub refusals: u64,
 }
 
@@ -249,7 +249,7 @@ impl FlowOutput {
         self.0.name()
     }
 
-    /// The counts of the records so far.
+    /// The numbers of records that were written and lost.
     pub fn counts(&self) -> OutputCounts {
         self.0.counts()
     }

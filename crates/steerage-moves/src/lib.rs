@@ -44,15 +44,15 @@
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
 //!   bucket by the numbers of its group and of the bucket, and the group number must change for all
 //!   of a queue's packets at one point. If the whole group moves, the state of its flows moves too.
-//!   A queue that leaves other queues behind in its group starts without state.
+//!   A queue that leaves a group in which other queues stay starts without state.
 //! * **A source that can wait is never hurried.** With a capture file in the group, no move times
 //!   out and no frame is revoked.
 //! * **A group whose queues have all ended is not used again.** If a move ended because its queues
-//!   ended, the state stayed on the old CPUs. A queue that gets the same mask later gets a group
-//!   with another number.
-//! * **A queue that has ended does not park** once none of its frames is in flight. Otherwise, a
-//!   queue could never close while masks keep changing. The search for buckets to move continues
-//!   where the last slice ended, so that every bucket eventually moves.
+//!   ended, the state stayed on the old CPUs. A queue whose mask becomes equal to the group's mask
+//!   later gets a group with another number.
+//! * **A queue that has ended does not park** once none of its frames is in flight. A queue that
+//!   parked after its end could never close while masks keep changing. The search for buckets to
+//!   move continues where the last slice ended, so that every bucket eventually moves.
 //!
 //! The machine never calls a policy to place buckets. Each group has a [`Plan`], which a policy
 //! stores in the machine. When the mask or the usable CPUs change, the machine derives the map from
@@ -102,7 +102,7 @@ pub type CpuIndex = u16;
 pub struct QueueSetup {
     /// The CPU that polls the queue.
     pub owner: CpuIndex,
-    /// Whether the queue's source can wait. If so, no frame of the queue may be lost.
+    /// Whether the queue's source can wait, so that no frame of the queue may be lost.
     pub can_wait: bool,
     /// The CPUs over which the queue's packets are spread. Not empty.
     pub mask: Vec<CpuIndex>,
@@ -253,7 +253,7 @@ impl Moves {
     }
 
     /// Whether a queue takes part in the current slice, or waits for its own slice. The queue's
-    /// owner then watches the current slice, so that a slow slice does not delay all others.
+    /// owner then watches the current slice, so that a slow slice does not delay all other slices.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];

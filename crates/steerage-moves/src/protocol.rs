@@ -283,8 +283,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU's queues send no frames. Such queues count as parked. Their fences count as
-    /// passed once their rings to the living old CPUs are finished.
+    /// The queues of a dead CPU send no frames and count as parked, and the fences of these queues
+    /// count as passed once their rings to the living old CPUs are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;

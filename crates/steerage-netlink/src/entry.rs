@@ -103,8 +103,8 @@ pub struct Route {
     pub table: u32,
     /// The destination prefix, and its length in bits.
     pub prefix: (IpAddr, u8),
-    /// The route's metric. Among a table's routes to the same prefix, the route with the lowest
-    /// metric is used.
+    /// The route's metric. Of a table's routes to one prefix, the kernel uses the route with the
+    /// lowest metric.
     pub metric: u32,
     /// The action for packets, such as forwarding or rejecting.
     pub kind: RouteType,

@@ -93,9 +93,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Attaches an XDP program to a hook of the link, and replaces the program that is attached
-    /// there. `None` detaches the program. A program that was attached by a link of bpf(2) cannot
-    /// be replaced. The caller needs `CAP_NET_ADMIN`.
+    /// Attaches an XDP program to a hook of the link, in place of the program that is attached to
+    /// the hook. `None` detaches the program. A program that was attached by a link of bpf(2)
+    /// cannot be replaced. The caller needs `CAP_NET_ADMIN`.
     ///
     /// The hook must be named. Without a name, the kernel chooses the driver's hook if the driver
     /// supports XDP, and then detaches no program from the hook after the driver.

@@ -9,7 +9,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::Rtnetlink;
 
-/// An IPv6 rule that looks at nothing but the interface by which a packet came.
+/// An IPv6 rule that matches packets by nothing but the interface by which they came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The kernel follows the rules in ascending order of their priorities.
@@ -46,7 +46,7 @@ impl fmt::Display for Rule {
 }
 
 impl Rtnetlink {
-    /// Lists the IPv6 rules that look at nothing but the interface, and leaves out all others.
+    /// Lists the IPv6 rules that match packets by nothing but the interface.
     ///
     /// # Errors
     /// Fails if the kernel does not reply, or has no rules.

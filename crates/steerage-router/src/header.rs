@@ -18,8 +18,8 @@ pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
     pub(super) len: usize,
     pub(super) ttl: u8,
-    /// Whether the source or the destination is link-local. Such a packet may be for this machine,
-    /// but is never forwarded.
+    /// Whether the source or the destination is link-local, so that the packet may be for this
+    /// machine but is never forwarded.
     pub(super) link_local: bool,
 }
 

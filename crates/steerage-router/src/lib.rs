@@ -104,7 +104,7 @@ impl Forwarding {
         &self.wanted
     }
 
-    /// The sum of all CPUs' counts so far.
+    /// The sum of all CPUs' counts at this moment.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().fold(Forwarded::default(), |mut all, counts| {

@@ -193,8 +193,8 @@ pub struct Shown {
     /// Incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier tables that a CPU may still be reading: at most one more than there are CPUs. The
-    /// control thread frees these tables, because freeing a million routes takes long.
+    /// Earlier tables that a CPU may still be reading, at most as many as there are CPUs and one
+    /// more. The control thread frees these tables, because freeing a million routes takes long.
     past: Mutex<Vec<Arc<Table>>>,
 }
 

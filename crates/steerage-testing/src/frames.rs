@@ -157,7 +157,8 @@ impl RxQueue for Queue {
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 
 impl Recorded {
-    /// The packets so far, in the order of sending. Packets of different CPUs have no order.
+    /// The packets that were sent, in the order of sending. Packets of different CPUs have no
+    /// order.
     pub fn packets(&self) -> Vec<Frame> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -326,8 +326,8 @@ mod tests {
 
     use super::*;
 
-    /// Consumes, discards and transmits packets in turn. This handler requests a tick every 10 ms,
-    /// and sends packets in the tick.
+    /// A handler that consumes, discards and transmits packets in turn, and sends packets in a tick
+    /// every 10 ms.
     #[derive(Default)]
     struct ByTurns {
         packets: u8,

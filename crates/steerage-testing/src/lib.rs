@@ -62,7 +62,7 @@ pub use random::SplitMix64;
 /// device that loses pages soon runs out of pages.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The frame header that the device wrote, if there is one, and a copy of the frame.
+/// The frame header if the device wrote one, and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, which the test polls.
@@ -227,7 +227,7 @@ impl QueueTester {
         self.queue.stop()
     }
 
-    /// The sum of the lengths on the wire of all frames so far, in bytes.
+    /// The sum of the lengths on the wire of all received frames, in bytes.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }

@@ -8,7 +8,8 @@ const ROOT: &str = "sys/fs/cgroup";
 /// The CPUs that the process's cpusets allow. `None` if the process has no known cpuset.
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // In version 1, `cpuset.cpus` has the requested CPUs. The other file was added later.
+        // In version 1, `cpuset.cpus` has the requested CPUs. `cpuset.effective_cpus` was added
+        // later.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],

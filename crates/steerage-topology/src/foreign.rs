@@ -1,4 +1,5 @@
-//! The time that other programs take from our CPUs. Our threads cannot run during that time.
+//! The time that other programs take from the CPUs of this process, in which no thread of this
+//! process can run on these CPUs.
 
 use std::path::PathBuf;
 

@@ -5,8 +5,8 @@
 //! `/proc/irq/N`, and its CPUs are in `effective_affinity_list`
 //! (Documentation/core-api/irq/irq-affinity.rst). Only the name of an interrupt identifies its
 //! queue. Every driver has its own names: `eth0-TxRx-3`, `eth0-rx-3`,
-//! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. All of these names end in the number of the
-//! queue.
+//! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The name of an interrupt ends in the number of
+//! the queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

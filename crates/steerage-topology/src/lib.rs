@@ -1,4 +1,4 @@
-//! The CPUs of a Linux machine. This crate has sets of CPUs in the format of `rps_cpus`, the caches
+//! The CPUs of a Linux machine. The crate has sets of CPUs in the format of `rps_cpus`, the caches
 //! and NUMA nodes that CPUs share, the CPUs and memory that this process may use, and the distance
 //! between two CPUs.
 //!

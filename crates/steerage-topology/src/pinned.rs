@@ -10,7 +10,8 @@ use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::foreign::ForeignLoad;
 use crate::watch::Watch;
 
-/// Threads that are pinned to one CPU each: see [`CpuWatch`]. Clones refer to the same threads.
+/// Threads that are pinned to one CPU each: see [`CpuWatch`]. A clone of the value refers to the
+/// threads of the original.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,

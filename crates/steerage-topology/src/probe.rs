@@ -17,12 +17,12 @@ const SAMPLES: usize = 31;
 /// thread takes one of the CPUs for a time slice, the measurement ends without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The largest number of pairs of CPUs in one measurement. This many pairs take 160 ms at most, and
-/// usually 15 ms. If there are more CPUs, some CPUs of each cache are measured.
+/// The largest number of pairs of CPUs in one measurement, which takes 160 ms at most, and usually
+/// 15 ms. On a machine with more CPUs, some CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
-/// The number of reads of the line between two readings of the clock. This number is small enough
-/// to keep the time limit, and large enough that the clock does not disturb the measurement.
+/// The number of reads of the line between two readings of the clock, which is small enough to keep
+/// the time limit, and large enough that the clock does not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
 // The states of the line. The numbers between `READY` and `END` are the numbers of the trips.
@@ -94,8 +94,8 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Answers each trip at once, until the other thread ends the measurement. The other thread may
-    /// have been started on the same CPU.
+    /// Answers each trip at once, until the other thread ends the measurement. The measuring thread
+    /// may have been started on the same CPU.
     pub fn answer(&self) {
         // The other thread must run to leave this CPU.
         self.answer_while(thread::yield_now, || true);

@@ -30,8 +30,8 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that the affinity has contained so far. The affinity does not limit other CPUs,
-    /// since the user requested more CPUs than it allows.
+    /// The CPUs that the affinity has contained since the watch began. The affinity does not limit
+    /// other CPUs, since the user requested more CPUs than it allows.
     had: CpuMask,
     living: CpuMask,
 }

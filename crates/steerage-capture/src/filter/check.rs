@@ -72,7 +72,8 @@ pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     memory_is_written_before_it_is_read(program)
 }
 
-/// Returns the mistake in an instruction, if any. `behind` is the number of instructions after it.
+/// Returns the mistake in an instruction, if any. `behind` is the number of instructions after the
+/// checked instruction.
 fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'static str> {
     let Instruction { operand, jump_true, jump_false, .. } = *instruction;
     match kind(instruction.code) {

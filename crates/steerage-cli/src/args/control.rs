@@ -6,25 +6,6 @@ use clap::Args;
 
 use super::SandboxArgs;
 
-pub(super) const GET_HELP: &str = "\
-A run shows a tree of attributes, like the kernel's /sys and /proc (steerage help control). For a directory, get lists the paths \
-below it. A leading / is allowed.
-
-Examples:
-  steerage get                                           every path
-  steerage get sys/class/net/eth1/queues/rx-0/rps_cpus   the mask of a queue
-  steerage get proc/net/softnet_stat                     the counts of each CPU
-  steerage get steerage/history --to 4711                changes of that run";
-
-pub(super) const SET_HELP: &str = "\
-When set returns, the change is in force for new packets. Only root and the user who started the run may change it. `steerage help \
-control` lists the attributes that can be set (mode 0644).
-
-Examples:
-  steerage set sys/class/net/eth1/queues/rx-0/rps_cpus f         CPUs 0 to 3
-  steerage set sys/class/net/eth1/queues/rx-0/rps_cpus_list 1-3  CPUs 1 to 3
-  steerage set proc/sys/net/core/netdev_max_backlog 500";
-
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Control")]
 pub(crate) struct ControlArgs {

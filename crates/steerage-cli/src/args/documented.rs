@@ -36,7 +36,7 @@ fn lines_of_code(text: &str) -> Vec<String> {
     lines
 }
 
-/// The words of a command of ours, as a shell would split them: up to a pipe, a redirection or a
+/// The words of a steerage command, as a shell would split them: up to a pipe, a redirection or a
 /// comment. Examples have an explanation after two spaces.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start_matches("$ ").trim_start_matches("# ").trim_start_matches("sudo ");

@@ -8,27 +8,6 @@ use steerage::limits::CPUS_MAX;
 use super::values::{number, packets, seconds};
 use super::{DirectionArg, HabitArgs, HashArgs, SandboxArgs, SteeringCommand};
 
-pub(super) const EXPLAIN_HELP: &str = "\
-For a flow, this prints its key, hash and bucket, and its CPU among 2, 4, 8 and more CPUs.
-
-For a capture, an interface or synthetic traffic, it prints the same for one packet, with the headers that the key was made of. It \
-also prints the share of the busiest CPU, the largest flows, and what keeps the traffic from spreading. It recommends a number of \
-CPUs and a mask, with the commands for steerage and for the kernel's own RPS.
-
-The answer is for the command of --for. count, meter and fanout keep both directions of a flow on one CPU. forward keeps \
-each direction on one CPU.
-
-An interface is listened to for 10 s, unless -c or --seconds is given. The kernel still gets all packets.
-
-Examples:
-  steerage explain 'tcp 10.0.0.1:5 > 10.0.0.2:80'
-  steerage explain capture.pcap                can this traffic be spread?
-  steerage explain capture.pcap --packet 17    why did that packet go there?
-  steerage explain capture.pcap --outer        the same, tunnels as a whole
-  steerage explain capture.pcap -f 'port 53'   the same for part of the traffic
-  steerage explain capture.pcap --for forward  the same for a router
-  steerage explain eth0 -Q in --work 500       how many CPUs for 500 ns a packet?";
-
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// A flow such as 'tcp 10.0.0.1:5 > 10.0.0.2:80', or the input as for count

@@ -8,34 +8,6 @@ use steerage_meter::{ExportRate, FLOWS_DEFAULT, FLOWS_MAX};
 use super::RunArgs;
 use super::values::{duration, number};
 
-pub(super) const METER_HELP: &str = "\
-DEVICE is as for count. `steerage help meter` explains flows, and every column of their records.
-
-FILE ends in .csv, in .jsonl for a JSON object per line, in .ipfix for IPFIX, or in .parquet. Until it is complete, a random number and .part \
-follow its name. In the name, %Y %m %d %H %M %S (and %F, %T, %s) stand for the time of the packets, in UTC. With - the flows go \
-to standard output and the report goes to standard error.
-
-WHERE is a FILE or a collector: ipfix://HOST:PORT for UDP, ipfix+tcp://HOST:PORT for TCP. Options follow a ? and are separated by \
-&: mtu=BYTES, refresh=DURATION, domain=N, rate=N as --export-rate, and biflow=no for a record for each direction.
-
-DURATION is a number of seconds, or has a unit, as in 500ms, 5m or 1h.
-
-On a terminal, the flows with the highest rate are shown while packets arrive. The keys r, p, b and d sort them by rate, packets, \
-bytes or duration, and q stops the run.
-
-Examples:
-  steerage meter capture.pcap                     the flows with the most bytes
-  steerage meter eth1 --seconds 60                a minute of an interface
-  steerage meter capture.pcap -t 3 --outer        tunnels as a whole
-  steerage meter capture.pcap --flows flows.csv   all flows, in a file
-  steerage meter capture.pcap --flows - --json -q | jq .
-                                                  a JSON object for each flow
-  steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
-  steerage meter capture.pcap --names --flows names.csv
-  sudo steerage meter eth1 --export ipfix://collector:4739 --seconds 0
-  steerage meter capture.pcap --pace --interval 1m
-                                                  flow counts every minute";
-
 #[derive(Debug, Args)]
 pub(crate) struct MeterArgs {
     #[command(flatten)]

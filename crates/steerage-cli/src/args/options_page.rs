@@ -1,5 +1,5 @@
-//! docs/options.md lists every option, for users who script the program. This compares its rows with the definition of the
-//! command line.
+//! docs/options.md lists every option, for users who script the program. The test in this file
+//! compares the rows of the page with the definition of the command line.
 
 use std::collections::BTreeMap;
 use std::fs;

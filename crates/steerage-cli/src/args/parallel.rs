@@ -14,23 +14,6 @@ use super::run::StopArgs;
 use super::values::{duration, number};
 use super::{HabitArgs, HashArgs, LiveArgs, MemoryArgs, SandboxArgs};
 
-pub(super) const PARALLEL_HELP: &str = "\
-Each job is a copy of COMMAND that reads a capture from its standard input. The capture has whole flows. If the command cannot \
-read standard input, use {fifo} for a pipe with a path, {file} for a file that is complete before the job starts, or {tap} for an \
-interface of its own (live input only). {n} is the number of the job, from 1, and {jobs} the number of jobs. The environment has \
-them as STEERAGE_JOB and STEERAGE_JOBS.
-
-INPUT is as DEVICE for count. `steerage help parallel` has a table of tools, and says which analyses change if a capture is split.
-
-Exit status: 0 if all jobs succeeded and got all their packets, 1 to 100 for that many failed jobs, 101 for more, 255 for other \
-errors (as for GNU parallel).
-
-Examples:
-  steerage parallel big.pcap -- tshark -n -r - -T fields -e ip.src
-  steerage parallel big.pcap -j 8 --results out -- zeek -C -r -
-  steerage parallel big.pcap --results out -- nfpcapd -r {file} -w .
-  steerage parallel eth1 -j 4 -- tcpdump -n -r - -w part{n}.pcap";
-
 #[derive(Debug, Args)]
 pub(crate) struct ParallelArgs {
     /// An interface, `any`, capture files, or synthetic traffic

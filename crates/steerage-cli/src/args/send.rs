@@ -6,24 +6,6 @@ use steerage_device::rate::RATE_MAX;
 use super::RunArgs;
 use super::values::number;
 
-pub(super) const SEND_HELP: &str = "\
-OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME, udp:ADDR:PORT or pcap:FILE (steerage help outputs). DEVICE is synthetic \
-traffic or capture files, as for count. Packets are sent unchanged. udp:ADDR:PORT sends the payload of IP packets whose source is \
-that address and port, to the destination of each packet.
-
-Packets leave in the order in which they arrived, from one CPU. With --rps-cpus or --rps-cpus-list several CPUs send. Then only \
-the packets of a flow keep their order.
-
-Without --rate, an interface gets 1000 packets per second, so that nobody floods a network by accident. --rate max sends as fast \
-as possible. Files are always written as fast as possible.
-
-Examples:
-  steerage send eth1 -c 10000                    10,000 generated packets
-  steerage send eth1 capture.pcap --rate 50000 --loop 3
-                                                 a capture, three times
-  steerage send eth1 capture.pcap --pace         as it was recorded
-  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000";
-
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// Interface or file to send to, such as eth1 or pcap:FILE

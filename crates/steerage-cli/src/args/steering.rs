@@ -93,7 +93,7 @@ impl HashArgs {
         self.hash_key.is_none() && self.kind().is_keyed()
     }
 
-    /// Our hash, which is used if the device's is not.
+    /// The hash that steerage computes if the device's hash is not used.
     pub(crate) fn kind(&self) -> HashKind {
         match self.hash {
             HashChoice::Auto | HashChoice::Device => HashKind::Keyed,
@@ -109,12 +109,13 @@ toeplitz, toeplitz-table, toeplitz-gfni";
 /// The hash that distinguishes flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashChoice {
-    /// The device's own hash, if its key is random and the command needs outer flows only.
-    /// Otherwise AES, or SipHash if the CPU has no AES.
+    /// The device's own hash if its key is random and the command needs outer flows only, else AES,
+    /// or SipHash if the CPU has no AES.
     Auto,
-    /// The kernel's hash for live interfaces, although it keeps fewer packets together than ours.
+    /// The kernel's hash for live interfaces, although it keeps fewer packets together than
+    /// steerage's hash.
     Device,
-    /// One of our hashes.
+    /// A hash that steerage computes.
     Ours(HashKind),
 }
 

@@ -1,7 +1,7 @@
 //! The commands that steer packets, and what each of them keeps together on one CPU.
 //!
-//! Each answer comes from the command's own packet function, which is what the path asks too. So `steerage explain` and
-//! the command cannot disagree.
+//! The answers come from the packet function of each command, which the path asks too, so that
+//! `steerage explain` and the command cannot disagree.
 
 use clap::ValueEnum;
 use steerage::{Affinity, Handler};
@@ -41,7 +41,8 @@ impl SteeringCommand {
     pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
         match self {
             Self::Count | Self::Meter | Self::Fanout => asked,
-            // It sends by the same interface, and would receive what it sent.
+            // `forward` sends by the interface that it listens to, and would receive the packets
+            // that it sent.
             Self::Forward => DirectionArg::In,
         }
     }

@@ -33,7 +33,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
             if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
         }
     };
-    // The instance may be another user's process, which could send escape sequences to our
+    // The instance may be another user's process, which could send escape sequences to this
     // terminal.
     stdout::print(printable_lines(&text).as_bytes())
 }

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     let ended = run::to_end(instance, &options)?;
     let mut report = ended.report;
     report.document.handled_bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (cpu.0, counted.bytes)).collect();
-    report.finish(options.printer, args.report.strict, ended.outcome.left_behind.len(), &ended.outcome.failed)
+    report.finish(options.printer, args.report.strict)
 }
 
 /// A count does not depend on which packets stay together.

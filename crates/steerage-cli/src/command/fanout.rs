@@ -1,7 +1,7 @@
 //! `steerage fanout`: distributes flows to several outputs.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -17,7 +17,7 @@ use crate::error::{CommandLineError, EndingError, Error};
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
-use crate::terminal::printable;
+use crate::terminal::{print_to_stderr, printable};
 
 const EXEC: &str = "exec:";
 
@@ -33,15 +33,13 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
         };
         outputs.iter().map(open).collect()
     };
-    let sending =
-        SendOptions { listens: false, rate: None, originated: 0, coalesce: false, outputs: open, input_end: None };
+    let sending = SendOptions { listens: false, rate: None, coalesce: false, outputs: open, input_end: None };
     let (instance, services) =
         instance::sending(&args.run, Needs::of(SandboxProfile::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
     let can_wait = services.can_wait;
     let options = RunOptions::new(&args.run, verbose, services);
     let ended = run::to_end(instance, &options)?;
-    let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    let finished = ended.report.finish(options.printer, args.run.report.strict, left_behind, &failed);
+    let finished = ended.report.finish(options.printer, args.run.report.strict);
     options.signals.end_now();
     finished.and(ended.report.all_sent(can_wait)).and(programs.wait())
 }
@@ -85,8 +83,7 @@ impl Programs {
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
-            // A failed write means that standard error is closed.
-            let _ = writeln!(io::stderr(), "{}", printable(&line));
+            print_to_stderr(printable(&line));
         }
         true
     };

@@ -4,7 +4,6 @@ pub(super) mod silence;
 
 use std::cell::OnceCell;
 use std::fs;
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
+use crate::terminal::print_to_stderr;
 use silence::Silence;
 
 /// How long a received packet may wait for further packets: the shortest block timeout of the
@@ -65,16 +65,14 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let interfaces = router_interfaces(&devices)?;
         let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours))?;
         if !run.report.quiet {
-            // A failed write means that standard error is closed.
-            updater.notes(&interfaces).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
+            updater.notes(&interfaces).iter().for_each(print_to_stderr);
         }
         let _ = route_updater.set(updater);
         let shared = devices.iter().filter(|device| device.shared).map(|device| device.interface.as_str());
         let _ = silence.set(Silence::begin(shared)?);
         Ok(outputs)
     };
-    let sending =
-        SendOptions { listens: false, rate: None, originated: 0, coalesce: args.gro, outputs, input_end: None };
+    let sending = SendOptions { listens: false, rate: None, coalesce: args.gro, outputs, input_end: None };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
     let gone = || Error::Forward("there is nothing to forward by".to_owned());
     let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Forward), sending, |_| {
@@ -85,8 +83,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
     let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
     let ended = run::to_end(instance, &options)?;
-    let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
+    ended.report.finish(options.printer, run.report.strict)
 }
 
 /// Sets the options for listening: only received frames for this machine's link address, with

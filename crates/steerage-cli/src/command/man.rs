@@ -74,7 +74,7 @@ fn render(page: &Page) -> io::Result<Vec<u8>> {
     let (notes, examples) = below.split_once("Examples:\n").unwrap_or((&below, ""));
     let (examples, exit_status) = examples.split_once("\n\nExit status: ").unwrap_or((examples, ""));
     filled(&mut text, "NOTES", notes)?;
-    as_it_stands(&mut text, "EXAMPLES", examples)?;
+    filled(&mut text, "EXAMPLES", examples)?;
     filled(&mut text, "EXIT STATUS", exit_status)?;
     see_also(&mut text, page)?;
     Ok(text)
@@ -103,21 +103,6 @@ fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     if is_verbatim {
         roff.control("fi", []);
     }
-    roff.to_writer(page)
-}
-
-fn as_it_stands(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
-    let text = text.trim_end();
-    if text.is_empty() {
-        return Ok(());
-    }
-    let mut roff = Roff::new();
-    roff.control("SH", [heading]);
-    roff.control("nf", []);
-    text.lines().for_each(|line| {
-        roff.text([roman(line)]);
-    });
-    roff.control("fi", []);
     roff.to_writer(page)
 }
 

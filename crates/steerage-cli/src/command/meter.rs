@@ -2,7 +2,6 @@
 
 mod outputs;
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -15,7 +14,7 @@ use crate::instance;
 use crate::report::{EndedBy, FlowOutputReport, Flows, Printer};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
-use crate::terminal::Keys;
+use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
 /// The number of active flows for the live table on a terminal: the flows with the most bytes. From
@@ -39,8 +38,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let (mut writers, mut meters) = (Writers::default(), None);
     let (instance, services) = instance::receiving(&args.run, needs, |can_wait| {
         let advice = outputs.advice().filter(|_| can_wait && !args.run.report.quiet && !args.run.report.json);
-        // A failed write means that standard error is closed.
-        advice.into_iter().for_each(|advice| drop(writeln!(io::stderr(), "{advice}")));
+        advice.iter().for_each(print_to_stderr);
         writers = outputs.start(can_wait, &stopper)?;
         let options = MeterOptions {
             active: flows.active,
@@ -69,7 +67,6 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     };
     let ended = run::to_end(instance, &options)?;
 
-    let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let reports = ended.outcome.reports;
     let handled_bytes = reports.iter().map(|(cpu, report)| (cpu.0, report.handled_bytes)).collect();
     let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
@@ -81,7 +78,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     if written.is_err() {
         report.document.ended_by = Some(EndedBy::Error);
     }
-    let reported = report.finish(printer, args.run.report.strict, left_behind, &failed);
+    let reported = report.finish(printer, args.run.report.strict);
     written.and(reported)
 }
 

@@ -78,8 +78,9 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
 }
 
 fn template(args: &ParallelArgs) -> Result<Template, JobsError> {
-    Template::new(&args.command)
-        .map_err(|_| JobsError::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
+    Template::new(&args.command).ok_or_else(|| {
+        JobsError::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned())
+    })
 }
 
 fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
@@ -105,8 +106,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         Ok(outputs)
     };
     let input_end = InputEnd { now: Arc::clone(&end_now), downstream: Box::new(to_jobs) };
-    let sending =
-        SendOptions { listens: true, rate: None, originated: 0, coalesce: false, outputs, input_end: Some(input_end) };
+    let sending = SendOptions { listens: true, rate: None, coalesce: false, outputs, input_end: Some(input_end) };
     let make = |_| Ok(move |_cpu| split.split());
     // The sandbox allows no new files, so these files are created now.
     let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());

@@ -31,7 +31,6 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let cpus = instance::count_cpus(&run.cpus)?;
     let sending = SendOptions {
         listens: false,
-        originated: 0,
         coalesce: false,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
         outputs: |_: &OpenedInputs| Ok(vec![open_output(&to, cpus)?]),
@@ -42,8 +41,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let can_wait = services.can_wait;
     let options = RunOptions::new(&run, verbose, services);
     let ended = run::to_end(instance, &options)?;
-    let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)?;
+    ended.report.finish(options.printer, run.report.strict)?;
     ended.report.all_sent(can_wait)
 }
 

@@ -2,6 +2,7 @@
 
 use steerage::{Builder, CpuId, CpuMask, policy::Policy, topology::MaskError};
 
+use super::set_if_given;
 use crate::args::CpuArgs;
 use crate::error::{CommandLineError, Error};
 use crate::host_cpus;
@@ -127,19 +128,14 @@ impl CpuSelection {
     }
 
     pub(super) fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {
-        if let Some(count) = args.virtual_cpus {
-            builder = builder.virtual_cpus(count);
-        }
+        builder = set_if_given(builder, args.virtual_cpus, Builder::virtual_cpus);
         builder = match (&self.work, args.virtual_cpus) {
             (Some(work), _) => builder.cpus(work.clone()),
             (None, Some(_)) => builder,
             (None, None) => builder.cpus(host_cpus::usable_cpus()?),
         };
         builder = builder.policy(args.policy.parse::<Box<dyn Policy>>().map_err(CommandLineError::Policy)?);
-        Ok(match &self.rps {
-            Some(rps) => builder.rps_cpus(rps.clone()),
-            None => builder,
-        })
+        Ok(set_if_given(builder, self.rps.clone(), Builder::rps_cpus))
     }
 }
 

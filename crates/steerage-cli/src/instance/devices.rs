@@ -1,24 +1,20 @@
 //! Opens the devices of a run, with their filters.
 
-use std::io::{self, Write};
-
 use steerage_capture::CaptureOptions;
 use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT};
 use steerage_device::af_xdp::{AfXdpOptions, COALESCE_DEFAULT};
 use steerage_device::{OpenError, Opened};
 
+use super::set_if_given;
 use crate::args::RunArgs;
 use crate::error::{CommandLineError, Error};
 use crate::habits;
+use crate::terminal::print_to_stderr;
 
 pub(super) fn open(args: &RunArgs, listens: bool) -> Result<Opened, Error> {
     let filter = args.live.filter.as_deref();
     check_filter(&args.devices, filter)?;
-    let files = capture_options(filter);
-    let files = match args.pace {
-        Some(pace) => files.pace(pace),
-        None => files,
-    };
+    let files = set_if_given(capture_options(filter), args.pace, CaptureOptions::pace);
     let opened = steerage_device::open_all_taking(
         &args.devices,
         &files,
@@ -26,16 +22,12 @@ pub(super) fn open(args: &RunArgs, listens: bool) -> Result<Opened, Error> {
         |interface| af_xdp_options(interface, args, listens),
     )?;
     if !args.report.quiet {
-        // A failed write means that standard error is closed.
-        opened.notes.iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
+        opened.notes.iter().for_each(print_to_stderr);
     }
     if args.pace.is_some() && opened.capture.is_none() {
         return Err(CommandLineError::NothingToPace.into());
     }
-    Ok(match args.stop.packets {
-        Some(packets) => opened.limited(packets),
-        None => opened,
-    })
+    Ok(set_if_given(opened, args.stop.packets, Opened::limited))
 }
 
 fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions, OpenError> {
@@ -59,17 +51,11 @@ fn af_xdp_options(interface: &str, args: &RunArgs, listens: bool) -> AfXdpOption
     let hash = args.steering.hash.of_interfaces(args.live.outer_flows);
     let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(hash);
     let options = if listens { options.coalesce(COALESCE_DEFAULT) } else { options };
-    match args.live.take.clone() {
-        Some(take) => options.take(take),
-        None => options,
-    }
+    set_if_given(options, args.live.take.clone(), AfXdpOptions::take)
 }
 
 pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
-    match filter {
-        Some(filter) => CaptureOptions::new().filter(filter),
-        None => CaptureOptions::new(),
-    }
+    set_if_given(CaptureOptions::new(), filter, CaptureOptions::filter)
 }
 
 /// Checks that no device is a filter without `-f`, and that all devices support the filter, if

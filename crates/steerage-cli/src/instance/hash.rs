@@ -5,6 +5,7 @@ use steerage::{
     flow::{FlowHasher, HashKey, set_vxlan_ports},
 };
 
+use super::set_if_given;
 use crate::args::HashArgs;
 use crate::error::Error;
 
@@ -12,10 +13,7 @@ use crate::error::Error;
 /// the handler determines which packets stay together (`Handler::AFFINITY`).
 pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHasher>) -> Builder {
     let builder = builder.layers(args.layers()).device_hash(args.allows_device());
-    match hasher {
-        Some(hasher) => builder.hash(hasher),
-        None => builder,
-    }
+    set_if_given(builder, hasher, Builder::hash)
 }
 
 /// The hash that the command line requests. `None` leaves the choice to the library. All commands

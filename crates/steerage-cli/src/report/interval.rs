@@ -180,7 +180,7 @@ impl Interval {
         Self { flows: flows.as_ref().map(FlowTotals::so_far), ..self }
     }
 
-    /// Adds how far the capture files have been read, if there are capture files.
+    /// Adds how much of the capture files has been read.
     pub(crate) fn with_capture(self, recorded: Option<&Recorded>) -> Self {
         let progress = |of: &Recorded| Progress { bytes_read: of.bytes_read, bytes_total: of.bytes_total };
         Self { capture: recorded.map(progress), ..self }

@@ -12,7 +12,7 @@ use crate::units::{counted, grouped};
 const ELEPHANTS_SHOWN: usize = 3;
 
 /// The lines of each steering group that has something to report. With `verbose`, the lines also
-/// say that nothing changed in a group, and give the costs behind the group's choice.
+/// say that nothing changed in a group, and list the costs that explain the group's choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;

@@ -37,24 +37,12 @@ pub(super) fn page(report: &Report) -> String {
         page.push_str(&flows::page(flows));
         page.push('\n');
     }
-    for (at, line) in cpus(report).iter().enumerate() {
-        push(&mut page, if at == 0 { "cpus" } else { "" }, line);
-    }
-    for line in stuck(&snapshot.cpus) {
-        push(&mut page, "stuck", &line);
-    }
-    for (at, line) in steering::lines(snapshot, report.verbose).iter().enumerate() {
-        push(&mut page, if at == 0 { "steering" } else { "" }, line);
-    }
-    for (at, line) in queues(&snapshot.queues).iter().enumerate() {
-        push(&mut page, if at == 0 { "queues" } else { "" }, line);
-    }
-    for (at, line) in outputs(&snapshot.outputs).iter().enumerate() {
-        push(&mut page, if at == 0 { "outputs" } else { "" }, line);
-    }
-    for (at, line) in report.flows.iter().flat_map(flows::exported).enumerate() {
-        push(&mut page, if at == 0 { "exported" } else { "" }, &line);
-    }
+    push_all(&mut page, "cpus", cpus(report));
+    stuck(&snapshot.cpus).iter().for_each(|line| push(&mut page, "stuck", line));
+    push_all(&mut page, "steering", steering::lines(snapshot, report.verbose));
+    push_all(&mut page, "queues", queues(&snapshot.queues));
+    push_all(&mut page, "outputs", outputs(&snapshot.outputs));
+    push_all(&mut page, "exported", report.flows.iter().flat_map(flows::exported));
     if let Some(forwarded) = &report.document.app.forward {
         forwarded.lines().iter().for_each(|(label, line)| push(&mut page, label, line));
     }
@@ -150,6 +138,13 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
+/// Adds several lines, of which only the first has the label.
+fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
+    for (at, line) in lines.into_iter().enumerate() {
+        push(page, if at == 0 { label } else { "" }, &line);
+    }
+}
+
 fn push(page: &mut String, label: &str, line: &str) {
     page.push_str(format!("{label:LABEL_WIDTH$}{line}").trim_end());
     page.push('\n');
@@ -169,7 +164,7 @@ fn head(report: &Report) -> String {
     }
     let devices = printable(&devices.join(" "));
     let (packets, elapsed) = (counted(received, "packet"), time(snapshot.elapsed));
-    // If there are other devices too, the times and link types of the files say little about the
+    // In a run with several queues, the times and link types of the files say little about the
     // whole run.
     match report.document.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {

@@ -6,8 +6,9 @@ use steerage_device::af_packet::is_interface;
 use toml::de::DeValue;
 
 use super::read::{Key, Keys, as_text};
-use super::{COMMAND, DEVICES, JOB, has_jobs, nearest};
+use super::{COMMAND, DEVICES, JOB, has_jobs};
 use crate::error::RunFileError;
+use crate::usage::nearest;
 
 const SYNTHETIC: &str = "synthetic";
 const AF_PACKET: &str = "af_packet:";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::UdpSocket;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};

@@ -152,7 +152,7 @@ impl RemoteThread {
         let _ = self.queries.send(query);
     }
 
-    /// The next reply, if there is one.
+    /// Returns the next reply, or `None` if no reply has arrived.
     pub(super) fn reply(&self) -> Option<Reply> {
         self.replies.try_recv().ok()
     }

@@ -1,6 +1,6 @@
 //! Handles keys.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// The maximum length of a typed mask. Only a list with hundreds of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;

@@ -1,5 +1,5 @@
-//! The live table that a run redraws on its own terminal every second: the same lines as in `top`, the counts so far, and the
-//! progress. It disappears at the end.
+//! The live table that a run redraws on its own terminal every second: the same lines as in `top`,
+//! the counts so far, and the progress. The table disappears at the end of the run.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ impl LiveTable {
         }
     }
 
-    /// Draws the table in another order, if the key asks for one.
+    /// Sorts the table by another column if the key is a key for sorting, and draws it.
     pub(crate) fn key(&mut self, key: u8) {
         if self.ui.sorts(key.into()) {
             self.redraw();
@@ -122,7 +122,7 @@ impl LiveTable {
         show(&frame);
     }
 
-    /// Removes the table from the screen, so that something else can be written there.
+    /// Removes the table from the screen, so that other text can be written in its lines.
     pub(crate) fn erase(&mut self) {
         if self.lines > 0 {
             show(&self.erasure());

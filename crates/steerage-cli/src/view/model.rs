@@ -1,4 +1,4 @@
-//! The data behind the screen: rates between two snapshots, and events.
+//! The data that the screen shows: rates between two snapshots, and events.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,8 @@ use crate::report::{Document, Traffic};
 /// The maximum number of events that are kept. No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
-/// A flow whose counts have not changed for this long has a rate of 0. Its meter publishes them several times per second.
+/// A flow whose counts have not changed for this long has a rate of 0. A meter publishes the counts
+/// of a flow several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
 /// A report, and the traffic if this user may see it.
@@ -43,7 +44,7 @@ pub(crate) struct Model {
     dropping: BTreeSet<String>,
     /// The events, the newest first.
     pub(crate) events: VecDeque<Event>,
-    /// The buckets of the selected queue, at the last look and at the one before.
+    /// The buckets of the selected queue, as read last and as read before that.
     pub(crate) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
@@ -70,8 +71,8 @@ impl Model {
         &self.seen.document.snapshot
     }
 
-    /// Takes the next report. If it belongs to another run, or counters decreased, the model
-    /// starts over.
+    /// Takes the next report, and starts over if the report belongs to another run or if counters
+    /// decreased.
     pub(crate) fn take(&mut self, seen: Seen) {
         let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
@@ -102,7 +103,7 @@ impl Model {
         }
     }
 
-    /// Takes the flows of the last report. Their rates continue if the report is of the `same` run.
+    /// Takes the flows of the last report, whose rates continue if the report is of the `same` run.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
@@ -121,7 +122,8 @@ impl Model {
         }
     }
 
-    /// The CPU of each bucket of the selected queue, and its packets between the last two looks.
+    /// The CPU of each bucket of the selected queue, and the bucket's packets between the last two
+    /// readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
@@ -240,7 +242,8 @@ pub(crate) struct FlowRates {
 }
 
 impl FlowRates {
-    /// The rates since the last change of the counts. Those of a new flow are the average since its first packet.
+    /// The rates since the last change of the counts. The rates of a new flow are the average since
+    /// its first packet.
     fn of(before: Option<&Self>, flow: Flow, now: Duration) -> Self {
         let duration = flow.duration();
         let over = |bytes: u64, packets: u64, time: Duration| {

@@ -1,11 +1,10 @@
 //! Draws the screen as lines of text: sections with a heading and as many rows as fit. Each colour
 //! has a sign or a word with the same meaning.
 
-use ratatui::Frame;
-use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Clear, Paragraph};
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::terminal::Frame;
+use ratatui_core::text::{Line, Span, Text};
 use steerage::Snapshot;
 use steerage::limits::DEAD_AFTER;
 use steerage::stats::OutputSnapshot;
@@ -88,7 +87,6 @@ impl Section {
 /// Draws the screen, whatever its size.
 pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
-    frame.render_widget(Clear, area);
     let foot = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
     let body = Rect { height: area.height.saturating_sub(1), ..area };
     let lines = if ui.mode == Mode::Help {
@@ -96,8 +94,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     } else {
         page(model, ui, colours, usize::from(body.width), Some(usize::from(body.height)))
     };
-    frame.render_widget(Paragraph::new(lines), body);
-    frame.render_widget(Paragraph::new(footer(model, ui, colours)), foot);
+    frame.render_widget(Text::from(lines), body);
+    frame.render_widget(footer(model, ui, colours), foot);
 }
 
 /// The page as text: at most `height` lines, or all rows if there is no screen to fit.
@@ -251,7 +249,8 @@ fn bar(part: f64) -> String {
 
 fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
     let head = format!("{:<24} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // If there are many queues, the first rows include the selected one.
+    // If there are many queues, the rows begin near the selected queue, so that the selected queue
+    // is visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;

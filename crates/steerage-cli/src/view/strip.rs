@@ -1,7 +1,7 @@
 //! The strip of buckets: for each range of buckets, one character shows its CPU, and a character
 //! above that character shows the load.
 
-use ratatui::style::Color;
+use ratatui_core::style::Color;
 
 /// The characters for CPUs. The characters repeat if there are more CPUs than characters, and the
 /// legend distinguishes these CPUs.

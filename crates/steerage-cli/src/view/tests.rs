@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
-use ratatui::style::Color;
+use ratatui_core::backend::TestBackend;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::style::Color;
+use ratatui_core::terminal::Terminal;
 use serde_json::{Value, json};
 use steerage::Snapshot;
 
@@ -62,7 +62,7 @@ fn drawn(model: &Model, ui: &Ui, colours: Colours, width: u16, height: u16) -> B
 
 fn lines(buffer: &Buffer) -> Vec<String> {
     let width = usize::from(buffer.area.width);
-    let text = |cells: &[ratatui::buffer::Cell]| cells.iter().map(|cell| cell.symbol()).collect::<String>();
+    let text = |cells: &[ratatui_core::buffer::Cell]| cells.iter().map(|cell| cell.symbol()).collect::<String>();
     buffer.content.chunks(width).map(|cells| text(cells).trim_end().to_owned()).collect()
 }
 

@@ -125,7 +125,8 @@ fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
         passed_on = match waited(id) {
             WaitStatus::PtraceSyscall(_) => {
                 let registers = ptrace::getregs(id).unwrap();
-                // The kernel sets the result to this before it begins a system call.
+                // The value to which the kernel sets the result register before it begins a system
+                // call.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
                     return (registers, is_denied);
                 }

@@ -23,9 +23,9 @@ const CLIENTS_MAX: usize = 16;
 /// sends the request at once, which takes a fraction of a second around the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// How many clients are accepted before existing clients are served. This number exceeds the length
-/// of the kernel's queue of new clients (std requests 128), so that a flood does not fill that
-/// queue while existing clients are served.
+/// The number of clients that are accepted before existing clients are served. The number exceeds
+/// the length of the kernel's queue of new clients (std requests 128), so that a flood does not
+/// fill that queue while existing clients are served.
 const ACCEPTED_A_TURN: usize = 256;
 
 /// How long a client may take from connecting to the end of its reply: Prometheus' default timeout.

@@ -37,7 +37,7 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device and inode of the socket's file. They are compared before the file is removed, so
+    /// The device and inode of the socket's file, which are compared before the file is removed, so
     /// that another process's socket with the same name is not removed.
     file: (u64, u64),
 }

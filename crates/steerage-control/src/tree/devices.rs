@@ -19,7 +19,7 @@ const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // If two devices have the same name, the queue numbers of the second one start again at 0.
+        // If two devices have one name, the queue numbers of the second device start again at 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),

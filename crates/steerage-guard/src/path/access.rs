@@ -48,7 +48,7 @@ impl Access {
 
 /// The user, other than root and the effective user, who runs the file system of this directory. A
 /// user can mount a file system of its own (FUSE), and can make it visible for all users if
-/// `/etc/fuse.conf` allows this. Such a file system reports any owners and modes, and any links.
+/// `/etc/fuse.conf` allows this. A FUSE file system reports any owners and modes, and any links.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
     // The type of the field depends on the architecture.

@@ -241,7 +241,7 @@ fn a_working_directory_of_another_user_may_have_plain_directories() {
     let error = refused("user 65534 can change the link ./logs/mine/away");
     assert_eq!(ground.holding_from("home", "logs/mine/away/f"), error);
     assert_eq!(ground.holding_from("home", "../f"), refused("user 65534 can change the directory ."));
-    // From a working directory that is ours, the rules are the same as from the root.
+    // From a working directory that is trusted, the rules are the same as from the root.
     ground.directory("ours", me(), 0o755);
     ground.link("ours/link", me(), "../protected");
     ground.link("ours/home", me(), "../home");

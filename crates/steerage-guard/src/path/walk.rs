@@ -40,7 +40,7 @@ pub(super) struct Walk {
     left: Vec<OsString>,
     links: usize,
     /// The party that can change the working directory. `None` if the walk is not in or below the
-    /// working directory, or if the working directory is ours.
+    /// working directory, or if the working directory is trusted.
     chosen: Option<Who>,
     /// True if a program will resolve the path again. Then no group may be able to exchange a
     /// directory of the path.

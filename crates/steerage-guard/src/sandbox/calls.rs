@@ -116,9 +116,9 @@ const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// Commands for the flags of a descriptor and the size of a pipe. These commands neither duplicate
-/// a descriptor nor make the kernel send a signal, unlike F_SETOWN, F_SETSIG, F_SETLEASE and
-/// F_NOTIFY. Threads that open files may also use some of the latter commands: see `LEASES`.
+/// The `fcntl` commands for the flags of a descriptor and the size of a pipe, which neither
+/// duplicate a descriptor nor make the kernel send a signal, unlike F_SETOWN, F_SETSIG, F_SETLEASE
+/// and F_NOTIFY. Threads that open files may also use some of the latter commands: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[

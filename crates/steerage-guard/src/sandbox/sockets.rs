@@ -17,8 +17,9 @@ use std::os::fd::RawFd;
 use super::SandboxError;
 use super::sys::{self, Kind};
 
-/// The maximum number of sockets of each kind that a filter can name. One socket of each kind takes
-/// 28 instructions in total, and the kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
+/// The maximum number of sockets of each kind that a filter can name. A packet socket and a UDP
+/// socket together take 28 instructions, and the kernel accepts programs of 4096 instructions
+/// (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
 /// The packet sockets (packet(7)) and the sockets for UDP that this process has open. A
@@ -76,9 +77,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Whether there are more sockets of a kind than a filter can name. If so, the filter names no
-    /// socket of that kind: its thread may send through packet sockets, or may send messages
-    /// through any socket.
+    /// Returns whether there are more sockets of a kind than a filter can name. A filter that names
+    /// no socket of a kind lets its thread send through packet sockets, or send messages through
+    /// any socket.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

@@ -193,7 +193,7 @@ fn block(context: &mut ucontext_t) -> bool {
 /// filter refuses another call. No filter allows this call, and with these arguments it has no
 /// effect.
 fn end() -> ! {
-    // SAFETY: the system call reads no memory, because there is nothing to load.
+    // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
     // SAFETY: the call ends the process.
     unsafe { libc::_exit(ENDED) }

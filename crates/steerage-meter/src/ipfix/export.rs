@@ -50,7 +50,7 @@ pub(in super::super) struct Export {
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// The error of the first attempt to connect, if there is no connection yet.
+    /// The error of the first attempt to connect, until a connection exists.
     refused: Option<io::Error>,
 }
 

@@ -13,7 +13,8 @@ const OPTIONS_TEMPLATE_SET: u16 = 3;
 const STATISTICS: u16 = OPTIONS_FROM;
 const LOSSES: u16 = OPTIONS_FROM + 1;
 const SELECTOR: u16 = OPTIONS_FROM + 2;
-/// The id of our flow selector, and its algorithm: hash-based selection (RFC 7014, section 6.2.2).
+/// The id of the meter's flow selector, and its algorithm: hash-based selection (RFC 7014, section
+/// 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
 /// The number of scope fields in our options records. A scope field says what the record describes.

@@ -4,8 +4,8 @@
 //! The id of a template is computed from these bits, so there is no table of templates. The
 //! template of a shape is sent before the first record of this shape.
 //!
-//! [`fields`] lists each element of a record together with its value. Both templates and records
-//! are written by this function, so that they always agree.
+//! [`fields`] lists each element of a record together with its value. `fields` writes both
+//! templates and records, so that templates and records always agree.
 
 use steerage::flow::{HeaderKind, protocol};
 

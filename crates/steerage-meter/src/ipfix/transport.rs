@@ -265,9 +265,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: before Linux 6.11, the interface must support checksum offload. The other errors
-        // mean that datagrams are too long or too many, or that the kernel does not support
-        // `UDP_SEGMENT`.
+        // EIO: before Linux 6.11, the interface must support checksum offload. The errors other
+        // than EIO mean that datagrams are too long or too many, or that the kernel does not
+        // support `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }

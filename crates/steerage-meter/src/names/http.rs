@@ -8,7 +8,7 @@ const METHOD_MAX: usize = 17;
 /// The end of a request line without the minor version.
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// The method that asks for a tunnel, in which another message follows.
+/// The HTTP method that requests a tunnel, in which another message follows.
 const TUNNEL: &[u8] = b"CONNECT ";
 
 /// Whether a stream with this beginning may be a request: capital letters, `_` and `-`, then a
@@ -19,7 +19,7 @@ pub(super) fn may_begin(stream: &[u8]) -> bool {
     stream.first().is_some_and(u8::is_ascii_uppercase) && stream.get(method).is_none_or(|byte| *byte == b' ')
 }
 
-/// Whether this request asks for a tunnel.
+/// Whether the request is a CONNECT, which requests a tunnel.
 pub(super) fn asks_for_tunnel(stream: &[u8]) -> bool {
     stream.starts_with(TUNNEL)
 }

@@ -17,8 +17,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
-/// Marks the rules of this module, so that a later run recognizes a rule that was left behind. No
-/// other program has this number in iproute2's `rt_protos`.
+/// Marks the rules of this module, so that a later run recognizes a rule that a killed run did not
+/// remove. No other program has this number in iproute2's `rt_protos`.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
@@ -29,7 +29,7 @@ const MAIN_PRIORITY: u32 = 32_766;
 /// How long to wait for an earlier run that has ended but still removes its rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// The rules by which the kernel leaves the packets of some interfaces to the router. They are
+/// The rules by which the kernel leaves the packets of some interfaces to the router. The rules are
 /// removed when this value is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
@@ -77,7 +77,7 @@ impl SilentKernel {
     /// Removes the rules.
     ///
     /// # Errors
-    /// If a rule cannot be removed. The other rules are removed nevertheless.
+    /// If a rule cannot be removed. `end` removes the remaining rules nevertheless.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

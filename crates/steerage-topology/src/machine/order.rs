@@ -13,9 +13,9 @@
 //!
 //! Slower cores of a hybrid machine come after the faster cores, but before second threads.
 //!
-//! This order is for light work, for which the choice matters most. If the work per packet is
-//! expensive compared with the hand-over, a whole core with another cache adds more than the second
-//! thread of a near core. In that case, users should name the CPUs.
+//! The order is for light work, for which the choice of CPUs matters most. If the work per packet
+//! is expensive compared with the hand-over, a whole core with another cache adds more than the
+//! second thread of a near core. In that case, users should name the CPUs.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //! `forward` ends.
 //!
 //! `forward` drops its capabilities before it handles packets, so it cannot remove the kernel's
-//! rules at its end. A process of its own adds and removes them. This process handles no packets,
-//! keeps `CAP_NET_ADMIN` alone, and notices by the end of a pipe if `forward` is killed.
+//! rules at its end. A helper process, which adds and removes the rules, handles no packets, keeps
+//! `CAP_NET_ADMIN` alone, and notices by the end of a pipe if `forward` is killed.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use steerage_router::kernel::SilentKernel;
 
 use crate::args::SilenceKernelArgs;
 use crate::error::Error;
-use crate::terminal::printable;
+use crate::terminal::warn;
 
 /// The lines of the process.
 const READY: &str = "ready";
@@ -74,8 +74,7 @@ impl Drop for Silence {
             }
             error => format!("{error}; `ip -6 rule` lists the rules"),
         };
-        // A failed write means that standard error is closed.
-        let _ = writeln!(io::stderr(), "steerage: {}", printable(&warning));
+        warn(&warning);
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn temporary_file() -> Result<File, JobsError> {
     created.map_err(|error| JobsError::Temporary { directory, error: error.into() })
 }
 
-/// The reading side of a temporary file, for a job. This side has its own position.
+/// The reading side of a temporary file, for a job, with a position of its own.
 pub(super) fn for_reading(file: &File) -> io::Result<Inherited> {
     fchmod(file, READABLE)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

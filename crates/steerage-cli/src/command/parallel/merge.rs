@@ -1,7 +1,7 @@
 //! Collects the output of the jobs, and passes it on in whole lines.
 //!
-//! One thread reads from all jobs. If the reader of standard output is slow, this thread waits. The
-//! jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
+//! A single thread reads from all jobs. If the reader of standard output is slow, this thread
+//! waits. The jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
 
 use std::fs::File;
 use std::io::{self, Read};

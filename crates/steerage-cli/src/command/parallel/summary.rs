@@ -117,8 +117,8 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// The summary of a run that took `elapsed`. This program itself used `split_cpu` and
-    /// `merge_cpu`.
+    /// The summary of a run that took `elapsed`, and in which steerage itself used the CPU times
+    /// `split_cpu` and `merge_cpu`.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,

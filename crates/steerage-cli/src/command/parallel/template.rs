@@ -28,17 +28,15 @@ pub(super) struct Template {
     pub(super) via: Via,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct SeveralWays;
-
 impl Template {
-    pub(super) fn new(words: &[OsString]) -> Result<Self, SeveralWays> {
+    /// Returns `None` if the words have more than one kind of placeholder for the packets.
+    pub(super) fn new(words: &[OsString]) -> Option<Self> {
         let mut vias = [Via::Fifo, Via::File, Via::Tap].into_iter().filter(|via| {
             let wanted = via.placeholder().unwrap_or_default().as_bytes();
             words.iter().any(|word| word.as_bytes().windows(wanted.len()).any(|part| part == wanted))
         });
         let via = vias.next().unwrap_or(Via::Stdin);
-        if vias.next().is_some() { Err(SeveralWays) } else { Ok(Self { words: words.to_vec(), via }) }
+        vias.next().is_none().then(|| Self { words: words.to_vec(), via })
     }
 
     /// The words of the command of job `number`. `place` is the file or interface with its packets.
@@ -84,7 +82,7 @@ mod tests {
 
     #[test]
     fn there_is_one_way_in() {
-        assert_eq!(Template::new(&words("tool {fifo} {file}")).unwrap_err(), SeveralWays);
+        assert!(Template::new(&words("tool {fifo} {file}")).is_none());
         assert_eq!(Template::new(&words("tool {tap} {tap}")).unwrap().via, Via::Tap);
     }
 }

@@ -25,8 +25,8 @@ const DRAW: Duration = Duration::from_millis(500);
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// How long to wait for the last line of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After an interrupt, the time that jobs may run after the end of their input. After this time,
-/// the jobs get SIGTERM, and after the same time again, SIGKILL.
+/// After an interrupt, the time that jobs may run after the end of their input. After `GRACE` the
+/// jobs get SIGTERM, and after `GRACE` again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -50,8 +50,8 @@ pub struct Witness {
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
     /// The number of packets whose number was not the last number of their flow plus one. Either a
-    /// packet was lost, or the flow's state did not move with it. This is an error only if no
-    /// packet is dropped, no handler panics and no queue leaves its group.
+    /// packet was lost, or the flow's state did not move with it. A missing packet is an error only
+    /// if no packet is dropped, no handler panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets that had changed on the way.
     pub torn: AtomicU64,

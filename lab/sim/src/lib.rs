@@ -1,10 +1,9 @@
 //! A seeded scheduler over the real receive path.
 //!
 //! The path runs in phases ([`steerage::threads::Softnet::advance`]). [`World`] runs the phases of
-//! many CPUs on one thread. Their order and their virtual times depend only on a seed. Each seed
-//! has one history, so the seed is enough to replay a failure. The simulator explores how phases of
-//! CPUs interleave. The loom tests in `steerage-mem` explore how single loads and stores
-//! interleave.
+//! many CPUs on one thread. The order of the phases and the virtual times depend only on a seed, so
+//! the seed is enough to replay a failure. The simulator explores how phases of CPUs interleave.
+//! The loom tests in `steerage-mem` explore how single loads and stores interleave.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -234,7 +234,7 @@ mod tests {
         );
         fake.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
         let on = vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()];
-        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()] };
+        let features = Features { on, changeable: vec!["rx-gro".to_owned()] };
         let xdp = XdpSupport { driver: true, zero_copy: false, hash: Some(true) };
         let interface = Interface::read(&fake.host(), "eth0", Some(features), None, 2, Some(xdp));
         assert_eq!(
@@ -247,7 +247,6 @@ mod tests {
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
              Info XDP offloads: rx-gro-hw is on, and virtio_net may refuse XDP programs, and cannot be switched off\n\
-             Info ntuple: ntuple is off, so that traffic cannot be led to queues\n\
              Info fastest: AF_PACKET to listen, AF_XDP for forward\n\
              Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n"
         );
@@ -270,7 +269,7 @@ mod tests {
         );
         fake.link("sys/class/net/eth0/device/driver", "../../bus/pci/drivers/ena");
         let on = vec!["rx-udp-gro-forwarding".to_owned(), "tx-gre-segmentation".to_owned()];
-        let features = Features { on, fixed: vec!["rx-ntuple-filter".to_owned()] };
+        let features = Features { changeable: on.clone(), on };
         let channels = Channels { combined: 8, combined_max: 8, ..Channels::default() };
         let xdp = XdpSupport { driver: true, zero_copy: false, hash: None };
         let interface = Interface::read(&fake.host(), "eth0", Some(features), Some(channels), 8, Some(xdp));

@@ -161,7 +161,7 @@ impl Nic {
     /// Features that are not as they should be. `None` if all are.
     fn switched(&self, about: &'static str, names: &[&str], on: bool, what: &str) -> Option<Need> {
         let features = self.features.as_ref().filter(|_| !self.is_loopback)?;
-        let is_fixed = |name: &&&str| features.fixed.iter().any(|fixed| fixed == *name);
+        let is_fixed = |name: &&&str| !features.changeable.iter().any(|changeable| changeable == **name);
         let mut wrong: Vec<&&str> = names.iter().filter(|name| features.is_on(name) != on).collect();
         if on {
             // A card without the feature cannot be changed, and misses nothing that it could have.
@@ -270,9 +270,10 @@ fn unconditional(about: &'static str, stage: &'static str, changes: Vec<(Knob, S
 mod tests {
     use super::*;
 
-    fn features(on: &[&str], fixed: &[&str]) -> Option<Features> {
+    /// Features that are on, and all that can be changed.
+    fn features(on: &[&str], changeable: &[&str]) -> Option<Features> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Some(Features { on: owned(on), fixed: owned(fixed) })
+        Some(Features { on: owned(on), changeable: owned(changeable) })
     }
 
     fn nic(driver: &str) -> Nic {
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn what_merges_or_cuts_is_in_the_way_of_a_capture() {
         let on = ["rx-gro", "rx-udp-gro-forwarding", "tx-gre-segmentation", "rx-gro-hw"];
-        let nic = Nic { features: features(&on, &["rx-gro-hw"]), ..nic("ice") };
+        let nic = Nic { features: features(&on, &[on[0], on[1], on[2]]), ..nic("ice") };
         let [merges, splits] = found(&nic, Purpose::Listen).try_into().unwrap();
         assert_eq!(
             merges.0,
@@ -298,7 +299,7 @@ mod tests {
         );
         assert_eq!(merges.1.unwrap(), "sudo ethtool -K eth0 gro off rx-udp-gro-forwarding off");
         assert_eq!(splits.1.unwrap(), "sudo ethtool -K eth0 tx-gre-segmentation off");
-        let fixed = Nic { features: features(&["rx-gro-hw"], &["rx-gro-hw"]), ..nic.clone() };
+        let fixed = Nic { features: features(&["rx-gro-hw"], &[]), ..nic.clone() };
         let [only] = found(&fixed, Purpose::Listen).try_into().unwrap();
         assert!(only.0.ends_with("cannot be switched off") && only.1.is_none(), "{only:?}");
         assert!(found(&Nic { is_loopback: true, ..nic }, Purpose::Listen).is_empty());
@@ -315,7 +316,8 @@ mod tests {
 
     #[test]
     fn virtio_must_not_merge_and_wants_transmit_queues() {
-        let nic = Nic { features: features(&["rx-gro-hw"], &[NTUPLE]), channels: channels(8, 8), ..nic("virtio_net") };
+        let nic =
+            Nic { features: features(&["rx-gro-hw"], &["rx-gro-hw"]), channels: channels(8, 8), ..nic("virtio_net") };
         let [merges, queues] = found(&nic, Purpose::AfXdp).try_into().unwrap();
         assert_eq!(merges.1.unwrap(), "sudo ethtool -K eth0 rx-gro-hw off");
         assert_eq!(queues.1.unwrap(), "sudo ethtool -L eth0 combined 4");
@@ -340,7 +342,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, format!("{text}\n")).unwrap();
         }
-        let on = features(&[STRIP_VLAN], &[NTUPLE]);
+        let on = features(&[STRIP_VLAN], &[STRIP_VLAN]);
         let nic = Nic { mtu: Some(9001), channels: channels(8, 8), features: on, ..nic("ena") };
         let mut machine = Machine::below(crate::Root::below(&root));
         let mut plan = |stages: &Stages| plan(&mut machine, &nic, Purpose::AfXdp, stages);

@@ -7,6 +7,7 @@ use crate::attributes::{attribute, each, find, nested, text, text_attribute};
 
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_A_FEATURES_HW: u16 = 2;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_FEATURES_NOCHANGE: u16 = 5;
@@ -20,8 +21,8 @@ const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 pub struct Features {
     /// The features that are on.
     pub on: Vec<String>,
-    /// The features that cannot be changed.
-    pub fixed: Vec<String>,
+    /// The features that can be switched on and off.
+    pub changeable: Vec<String>,
 }
 
 impl Features {
@@ -39,7 +40,10 @@ impl Ethtool {
     pub fn features(&mut self, interface: &str) -> io::Result<Features> {
         let reply = self.get(ETHTOOL_MSG_FEATURES_GET, interface)?;
         let names = |set| find(&reply, set).map(bit_names).unwrap_or_default();
-        Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), fixed: names(ETHTOOL_A_FEATURES_NOCHANGE) })
+        let never = names(ETHTOOL_A_FEATURES_NOCHANGE);
+        let mut changeable = names(ETHTOOL_A_FEATURES_HW);
+        changeable.retain(|name| !never.contains(name));
+        Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
     }
 
     /// Switches a feature on or off. The kernel may switch features that depend on this one, too.

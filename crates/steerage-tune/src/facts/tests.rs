@@ -84,7 +84,7 @@ fn a_machine_of_128_cpus() {
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (107, 20, 137, 1167));
     assert!(!sample.cpus.contains_key(&CpuId(5)));
 
-    let features = Features { on: vec!["rx-hashing".to_owned(), "hw-tc-offload".to_owned()], fixed: Vec::new() };
+    let features = Features { on: vec!["rx-hashing".to_owned(), "hw-tc-offload".to_owned()], changeable: Vec::new() };
     let card = Card { channels: Some(Channels { combined: 64, ..Channels::default() }), features: Some(features) };
     let facts = Facts::read(&root, "eth0", card, &sample);
     assert_eq!((facts.queues, facts.driver.as_deref()), ((64, 64), Some("ice")));

@@ -106,7 +106,7 @@ pub(crate) enum Command {
     #[command(after_help = send::SEND_HELP)]
     Send(SendArgs),
 
-    /// Set the kernel's own receive steering, measure, and keep what helps
+    /// Set the kernel's own steering, measure, and keep what helps
     #[command(after_help = tune::TUNE_HELP)]
     Tune(TuneArgs),
 

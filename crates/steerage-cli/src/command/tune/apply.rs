@@ -88,6 +88,7 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
         kept.0.extend(plan.new_setting().0);
     }
     undo.keep(machine, kept)?;
+    undo.release_interrupts(machine.root())?;
     let count = undo.kept().map_or(0, |kept| kept.0.len());
     let text = match count {
         0 => format!("Nothing helped: {interface} is as it was.\n"),
@@ -106,6 +107,7 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     let is_new = undo.renew(machine)?;
     let kept = undo.kept().cloned().unwrap_or_default();
     let differences = kept.differences(machine);
+    undo.ban_again(machine.root());
     kept.apply(machine)?;
     let mut text = match (is_new, differences.is_empty()) {
         (true, _) => format!("set again what was kept for {interface} before the restart\n"),

@@ -162,7 +162,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "flow_dissector",
         scope: Scope::Global,
-        pattern: crate::setting::DISSECTOR,
+        pattern: crate::knob::DISSECTOR,
         kind: Kind::Text,
         bound: "one program for a network namespace, and flower and bonding use it too",
         since: "6.1",

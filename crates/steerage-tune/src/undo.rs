@@ -15,11 +15,12 @@ use steerage_guard::path::{Directory, PathError};
 
 use crate::error::TuneError;
 use crate::irq;
+use crate::knob::{DISSECTOR, Knob};
 use crate::link_file;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::root::Root;
-use crate::setting::{DISSECTOR, Knob, Setting};
+use crate::setting::Setting;
 
 /// The version of the file's format.
 const VERSION: u32 = 1;

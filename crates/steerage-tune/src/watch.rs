@@ -9,9 +9,10 @@ use rustix::io::Errno;
 use steerage_netlink::{Changes, Entry, Uevents};
 
 use crate::error::TuneError;
+use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::plan;
-use crate::setting::{Knob, Setting};
+use crate::setting::Setting;
 use crate::stage::STAGES;
 use crate::undo::Undo;
 

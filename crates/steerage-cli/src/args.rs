@@ -97,7 +97,7 @@ pub(crate) enum Command {
     #[command(after_help = include_str!("../help/send.txt"))]
     Send(SendArgs),
 
-    /// Set the kernel's own receive steering, measure, and keep what helps
+    /// Set the kernel's own steering, measure, and keep what helps
     #[command(after_help = tune::TUNE_HELP)]
     Tune(TuneArgs),
 

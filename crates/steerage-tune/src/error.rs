@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::setting::Knob;
+use crate::knob::Knob;
 
 /// An error, as one line that says what was tried, on what, and what to do.
 #[derive(Debug, thiserror::Error)]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use steerage::topology::queue_interrupts;
 
+use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::root::Root;
-use crate::setting::Knob;
 
 /// The directory in which irqbalance creates its socket, `irqbalancePID.sock`.
 const IRQBALANCE: &str = "/run/irqbalance";

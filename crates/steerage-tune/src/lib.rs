@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `root` | [`Root`]: /sys and /proc below a directory, which tests replace |
 //! | `machine` | [`Machine`]: reads and writes a [`Knob`], which is a file or a value of ethtool |
+//! | `knob` | [`Knob`]: the name of a value, and the command that sets it |
 //! | `setting` | [`Setting`]: the values of knobs |
 //! | `stage` | [`STAGES`]: the table of stages |
 //! | `plan` | a [`Wish`] becomes a [`Plan`] of [`Change`]s |
@@ -25,6 +26,7 @@ mod error;
 pub mod facts;
 mod guard;
 pub mod irq;
+mod knob;
 pub mod link_file;
 mod machine;
 pub mod measure;
@@ -40,10 +42,11 @@ mod watch;
 
 pub use error::TuneError;
 pub use guard::reached_through;
+pub use knob::Knob;
 pub use machine::{Machine, same};
 pub use plan::{Change, Plan, Stages, Value, Wish};
 pub use root::Root;
-pub use setting::{Difference, Knob, Setting};
+pub use setting::{Difference, Setting};
 pub use stage::{Kind, STAGES, Scope, Stage};
 pub use undo::{Restored, Undo, create_directory};
 pub use watch::{Watch, Watched};

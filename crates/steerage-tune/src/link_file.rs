@@ -9,9 +9,10 @@ use steerage_guard::file::{Readers, write_durably};
 use steerage_guard::path::Directory;
 
 use crate::error::TuneError;
+use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::root::Root;
-use crate::setting::{Knob, Setting};
+use crate::setting::Setting;
 
 /// Directories with the library whose name contains systemd's version.
 const LIBRARIES: [&str; 3] =

@@ -8,8 +8,8 @@ use steerage_device::af_xdp::flow_dissector::{self, FlowDissector};
 use steerage_netlink::ethtool::Ethtool;
 
 use crate::error::TuneError;
+use crate::knob::{DISSECTOR, FEATURES, Knob, NO_DISSECTOR, OUR_DISSECTOR};
 use crate::root::Root;
-use crate::setting::{DISSECTOR, FEATURES, Knob, NO_DISSECTOR, OUR_DISSECTOR};
 
 /// The number of CPUs that a mask may name if the machine does not report its number.
 const CPUS_UNKNOWN: usize = 1024;

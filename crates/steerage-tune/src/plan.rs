@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use steerage::{CpuId, CpuMask};
 
 use crate::irq;
+use crate::knob::Knob;
 use crate::machine::Machine;
-use crate::setting::{Knob, Setting};
+use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
 /// What a candidate wants of a stage.
@@ -192,8 +193,8 @@ fn knobs_and_notes(machine: &Machine, interface: &str, stage: &Stage) -> (Vec<Kn
     }
     let name = stage.pattern.replace("{iface}", interface);
     let Some((start, end)) = name.split_once('*') else {
-        let exists = name.starts_with(crate::setting::CARDS)
-            || (name == crate::setting::DISSECTOR && machine.has_dissector())
+        let exists = name.starts_with(crate::knob::CARDS)
+            || (name == crate::knob::DISSECTOR && machine.has_dissector())
             || machine.root().exists(&name);
         let note =
             (!exists).then(|| format!("{}: this kernel does not have it (Linux {} does)", stage.name, stage.since));

@@ -3,9 +3,9 @@
 
 use steerage_netlink::ethtool::{Channels, Features};
 
+use crate::knob::{Knob, option};
 use crate::machine::Machine;
 use crate::plan::{Change, Plan, Stages};
-use crate::setting::{Knob, option};
 use crate::stage::{Scope, Stage};
 
 /// Features that merge packets before programs see them. The kernel merges UDP only with the last

@@ -4,9 +4,9 @@ use steerage::CpuMask;
 use steerage::flow::wire::port;
 
 use crate::candidates::Candidate;
+use crate::knob::{Knob, OUR_DISSECTOR};
 use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
-use crate::setting::{Knob, OUR_DISSECTOR};
 use crate::stage::Scope;
 
 /// The receive ring that is tried. Most cards begin with 256 or 512 descriptors.

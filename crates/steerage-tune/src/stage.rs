@@ -77,7 +77,6 @@ pub const STAGES: &[Stage] = &[
         since: "5.7",
         why: "the card itself spreads packets over more queues",
         not_restored: "packets that are in the rings while the queues are made again are lost",
-        ..BASE
     },
     Stage {
         name: "rings_rx",
@@ -89,7 +88,6 @@ pub const STAGES: &[Stage] = &[
         since: "5.7",
         why: "the card drops packets in bursts (rx_missed, rx_no_buffer)",
         not_restored: "packets that are in the ring while it is made again are lost",
-        ..BASE
     },
     Stage {
         name: "rings_tx",
@@ -101,7 +99,6 @@ pub const STAGES: &[Stage] = &[
         since: "5.7",
         why: "bursts find no descriptor for sending",
         not_restored: "packets that are in the ring while it is made again are lost",
-        ..BASE
     },
     Stage {
         name: "rss_table",
@@ -133,7 +130,6 @@ pub const STAGES: &[Stage] = &[
         since: "2.6",
         why: "the driver refuses XDP programs with longer frames",
         not_restored: "longer packets that arrive meanwhile are lost",
-        ..BASE
     },
     Stage {
         name: "offloads",
@@ -166,7 +162,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "flow_dissector",
         scope: Scope::Global,
-        pattern: crate::setting::DISSECTOR,
+        pattern: crate::knob::DISSECTOR,
         kind: Kind::Text,
         bound: "one program for a network namespace, and flower and bonding use it too",
         since: "6.1",

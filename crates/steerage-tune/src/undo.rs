@@ -15,11 +15,12 @@ use steerage_guard::path::{Directory, PathError};
 
 use crate::error::TuneError;
 use crate::irq;
+use crate::knob::{DISSECTOR, Knob};
 use crate::link_file;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::root::Root;
-use crate::setting::{DISSECTOR, Knob, Setting};
+use crate::setting::Setting;
 
 /// The version of the file's format.
 const VERSION: u32 = 1;
@@ -232,8 +233,8 @@ impl Undo {
             return Ok(false);
         }
         let kept = self.record.kept.clone().unwrap_or_default();
-        let link_file = self.record.link_file.take();
-        self.record = Record { link_file, ..Record::new(&self.record.interface, here) };
+        let (link_file, banned) = (self.record.link_file.take(), std::mem::take(&mut self.record.banned));
+        self.record = Record { link_file, banned, ..Record::new(&self.record.interface, here) };
         self.extend(machine, &kept)?;
         Ok(true)
     }
@@ -246,6 +247,31 @@ impl Undo {
     pub fn record_bans(&mut self, interrupts: &[u32]) -> Result<(), TuneError> {
         self.record.banned = interrupts.to_vec();
         self.save()
+    }
+
+    /// Lets irqbalance move interrupts again that tune did not change after all.
+    ///
+    /// # Errors
+    ///
+    /// The file was not written.
+    pub fn release_interrupts(&mut self, root: &Root) -> Result<(), TuneError> {
+        let kept = irq::interrupts(self.kept().into_iter().flat_map(|kept| kept.0.keys()));
+        let free: Vec<u32> = self.record.banned.iter().copied().filter(|irq| !kept.contains(irq)).collect();
+        if free.is_empty() {
+            return Ok(());
+        }
+        if let Some(Err(error)) = irq::irqbalance(root).map(|socket| irq::unban(&socket, &free)) {
+            tracing::warn!("irqbalance still leaves interrupts alone until it restarts: {error}");
+        }
+        self.record_bans(&kept)
+    }
+
+    /// Makes irqbalance leave the interrupts alone again, which it forgets when it restarts.
+    pub fn ban_again(&self, root: &Root) {
+        let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
+        if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
+            tracing::warn!("irqbalance may move interrupts again: {error}");
+        }
     }
 
     /// Records a .link file that will be written.

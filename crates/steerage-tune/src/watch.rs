@@ -9,9 +9,10 @@ use rustix::io::Errno;
 use steerage_netlink::{Changes, Entry, Uevents};
 
 use crate::error::TuneError;
+use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::plan;
-use crate::setting::{Knob, Setting};
+use crate::setting::Setting;
 use crate::stage::STAGES;
 use crate::undo::Undo;
 
@@ -108,7 +109,11 @@ impl Watch {
             undo.extend(machine, &new)?;
         }
         let kept = undo.kept().cloned().unwrap_or_default();
-        for difference in kept.differences(machine) {
+        let differences = kept.differences(machine);
+        if differences.iter().any(|difference| difference.knob.0.starts_with("/proc/irq/")) {
+            undo.ban_again(machine.root());
+        }
+        for difference in differences {
             // A queue that is gone comes back with an event of its own.
             let Some(now) = difference.now else { continue };
             match machine.write(&difference.knob, &difference.wanted) {

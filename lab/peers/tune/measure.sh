@@ -25,10 +25,10 @@ mask() { in_b cat /sys/class/net/veth1/queues/rx-0/rps_cpus; }
 packets() { in_b cat /sys/class/net/veth1/statistics/rx_packets; }
 # DIVISIONS RATE: starts the work and the traffic.
 start() {
-    coproc in_b exec python3 sink.py veth1 "$1"
+    coproc { exec ip netns exec "$b" python3 sink.py veth1 "$1"; }
     sink=$COPROC_PID
     read -r _ <&"${COPROC[0]}"
-    ip netns exec "$a" "$steerage" send veth0 "synthetic:flows=$flows" --cpus "$send_cpu" --rate "$2" >/dev/null 2>&1 &
+    ip netns exec "$a" "${SENDER:-$steerage}" send veth0 "synthetic:flows=$flows" --cpus "$send_cpu" --rate "$2" --seconds 0 >/dev/null 2>&1 &
     pid=$!
 }
 # The packets that arrive in a second.
@@ -42,7 +42,7 @@ rate() {
 tune() { in_b env STEERAGE_STATE_DIR="$state" "$steerage" tune veth1 "$@"; }
 
 echo "== an unhelpful mask: one CPU other than the one that receives, and packets that cost nothing" >&2
-start 1 20000
+start 1 max
 set_mask 2
 tune --apply --window "$window"
 echo "{\"series\":\"unhelpful\",\"before\":\"2\",\"after\":\"$(mask)\"}"

@@ -20,7 +20,7 @@ Examples:
   steerage tune eth0 --check            exit status 3 if somebody changed it
   sudo steerage tune eth0 --apply --global --irq
   sudo steerage tune eth0 --watch       set it again when links or CPUs change
-  sudo steerage tune --for af_xdp eth0 --apply   prepare the card for AF_XDP";
+  sudo steerage tune --for af_xdp eth0 --apply";
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {

@@ -8,6 +8,7 @@ mod apply;
 mod keep;
 mod prepare;
 mod stop;
+mod text;
 
 use std::env;
 use std::fmt::Write;

@@ -11,6 +11,7 @@ const ETHTOOL_A_FEATURES_HW: u16 = 2;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_FEATURES_NOCHANGE: u16 = 5;
+const ETHTOOL_A_BITSET_NOMASK: u16 = 1;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
@@ -65,9 +66,12 @@ impl Ethtool {
     }
 }
 
-/// Returns the names of the bits in a bitset that lists only set bits.
+/// Returns the names of the set bits. A bitset without a mask lists only set bits, and one with a mask
+/// lists all bits of the mask.
 fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
-    let bits = bits.filter(|(kind, _)| *kind == ETHTOOL_A_BITSET_BITS_BIT);
+    let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();
+    let is_set = |bit| lists_only_set || find(bit, ETHTOOL_A_BITSET_BIT_VALUE).is_some();
+    let bits = bits.filter(|(kind, bit)| *kind == ETHTOOL_A_BITSET_BITS_BIT && is_set(bit));
     bits.filter_map(|(_, bit)| find(bit, ETHTOOL_A_BITSET_BIT_NAME).map(text)).collect()
 }

@@ -7,8 +7,8 @@ use steerage::{CpuId, CpuMask};
 
 use super::*;
 use crate::facts::{Card, CpuCounts};
+use crate::knob::Knob;
 use crate::plan::{Change, Value};
-use crate::setting::Knob;
 
 /// What a machine does in a second, by the value of its only knob: packets, lost packets, and ticks
 /// of CPU 0 and CPU 1.

@@ -1,7 +1,10 @@
 //! Undo files on made-up machines.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::thread;
 
 use steerage_fixtures::scratch::Scratch;
 use steerage_tune::{Scope, Stages, Undo, Value, Wish, link_file};
@@ -150,4 +153,38 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
         let restored = undo.restore(&mut made_up.machine()).unwrap();
         assert_eq!((file.path.exists(), restored.left.len()), (changed, usize::from(changed)));
     }
+}
+
+/// Answers like irqbalance until `body` returns, and returns the messages.
+fn with_irqbalance(made_up: &MadeUp, requests: usize, body: impl FnOnce()) -> Vec<String> {
+    let directory = made_up.0.join("run/irqbalance");
+    fs::create_dir_all(&directory).unwrap();
+    let listener = UnixListener::bind(directory.join("irqbalance7.sock")).unwrap();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let answer = |_| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut message = [0; 500];
+                let bytes = stream.read(&mut message).unwrap();
+                let message = String::from_utf8_lossy(&message[..bytes]).into_owned();
+                if message == "setup" {
+                    stream.write_all(b"SLEEP 10 IRQ 100 LOAD 0 DIFF 0 CLASS 0 IRQ 101 LOAD 0 BANNED 0").unwrap();
+                }
+                message
+            };
+            (0..requests).map(answer).collect()
+        });
+        body();
+        server.join().unwrap()
+    })
+}
+
+#[test]
+fn irqbalance_gets_back_the_interrupts_that_were_not_kept() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let (mut undo, plans) = begun(&made_up, &directory);
+    undo.record_bans(&[100, 101]).unwrap();
+    undo.keep(&made_up.machine(), plans[0].new_setting()).unwrap();
+    let said = with_irqbalance(&made_up, 2, || undo.release_interrupts(made_up.machine().root()).unwrap());
+    assert_eq!(said, ["setup", "settings ban irqs NONE"]);
 }

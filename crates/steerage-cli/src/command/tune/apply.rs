@@ -7,7 +7,8 @@ use steerage_tune::measure::{Comparison, Live, Options, search};
 use steerage_tune::{Machine, Setting, Undo, create_directory, irq, link_file, reached_through};
 
 use super::stop::Stop;
-use super::{Search, confine, keep};
+use super::text::{commands, list};
+use super::{Search, confine};
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
 use crate::stdout;
@@ -33,7 +34,7 @@ pub(super) fn measured(
 ) -> Result<Undo, Error> {
     if let Some(unfinished) = unfinished {
         let restored = unfinished.restore(machine)?;
-        let text = format!("the last --apply did not end, and is taken back: {}", keep::list(&restored));
+        let text = format!("the last --apply did not end, and is taken back: {}", list(&restored));
         stdout::print(text.as_bytes())?;
     }
     let found = Search::new(args, machine, interface);
@@ -45,7 +46,7 @@ pub(super) fn measured(
         Ok(true) => Ok(undo),
         Ok(false) => {
             let restored = undo.restore(machine)?;
-            let text = keep::list(&restored);
+            let text = list(&restored);
             stdout::print(text.as_bytes())?;
             Err(Error::TuneRefused(
                 "--apply was interrupted before it had measured: everything is as it was".to_owned(),
@@ -88,10 +89,11 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
         kept.0.extend(plan.new_setting().0);
     }
     undo.keep(machine, kept)?;
+    undo.release_interrupts(machine.root())?;
     let count = undo.kept().map_or(0, |kept| kept.0.len());
     let text = match count {
         0 => format!("Nothing helped: {interface} is as it was.\n"),
-        _ => format!("Kept: steerage tune --undo {interface} restores what was before.\n{}", keep::commands(undo)),
+        _ => format!("Kept: steerage tune --undo {interface} restores what was before.\n{}", commands(undo)),
     };
     stdout::print(text.as_bytes())?;
     write_link_file(args, machine, undo)?;
@@ -106,6 +108,7 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     let is_new = undo.renew(machine)?;
     let kept = undo.kept().cloned().unwrap_or_default();
     let differences = kept.differences(machine);
+    undo.ban_again(machine.root());
     kept.apply(machine)?;
     let mut text = match (is_new, differences.is_empty()) {
         (true, _) => format!("set again what was kept for {interface} before the restart\n"),

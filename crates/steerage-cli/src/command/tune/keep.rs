@@ -3,9 +3,10 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use steerage_tune::{Difference, Machine, Restored, Undo, Watch, Watched, create_directory};
+use steerage_tune::{Difference, Machine, Undo, Watch, Watched, create_directory};
 
 use super::stop::Stop;
+use super::text::list;
 use super::{apply, confine, needs};
 use crate::args::TuneArgs;
 use crate::error::Error;
@@ -34,21 +35,6 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         stdout::print(format!("{name}: {}", list(&restored)).as_bytes())?;
     }
     Ok(())
-}
-
-/// What was restored, and what was left alone, as lines.
-pub(super) fn list(restored: &Restored) -> String {
-    let count = restored.restored.0.len() as u64;
-    let mut text = format!("restored {count} {}\n", plural(count, "value"));
-    restored.restored.0.iter().for_each(|(knob, value)| text += &format!("  {}\n", knob.command(value)));
-    restored.left.iter().for_each(|line| text += &format!("note: {line}\n"));
-    text
-}
-
-/// The commands of what was kept.
-pub(super) fn commands(undo: &Undo) -> String {
-    let kept = undo.kept().into_iter().flat_map(|kept| &kept.0);
-    kept.map(|(knob, value)| format!("  {}\n", knob.command(value))).collect()
 }
 
 pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {

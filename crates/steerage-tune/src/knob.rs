@@ -1,0 +1,101 @@
+//! The names of values, and the commands that set them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The beginning of the names of ethtool's values.
+pub(crate) const CARDS: &str = "/ethtool/";
+
+/// The beginning of the names of the values of ethtool that are features.
+pub(crate) const FEATURES: &str = "features/";
+
+/// The knob of the program that finds the flows of packets in this network namespace
+/// (`steerage_device::af_xdp::flow_dissector`), and its values.
+pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
+pub(crate) const OUR_DISSECTOR: &str = "steerage";
+pub(crate) const NO_DISSECTOR: &str = "none";
+
+/// The ends of the names of files with masks of CPUs.
+const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
+
+/// The name of one value of the machine. It is a file of /sys or /proc, or a value of ethtool, whose
+/// name begins with `/ethtool/IFACE/`, such as `/ethtool/eth0/rings/rx`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Knob(pub String);
+
+impl Knob {
+    /// The interface and the name of a value of ethtool, or `None` for a file.
+    pub(crate) fn of_card(&self) -> Option<(&str, &str)> {
+        self.0.strip_prefix(CARDS)?.split_once('/')
+    }
+
+    /// Whether this is a knob of the interface itself, and not one of the machine.
+    pub(crate) fn is_of(&self, interface: &str) -> bool {
+        let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
+        rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    pub(crate) fn is_mask(&self) -> bool {
+        MASKS.iter().any(|end| self.0.ends_with(end))
+    }
+
+    /// The command by which a person sets this knob.
+    pub fn command(&self, value: &str) -> String {
+        match self.of_card() {
+            Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
+            Some((interface, "rings/rx")) => format!("ethtool -G {interface} rx {value}"),
+            Some((interface, "rings/tx")) => format!("ethtool -G {interface} tx {value}"),
+            Some((interface, name)) if name.starts_with(FEATURES) => {
+                format!("ethtool -K {interface} {} {value}", option(&name[FEATURES.len()..]))
+            }
+            Some((interface, "rss/key")) => format!("ethtool -X {interface} hkey {value}"),
+            Some((interface, "rss/table")) => match queues_in_turn(value) {
+                Some(queues) => format!("ethtool -X {interface} equal {queues}"),
+                None => format!("ethtool -X {interface} weight {}", weights(value)),
+            },
+            _ if self.0 == DISSECTOR && value == NO_DISSECTOR => {
+                "bpftool prog detach name steerage_flow flow_dissector".to_owned()
+            }
+            _ if self.0 == DISSECTOR => "bpftool prog attach name steerage_flow flow_dissector".to_owned(),
+            _ => format!("echo {value} > {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The option of ethtool for a feature, which is the feature's name except for old features.
+pub(crate) fn option(feature: &str) -> &str {
+    const OPTIONS: [(&str, &str); 6] = [
+        ("rx-gro", "gro"),
+        ("rx-lro", "lro"),
+        ("tx-tcp-segmentation", "tso"),
+        ("tx-generic-segmentation", "gso"),
+        ("rx-vlan-hw-parse", "rxvlan"),
+        ("rx-ntuple-filter", "ntuple"),
+    ];
+    OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
+}
+
+/// The number of queues that a table names in turn: `0 1 2 0 1 2 0`.
+fn queues_in_turn(table: &str) -> Option<usize> {
+    let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();
+    let queues = entries.iter().max()? + 1;
+    entries.iter().enumerate().all(|(nth, queue)| nth % queues == *queue).then_some(queues)
+}
+
+/// How often a table names each queue.
+fn weights(table: &str) -> String {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    table.split(' ').filter_map(|entry| entry.parse().ok()).for_each(|queue| *counts.entry(queue).or_default() += 1);
+    let last = counts.last_key_value().map_or(0, |(queue, _)| *queue);
+    let weights: Vec<String> = (0..=last).map(|queue| counts.get(&queue).unwrap_or(&0).to_string()).collect();
+    weights.join(" ")
+}

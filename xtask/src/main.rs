@@ -24,8 +24,8 @@ use source::{Crate, File};
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
 /// One person reads this much in an afternoon.
-const STRICT_PATH_LINES_MAX: usize = 2_700;
-const CORE_LINES_MAX: usize = 5_000;
+const STRICT_PATH_LINES_MAX: usize = 2_725;
+const CORE_LINES_MAX: usize = 5_050;
 /// The facade assembles and re-exports. Anything longer belongs in another crate.
 const FACADE_LINES_MAX: usize = 500;
 /// The names on its first page of documentation. Further ones belong in its modules.

@@ -214,7 +214,7 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Like [`write`] for a file, and returns only when the file and its name are on the disk. Each
+/// Like [`write()`] for a file, and returns only when the file and its name are on the disk. Each
 /// missing directory of the path is created.
 ///
 /// # Errors

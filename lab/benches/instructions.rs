@@ -103,13 +103,13 @@ fn at_most(each: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::alone(args = (0), setup = device_hash, config = at_most(150))]
-#[bench::device_hash_1_target(args = (1), setup = device_hash, config = at_most(206))]
-#[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(246))]
-#[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(360))]
-#[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(331))]
+#[bench::alone(args = (0), setup = device_hash, config = at_most(141))]
+#[bench::device_hash_1_target(args = (1), setup = device_hash, config = at_most(198))]
+#[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(239))]
+#[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(358))]
+#[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(327))]
 #[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(388))]
-#[bench::lists_of_one(args = (1), setup = single, config = at_most(2058))]
+#[bench::lists_of_one(args = (1), setup = single, config = at_most(2227))]
 fn packets(cpus: Cpus<ReadsHeaders>) -> Cpus<ReadsHeaders> {
     run(cpus)
 }

@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
@@ -229,6 +230,8 @@ fn so_many_packets_are_taken_and_no_more() {
             let ended = scope.spawn(|| started.take().unwrap().end());
             while !ended.is_finished() {
                 send();
+                // A ring of frames holds what arrives while a loaded machine stops a CPU.
+                thread::sleep(Duration::from_millis(1));
             }
             ended.join().unwrap()
         });

@@ -55,11 +55,10 @@ impl RxQueue for Posts {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let posts = |page| {
+        out.refill(Self::RING - self.ring.len(), Fit::new(FRAME_BYTES), |page| {
             self.ring.push(page);
             Ok(())
-        };
-        out.refill(Self::RING - self.ring.len(), Fit::new(FRAME_BYTES), posts);
+        });
         for nth in 0..budget.min(self.ring.len()).min(self.left) {
             let page = self.ring.remove(0);
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(if nth % 2 == 0 { 8 } else { 60 })));

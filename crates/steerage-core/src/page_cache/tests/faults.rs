@@ -55,8 +55,7 @@ impl RxQueue for Posts {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let room = Self::RING - self.ring.len();
-        out.refill(room, Fit::new(FRAME_BYTES), |page| {
+        out.refill(Self::RING - self.ring.len(), Fit::new(FRAME_BYTES), |page| {
             self.ring.push(page);
             Ok(())
         });

@@ -123,11 +123,11 @@ pub fn show<T: Copy>(
     let mut order = Order([0; BATCH_MAX], 0);
     let mut seen = 0;
     for splits in [true, false] {
-        for at in 0..shown {
+        for (at, copy) in copies.iter_mut().enumerate().take(shown) {
             if splits {
                 order.push(std::iter::once(at));
             }
-            let Some(copy) = &mut copies[at] else { continue };
+            let Some(copy) = copy else { continue };
             if let Some((from, count)) = copy.hidden().filter(|_| (split >> at & 1 == 1) == splits) {
                 copy.hide(order.1, count);
                 order.push(from..from + count);

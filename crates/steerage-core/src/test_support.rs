@@ -33,6 +33,7 @@ pub(crate) fn spec(cpus: u16) -> Spec {
         originated_max: 0,
         memory_max: MEMORY_MAX_DEFAULT,
         usable_memory: u64::MAX,
+        coalesce: false,
         check_order: false,
         coalesce: false,
         always_hash: false,

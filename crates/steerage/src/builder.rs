@@ -311,8 +311,8 @@ impl Builder {
     }
 
     /// Sets whether consecutive segments of a TCP or UDP flow within a batch are merged before the
-    /// handler: see [`Batch`](crate::Batch). Pays if most packets belong to bulk transfers, and if
-    /// the handler does the same work for each packet of a flow. Default: no.
+    /// handler: see [`Batch`](crate::Batch). Use this for bulk transfers, if the handler does the
+    /// same work for each packet of a flow. Default: no.
     pub fn coalesce(mut self, yes: bool) -> Self {
         self.coalesce = yes;
         self

@@ -11,7 +11,7 @@ pub(crate) struct ForwardArgs {
     #[arg(long, value_name = "ROUTE", action = clap::ArgAction::Append)]
     pub(crate) route: Vec<Route>,
 
-    /// Merge consecutive segments of a TCP or UDP flow before they are routed; pays for bulk transfers
+    /// Merge consecutive segments of a TCP or UDP flow before they are routed, for bulk transfers
     #[arg(hide_short_help = true, long)]
     pub(crate) gro: bool,
 

@@ -113,11 +113,11 @@ impl<H: Handler> Runner<H> {
         }
         if source.coalesces {
             self.merged = coalesce::merge(&mut hand, &mut self.actions, source, &self.spare);
+            if let Some(packets) = self.merged {
+                return hand.with_first(packets, |hand| self.call_handle(source, hand));
+            }
         }
-        match self.merged {
-            None => self.call_handle(source, hand),
-            Some(packets) => hand.with_first(packets, |hand| self.call_handle(source, hand)),
-        }
+        self.call_handle(source, hand);
     }
 
     #[inline(always)]

@@ -35,7 +35,6 @@ pub(crate) fn spec(cpus: u16) -> Spec {
         usable_memory: u64::MAX,
         coalesce: false,
         check_order: false,
-        coalesce: false,
         always_hash: false,
         policy: PolicyInfo { name: "even", measures: false },
         bucket_plan: BeginWith(Box::new(|_, _| Plan::all())),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use clap::Arg;
 
 /// The names of values that cannot be paths.
-const NO_PATHS: [&str; 25] = [
+const NO_PATHS: [&str; 26] = [
     "1:N",
     "ADDR:PORT",
     "COMMAND",
@@ -25,6 +25,7 @@ const NO_PATHS: [&str; 25] = [
     "NS",
     "POLICY",
     "PORT",
+    "PURPOSE",
     "ROUTE",
     "S",
     "SHELL",

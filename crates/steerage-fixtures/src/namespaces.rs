@@ -3,8 +3,9 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -12,7 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, recvfrom, sendto, setsockopt,
+    shutdown, socket, sockopt,
+};
 
 use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{icmp, icmp6, ipv4, put};
@@ -219,6 +223,18 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
+/// Binds a socket to this address and port. Waits while the port is in use: a process that another
+/// thread starts has the closed socket of an earlier call until it executes its program.
+pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
+    let start = Instant::now();
+    loop {
+        match UdpSocket::bind(at) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < HANG => thread::yield_now(),
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
 /// A socket with a thread that returns datagrams to their sender until this value is dropped. The
 /// second field is its address.
 #[derive(Debug)]
@@ -232,11 +248,14 @@ impl Echo {
         let ours = socket.try_clone().unwrap();
         let answer = move || {
             let mut buffer = [0; 65536];
-            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            // After the shutdown there is no sender, which `recv_from` of the standard library does
+            // not expect.
+            let fd = socket.as_raw_fd();
+            while let Ok((len, Some(from))) = recvfrom::<SockaddrStorage>(fd, &mut buffer) {
                 if len == 0 {
                     break;
                 }
-                let _ = socket.send_to(&buffer[..len], from);
+                let _ = sendto(fd, &buffer[..len], &from, MsgFlags::empty());
             }
         };
         Self(Some((ours, thread::spawn(answer))), at)
@@ -246,7 +265,7 @@ impl Echo {
 impl Drop for Echo {
     fn drop(&mut self) {
         if let Some((socket, answers)) = self.0.take() {
-            nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&socket), nix::sys::socket::Shutdown::Both).ok();
+            shutdown(socket.as_raw_fd(), Shutdown::Both).ok();
             let _ = answers.join();
         }
     }

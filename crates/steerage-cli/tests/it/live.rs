@@ -8,6 +8,7 @@ use std::thread;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::namespaces::bind_when_free;
 
 use crate::program::{Ran, Started, command};
 
@@ -29,7 +30,7 @@ fn send(net: &Net, flows: usize, each: usize) {
 
 /// Opens the receiving socket, so that datagrams to it cause no ICMP errors.
 fn open(net: &Net) -> UdpSocket {
-    net.near(|| UdpSocket::bind((NEAR, 9)).unwrap())
+    net.near(|| bind_when_free((NEAR, 9)))
 }
 
 /// Transfers 2 MB in each direction over one connection.

@@ -10,6 +10,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::namespaces::bind_when_free;
 
 use crate::live::{counted, start, talk};
 use crate::program::run;
@@ -17,7 +18,7 @@ use crate::program::run;
 /// Sends `each` datagrams of 100 bytes from each of `flows` ports to `port`.
 fn send(net: &Net, flows: u16, each: usize, port: u16) {
     net.far(|| {
-        let sockets: Vec<UdpSocket> = (0..flows).map(|flow| UdpSocket::bind((FAR, 20_000 + flow)).unwrap()).collect();
+        let sockets: Vec<UdpSocket> = (0..flows).map(|flow| bind_when_free((FAR, 20_000 + flow))).collect();
         for socket in sockets.iter().cycle().take(usize::from(flows) * each) {
             socket.send_to(&[0; 100], (NEAR, port)).unwrap();
         }
@@ -34,7 +35,7 @@ struct Kernel(UdpSocket);
 
 impl Kernel {
     fn of(net: &Net) -> Self {
-        let socket = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
+        let socket = net.near(|| bind_when_free((NEAR, 9)));
         socket.set_nonblocking(true).unwrap();
         setsockopt(&socket, RcvBufForce, &KERNEL_BYTES).unwrap();
         Self(socket)

@@ -17,6 +17,7 @@ use steerage_capture::filter::{Filter, FilterError};
 use steerage_device::DeviceHash;
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::namespaces::bind_when_free;
 use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
@@ -136,8 +137,8 @@ fn directions() {
     for (direction, expected) in [(Direction::In, 30), (Direction::Out, 20), (Direction::InOut, 50)] {
         let listening = listen(&net, &options("near0").direction(direction));
         // The ports are open, because closed ports would cause ICMP errors in the other direction.
-        let here = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
-        let there = net.far(|| UdpSocket::bind((FAR, 9)).unwrap());
+        let here = net.near(|| bind_when_free((NEAR, 9)));
+        let there = net.far(|| bind_when_free((FAR, 9)));
         let frames = listening.frames(expected, || {
             net.near(|| send(NEAR, FAR, 0..20, 0));
             net.far(|| send(FAR, NEAR, 0..30, 0));

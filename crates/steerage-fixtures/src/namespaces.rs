@@ -165,7 +165,7 @@ fn checksum_errors_here() -> u64 {
 }
 
 fn is_late(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// Sends `ask` until a reply arrives for which `is_answer` returns true. If no such reply arrives

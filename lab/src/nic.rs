@@ -298,7 +298,7 @@ mod tests {
         // The lengths, the link type and the numbers of the frames.
         let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
         // The numbers of the pages are added, and every run uses other pages.
-        let pages = 1..=20_000 * METADATA as u64;
+        let pages = 1..=20_000 * u64::from(u32::MAX);
         for metadata in [Metadata::Early, Metadata::Built, Metadata::Late] {
             let found = sum(metadata);
             assert!(pages.contains(&found.wrapping_sub(least)), "{metadata:?}: {found}");

@@ -381,7 +381,7 @@ fn cpus_join_and_leave_under_load() {
         // idle time, and its trial takes some time. So these runs last tens or hundreds of
         // milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
-        run.traffic.frames = 10_000;
+        run.traffic.frames = 20_000;
         run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));
         run.costs.packet = Duration::from_micros(slower * 4);
         run.mood.panics_once_in = 0;

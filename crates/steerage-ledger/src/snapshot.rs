@@ -290,8 +290,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues when the snapshot was taken or read, which this type's methods
-    /// return too. The sums do not follow later changes of `queues`.
+    /// The sums over all queues. They are computed once, when the snapshot is made, and do not
+    /// follow later changes of `queues`.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.

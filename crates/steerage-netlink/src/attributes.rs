@@ -1,7 +1,7 @@
 //! The attributes of netlink messages: netlink(7). A generic netlink message is a list of
 //! attributes. The value of an attribute may be another list.
 
-use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator};
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator, parse_u32};
 
 pub(crate) fn attribute(kind: u16, value: impl Into<Vec<u8>>) -> DefaultNla {
     DefaultNla::new(kind, value.into())
@@ -36,6 +36,16 @@ pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 /// Returns the value of the first attribute of this type.
 pub(crate) fn find(list: &[u8], kind: u16) -> Option<&[u8]> {
     each(list).find(|(other, _)| *other == kind).map(|(_, value)| value)
+}
+
+/// Returns the number in the first attribute of this type, or 0 if there is none.
+pub(crate) fn number(list: &[u8], kind: u16) -> u32 {
+    find(list, kind).and_then(|number| parse_u32(number).ok()).unwrap_or(0)
+}
+
+/// Makes an attribute for each type that has a number.
+pub(crate) fn numbers(given: &[(u16, Option<u32>)]) -> Vec<DefaultNla> {
+    given.iter().filter_map(|(kind, number)| Some(attribute(*kind, (*number)?.to_ne_bytes()))).collect()
 }
 
 /// Returns a text, which may end with a zero byte.

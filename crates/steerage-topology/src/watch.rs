@@ -30,8 +30,8 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that the affinity has contained since the watch began. The affinity does not limit
-    /// other CPUs, since the user requested more CPUs than it allows.
+    /// The CPUs that were in the affinity of this process at some time since the watch began. A
+    /// requested CPU that was never in the affinity does not depend on it.
     had: CpuMask,
     living: CpuMask,
 }

@@ -29,8 +29,9 @@ const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
 /// What it costs the receiving CPU to hand a packet over, and the other CPU to take it, if they share
-/// a cache and if they do not. A backlog is a list under a lock, and an interrupt is shared by the
-/// packets of a poll: the costs are assumed to be ten times those of steerage's rings.
+/// a cache and if they do not. The kernel takes a lock for each packet that it hands over, and
+/// interrupts the other CPU once a poll. These costs are assumed to be ten times those of steerage's
+/// rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
 /// A setting that is worth measuring.

@@ -32,7 +32,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
-    /// The network namespace, by the number of its inode.
+    /// The number of the inode that stands for the network namespace.
     namespace: String,
     index: String,
     address: String,

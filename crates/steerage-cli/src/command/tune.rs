@@ -192,7 +192,7 @@ fn confine(
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(LINK_FILES.into());
     }
-    // A path that does not exist cannot be written to either.
+    // The sandbox cannot name a file that does not exist, so that file stays closed to writes.
     let opened = paths.iter().filter_map(|path| File::open(machine.root().path(&path.to_string_lossy())).ok());
     let needs = opened.fold(needs(), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();

@@ -193,7 +193,7 @@ fn short_frames_are_copied_out_of_the_ring() {
         assert_eq!(handle.set_queue_limits(0, |_| ()).unwrap().copybreak, at_start);
         handle.set_queue_limits(0, |limits| limits.copybreak = later).unwrap();
         until("the limits are in force", || handle.is_settled());
-        // Before the first poll, the kernel gets the frames.
+        // Until the queue is polled for the first time, frames go to the kernel and not to the queue.
         until("the queue receives", || {
             send(&net, 0..1, 200);
             handle.snapshot().received() > 0

@@ -2,10 +2,8 @@
 
 use std::io;
 
-use netlink_packet_core::{DefaultNla, parse_u32};
-
 use super::Ethtool;
-use crate::attributes::{attribute, find};
+use crate::attributes::{number, numbers};
 
 const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
 const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
@@ -48,7 +46,7 @@ impl Ethtool {
     /// not reply.
     pub fn channels(&mut self, interface: &str) -> io::Result<Channels> {
         let reply = self.get(ETHTOOL_MSG_CHANNELS_GET, interface)?;
-        let count = |kind| find(&reply, kind).and_then(|count| parse_u32(count).ok()).unwrap_or(0);
+        let count = |kind| number(&reply, kind);
         Ok(Channels {
             rx: count(ETHTOOL_A_CHANNELS_RX_COUNT),
             tx: count(ETHTOOL_A_CHANNELS_TX_COUNT),
@@ -74,8 +72,6 @@ impl Ethtool {
             (ETHTOOL_A_CHANNELS_TX_COUNT, tx),
             (ETHTOOL_A_CHANNELS_COMBINED_COUNT, combined),
         ];
-        let counts: Vec<DefaultNla> =
-            counts.iter().filter_map(|(kind, count)| Some(attribute(*kind, (*count)?.to_ne_bytes()))).collect();
-        self.set(ETHTOOL_MSG_CHANNELS_SET, interface, counts)
+        self.set(ETHTOOL_MSG_CHANNELS_SET, interface, numbers(&counts))
     }
 }

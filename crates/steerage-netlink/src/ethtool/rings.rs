@@ -2,10 +2,8 @@
 
 use std::io;
 
-use netlink_packet_core::{DefaultNla, parse_u32};
-
 use super::Ethtool;
-use crate::attributes::{attribute, find};
+use crate::attributes::{number, numbers};
 
 const ETHTOOL_MSG_RINGS_GET: u8 = 15;
 const ETHTOOL_MSG_RINGS_SET: u8 = 16;
@@ -36,7 +34,7 @@ impl Ethtool {
     /// not reply.
     pub fn rings(&mut self, interface: &str) -> io::Result<Rings> {
         let reply = self.get(ETHTOOL_MSG_RINGS_GET, interface)?;
-        let size = |kind| find(&reply, kind).and_then(|size| parse_u32(size).ok()).unwrap_or(0);
+        let size = |kind| number(&reply, kind);
         Ok(Rings {
             rx: size(ETHTOOL_A_RINGS_RX),
             tx: size(ETHTOOL_A_RINGS_TX),
@@ -52,8 +50,6 @@ impl Ethtool {
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.
     pub fn set_rings(&mut self, interface: &str, rx: Option<u32>, tx: Option<u32>) -> io::Result<()> {
         let sizes = [(ETHTOOL_A_RINGS_RX, rx), (ETHTOOL_A_RINGS_TX, tx)];
-        let sizes: Vec<DefaultNla> =
-            sizes.iter().filter_map(|(kind, size)| Some(attribute(*kind, (*size)?.to_ne_bytes()))).collect();
-        self.set(ETHTOOL_MSG_RINGS_SET, interface, sizes)
+        self.set(ETHTOOL_MSG_RINGS_SET, interface, numbers(&sizes))
     }
 }

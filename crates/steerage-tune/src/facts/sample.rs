@@ -16,7 +16,7 @@ const RECEIVED_RPS: usize = 9;
 const FLOW_LIMIT: usize = 10;
 const CPU: usize = 12;
 
-/// The columns of /proc/stat, after the name of the CPU (proc_stat(5)).
+/// The position of the time in the kernel, in the numbers of a CPU in /proc/stat (proc_stat(5)).
 const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;

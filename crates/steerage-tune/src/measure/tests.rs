@@ -179,7 +179,7 @@ fn drops_end_a_window_at_once() {
 #[test]
 fn an_end_restores_everything() {
     let loads = [("0", (100_000, 0, [60, 0])), ("3", (100_000, 0, [40, 40])), ("2", (100_000, 0, [20, 60]))];
-    // The first end is in the first window, the second while the second candidate is measured.
+    // After 3 s, the search is in its first window. After 80 s, it measures the second candidate.
     for end in [3_000, 80_000] {
         let mut machine = Machine::new("0", &loads);
         machine.end = end;

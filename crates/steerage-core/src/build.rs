@@ -147,6 +147,7 @@ pub fn build<H: Handler>(
     let region = Arc::clone(supply.region());
     let lent_bytes = plan.open_queues(&mut queues, &mut supply)?;
     let pools = plan.nodes.by_cpu(supply.pools());
+    let pools: Vec<_> = pools.iter().enumerate().map(|(cpu, pool)| pool.of_cpu(cpu)).collect();
     for (outputs, pool) in sends.iter_mut().zip(&pools) {
         outputs.iter_mut().try_for_each(|output| output.open(&region, pool))?;
     }

@@ -95,5 +95,5 @@ pub use page::{Completion, FRAME_BYTES_MAX, Page, RecordForm};
 pub use posted::Posted;
 pub use region::{Part, Region, part_ends};
 pub use ring_table::{RingTable, RingsInUse};
-pub use shared_pool::{SharedPool, Spare};
+pub use shared_pool::{STACKS, SharedPool, Spare};
 pub use supply::Supply;

@@ -1,4 +1,6 @@
-//! The shared page pool: a stack for each NUMA node, of pages that belong to no receive queue.
+//! The shared page pool: stacks of pages that belong to no receive queue. Each NUMA node has a few
+//! stacks, and each CPU returns pages to one of them, as the kernel's page allocator keeps lists for
+//! each CPU. CPUs that take pages from the same stack would wait for each other's cache lines.
 
 mod bundles;
 mod spare;
@@ -22,7 +24,11 @@ const SHUFFLED_TOGETHER: usize = 8192;
 /// An arbitrary number. The order of pages only has to differ from the order of their addresses.
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The shared pool as seen from one NUMA node.
+/// The number of stacks of a NUMA node. A CPU that finds its own stack empty looks into all others,
+/// so there are not as many as CPUs. Loom needs small models.
+pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
+
+/// The shared pool as seen from one NUMA node, or from one CPU of the node.
 ///
 /// The functions of the pool neither wait for another thread nor allocate, however many threads use
 /// the pool. The pool's functions move 64 pages by one atomic exchange. A call finds no page only
@@ -31,13 +37,15 @@ const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
+    /// Which of the node's stacks this view uses first.
+    stack: usize,
     nodes: Arc<Nodes>,
 }
 
 #[derive(Debug)]
 struct Nodes {
     region: Arc<Region>,
-    /// The free pages, by node. Each part of a region is a node.
+    /// The free pages of each node: `STACKS` stacks. Each part of a region is a node.
     free: Box<[BundleStack]>,
     table: Box<[Bundle]>,
 }
@@ -47,11 +55,16 @@ impl SharedPool {
     pub fn by_node(region: &Arc<Region>, mut pages: Vec<Page>) -> Vec<Arc<Self>> {
         shuffle(&mut pages);
         let nodes = region.parts();
-        let free = (0..nodes).map(|_| BundleStack::new()).collect();
+        let free = (0..nodes * STACKS).map(|_| BundleStack::new()).collect();
         let table = bundles(region.pages());
         let all = Arc::new(Nodes { region: Arc::clone(region), free, table });
-        all.give(&mut pages);
-        (0..nodes).map(|node| Arc::new(Self { node, nodes: Arc::clone(&all) })).collect()
+        all.give(&mut pages, 0);
+        (0..nodes).map(|node| Arc::new(Self { node, stack: 0, nodes: Arc::clone(&all) })).collect()
+    }
+
+    /// The pool as seen from a CPU of this node. The pages of all views are the same.
+    pub fn of_cpu(&self, cpu: usize) -> Arc<Self> {
+        Arc::new(Self { node: self.node, stack: cpu % STACKS, nodes: Arc::clone(&self.nodes) })
     }
 
     /// The NUMA node from which this view sees the pool.
@@ -62,11 +75,26 @@ impl SharedPool {
     /// Moves up to `most` pages to `to`, where they still count as pooled. If this node has no
     /// pages, the pages come from another node. Returns the number of pages.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
-        let all = self.nodes.free.len();
-        self.unless_given(|| {
-            let by_turns = (self.node..all).chain(0..self.node);
-            by_turns.map(|node| self.nodes.take_from(node, to, most)).find(|taken| *taken > 0).unwrap_or(0)
-        })
+        match self.take_from(self.node, to, most) {
+            0 => self.unless_given(|| {
+                let by_turns = (self.node..self.nodes.len()).chain(0..self.node);
+                by_turns.map(|node| self.take_from(node, to, most)).find(|taken| *taken > 0).unwrap_or(0)
+            }),
+            taken => taken,
+        }
+    }
+
+    /// Takes the pages of a node, from this view's stack first.
+    fn take_from(&self, node: usize, to: &mut Vec<Page>, most: usize) -> usize {
+        let before = to.len();
+        for nth in 0..STACKS {
+            let taken = to.len() - before;
+            if taken == most {
+                break;
+            }
+            self.nodes.take_from(node * STACKS + (self.stack + nth) % STACKS, to, most - taken);
+        }
+        to.len() - before
     }
 
     /// Takes up to `most` pages of any node for use outside of a pool. Returns the number of pages.
@@ -113,15 +141,15 @@ impl SharedPool {
         }
     }
 
-    /// Takes pooled pages back, each page into the stack of its node.
+    /// Takes pooled pages back, each page into a stack of its node.
     pub fn give(&self, pages: &mut Vec<Page>) {
-        self.nodes.give(pages);
+        self.nodes.give(pages, self.stack);
     }
 
     /// Takes back pages that were in use.
     pub fn give_back(&self, pages: &mut Vec<Page>) {
         pages.iter_mut().for_each(|page| self.nodes.region.release(page));
-        self.nodes.give(pages);
+        self.nodes.give(pages, self.stack);
     }
 
     /// The number of pages that no queue has, on all nodes. The number is an estimate while other
@@ -132,22 +160,25 @@ impl SharedPool {
 }
 
 impl Nodes {
-    fn take_from(&self, node: usize, to: &mut Vec<Page>, most: usize) -> usize {
+    fn len(&self) -> usize {
+        self.free.len() / STACKS
+    }
+
+    fn take_from(&self, stack: usize, to: &mut Vec<Page>, most: usize) {
         let (mut bulk, before) = ([0; BULK_MAX], to.len());
         while to.len() - before < most {
-            let taken = self.free[node].take(&self.table, &mut bulk, most - (to.len() - before));
+            let taken = self.free[stack].take(&self.table, &mut bulk, most - (to.len() - before));
             if taken.is_empty() {
                 break;
             }
             to.extend(taken.iter().map(|index| Page::new(self.region.number_of(*index))));
         }
-        to.len() - before
     }
 
-    /// Pushes each page to the stack of its node, unless the page belongs to another region.
-    fn give(&self, pages: &mut Vec<Page>) {
+    /// Pushes each page to this stack of its node, unless the page belongs to another region.
+    fn give(&self, pages: &mut Vec<Page>, stack: usize) {
         for some in pages.chunks(BULK_MAX) {
-            for (node, stack) in self.free.iter().enumerate() {
+            for (node, stack) in self.free.iter().skip(stack).step_by(STACKS).enumerate() {
                 let numbers = self.region.numbers(node);
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());

@@ -185,6 +185,30 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
+/// As above, with two stacks of a node. A pool looks twice before it counts the returns, so the pages
+/// change their stacks three times.
+#[test]
+fn a_page_that_changes_stacks_is_found() {
+    loom::model(|| {
+        let (region, mut all) = Region::map(2, PAGE_BYTES).unwrap();
+        let mut first = vec![all.pop().unwrap()];
+        let pools = SharedPool::by_node(&region, Vec::new());
+        let (own, other) = (pools[0].of_cpu(0), pools[0].of_cpu(1));
+        other.give(&mut all);
+        let thread = thread::spawn(move || {
+            let mut page = first;
+            for (to, from) in [(&own, &other), (&other, &own), (&own, &other)] {
+                to.give(&mut page);
+                from.take(&mut page, 1);
+            }
+            page.len()
+        });
+        let mut pages = Vec::new();
+        assert_eq!(pools[0].take(&mut pages, 1), 1, "there was a page at any time");
+        thread.join().unwrap();
+    });
+}
+
 fn kept(pages: usize) -> (Arc<SharedPool>, Arc<KeptPages>, Vec<Page>) {
     let (region, all) = Region::map(pages, PAGE_BYTES).unwrap();
     let pool = Arc::clone(&SharedPool::by_node(&region, all)[0]);

@@ -8,7 +8,7 @@ use steerage_mem::{Completion, KeptPages, Memory, Page, Region, RegionError};
 
 use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK};
 use steerage_core::page_cache::PagePool;
-use steerage_mem::SharedPool;
+use steerage_mem::{STACKS, SharedPool};
 
 /// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks
 /// use a `PageLoop` to measure the cost of a page on its way to the CPU and back.
@@ -42,9 +42,12 @@ impl PageLoop {
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        let one = |_| {
+        // Half of the queues can be moved to another CPU, and then share no stack of pages with the
+        // other half.
+        let one = |nth| {
+            let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
-            let pool = PagePool::new(Arc::clone(&region), Arc::clone(&shared[0]), kept_pages, local_pages);
+            let pool = PagePool::new(Arc::clone(&region), shared, kept_pages, local_pages);
             let options = RingOptions { slots, slots_max: slots, limit: BACKLOG_DEFAULT, arrivals: false };
             let (producer, consumer) = ring(options, memory.clone());
             (Self { pool, producer, frames: Vec::with_capacity(slots) }, consumer)

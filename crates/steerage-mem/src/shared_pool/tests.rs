@@ -82,17 +82,18 @@ fn pages_of_another_region_do_not_belong_to_the_pool() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Take { node: usize, most: usize },
-    TakeOut { node: usize, most: usize },
-    Give { count: usize, from: prop::sample::Index },
+    Take { node: usize, cpu: usize, most: usize },
+    TakeOut { node: usize, cpu: usize, most: usize },
+    Give { cpu: usize, count: usize, from: prop::sample::Index },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let most = || prop_oneof![0..20_usize, 0..400_usize];
+    let cpu = || 0..2 * STACKS;
     prop_oneof![
-        (0..3_usize, most()).prop_map(|(node, most)| Step::Take { node, most }),
-        (0..3_usize, most()).prop_map(|(node, most)| Step::TakeOut { node, most }),
-        (most(), any::<prop::sample::Index>()).prop_map(|(count, from)| Step::Give { count, from }),
+        (0..3_usize, cpu(), most()).prop_map(|(node, cpu, most)| Step::Take { node, cpu, most }),
+        (0..3_usize, cpu(), most()).prop_map(|(node, cpu, most)| Step::TakeOut { node, cpu, most }),
+        (cpu(), most(), any::<prop::sample::Index>()).prop_map(|(cpu, count, from)| Step::Give { cpu, count, from }),
     ]
 }
 
@@ -120,25 +121,25 @@ proptest! {
         let mut hand = Vec::new();
         for step in steps {
             match step {
-                Step::Take { node, most } => {
+                Step::Take { node, cpu, most } => {
                     let node = node % nodes;
-                    let pages = taken(&pools[node], most);
+                    let pages = taken(&pools[node].of_cpu(cpu), most);
                     model.take(node, most, &pages);
                     hand.extend(pages);
                 }
-                Step::TakeOut { node, most } => {
+                Step::TakeOut { node, cpu, most } => {
                     let free: usize = model.0.iter().map(BTreeSet::len).sum();
                     let before = hand.len();
-                    prop_assert_eq!(pools[node % nodes].take_out(&mut hand, most), most.min(free));
+                    prop_assert_eq!(pools[node % nodes].of_cpu(cpu).take_out(&mut hand, most), most.min(free));
                     for page in &hand[before..] {
                         prop_assert!(model.0[region.part_of(page)].remove(&page.number()), "{:?} is not free", page);
                     }
                 }
-                Step::Give { count, from } => {
+                Step::Give { cpu, count, from } => {
                     let from = from.index(hand.len() + 1);
                     let mut pages: Vec<Page> = hand.drain(from..hand.len().min(from + count)).collect();
                     pages.iter().for_each(|page| assert!(model.0[region.part_of(page)].insert(page.number())));
-                    pools[0].give(&mut pages);
+                    pools[0].of_cpu(cpu).give(&mut pages);
                     prop_assert_eq!(pages.len(), 0);
                 }
             }
@@ -178,7 +179,7 @@ fn no_page_is_in_two_hands() {
     };
     on_threads(|nth| {
         let mut random = fastrand::Rng::with_seed(nth as u64);
-        let (mut hand, pool) = (Vec::new(), &pools[nth % pools.len()]);
+        let (mut hand, pool) = (Vec::new(), pools[nth % pools.len()].of_cpu(nth));
         for _ in 0..ROUNDS {
             let before = hand.len();
             let count = pool.take(&mut hand, random.usize(..80));
@@ -215,6 +216,36 @@ fn contention_hides_no_page() {
         }
     });
     assert_whole(&region, pool);
+}
+
+/// As above, with a stack for each thread: the pages change between stacks all the time, and a thread
+/// finds some of them.
+#[test]
+fn pages_that_change_between_stacks_are_found() {
+    let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();
+    let pool = &SharedPool::by_node(&region, pages)[0];
+    on_threads(|nth| {
+        let mut hand = Vec::with_capacity(1);
+        for round in 0..ROUNDS {
+            assert_eq!(pool.of_cpu(nth).take(&mut hand, 1), 1, "round {round}");
+            pool.of_cpu(nth + round).give(&mut hand);
+        }
+    });
+    assert_whole(&region, pool);
+}
+
+#[test]
+fn a_cpu_gets_the_pages_of_all_stacks_of_its_node() {
+    let (region, pools) = by_node(&[100, 100]);
+    let mut all = Vec::new();
+    pools[0].take_out(&mut all, usize::MAX);
+    for (nth, page) in all.drain(..).enumerate() {
+        pools[1].of_cpu(nth).give_back(&mut vec![page]);
+    }
+    let own = region.numbers(0);
+    let pages = taken(&pools[0].of_cpu(3), region.pages());
+    assert_eq!(pages.len(), own.len());
+    assert!(pages.iter().all(|page| own.contains(&page.number())));
 }
 
 fn keep_all(kept_pages: &Arc<KeptPages>, pages: Vec<Page>) -> Vec<Kept> {

@@ -128,10 +128,12 @@ impl RxQueue for Paced {
     }
 }
 
-/// Rounds of arithmetic that the compiler cannot shorten.
+/// Rounds of arithmetic that the compiler cannot shorten, each of which needs the result of the
+/// previous round. The value stays in a register: the way through memory takes some CPUs between
+/// none and five cycles, so that a round would not always take the same time.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
-    (0..rounds).fold(seed | 1, |x, _| black_box(x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17)))
+    (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
 /// The number of rounds of [`spin`] that take this long. The CPU time of a round is measured once.
@@ -183,7 +185,9 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            self.sum = self.sum.wrapping_add(spin(self.rounds, stamp));
+            // A CPU works on several packets at once if it can. The previous packet's result makes
+            // it wait, so that a packet takes as long as it was asked for.
+            self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }
 

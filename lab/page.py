@@ -325,11 +325,12 @@ COLUMNS = [
 
 
 def performance(check):
-    """Draws the table of two near CPUs, which docs/performance.md has as well."""
+    """Draws the table of two CPUs, which docs/performance.md has as well."""
     with open(CHARTED, encoding="utf-8", newline="") as file:
-        rows = {int(row["ns"]): {name: float(rate) for name, rate in row.items()} for row in csv.DictReader(file) if int(row["ns"]) > 0}
+        rows = {row["ns"]: {name: float(rate) for name, rate in row.items() if name != "ns"} for row in csv.DictReader(file)}
+    rows = {int(work.replace(",", "")): rates for work, rates in rows.items() if work != "0"}
     series = [(name, {work: rates[column] / rates[BASE] for work, rates in rows.items()}) for column, name in COLUMNS]
-    chart = lines("Packets per second on two near CPUs, relative to one CPU", "work per packet, in nanoseconds", series, ratio=True)
+    chart = lines("Packets per second on two CPUs, relative to one CPU", "work per packet, in nanoseconds", series, ratio=True)
     if not check:
         CHART.write_text(chart)
     elif not CHART.exists() or CHART.read_text() != chart:

@@ -3,7 +3,7 @@
 
     python3 lab/results.py               fails if a page differs from a table
     python3 lab/results.py --write       writes the tables and the quoted figures into the pages
-    python3 lab/results.py --from RUNS   makes the tables of the published experiments from the lines of steerage-lab and lab/peers
+    python3 lab/results.py --from RUNS   makes the tables from the lines of steerage-lab and lab/peers
     python3 lab/results.py --root DIR    works on another checkout
 
 lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md: its first line is the heading, by which the table is found on the page. Each
@@ -18,9 +18,11 @@ of the cell; {TABLE > ROW > COLUMN > 2} is the second.
 not measured, such as a version. A quoted figure may be rounded. All other text of the line must be on
 the page as it stands, where line breaks do not matter.
 
-lab/results/seeds.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
-them (heading, metric, whether the least and the most are shown), and the rows (name, experiment, series, text of the last column). A
-table has the runs with near CPUs, or with far CPUs if these are more.
+lab/results/tables.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
+them (heading, metric, whether the least and the most are shown, and perhaps a series: the cell is then how many times as fast that
+series is as the row's, round by round), and the rows (name, experiment, series, text of the last column). A table with the key "x" has
+a row for each of these points of one experiment, and its columns are (heading, series); the last of the
+first columns ("fixed") is divided by the best of those before it in the column "best". A table has the runs with near CPUs, or with far CPUs if these are more.
 """
 
 import argparse
@@ -39,6 +41,7 @@ COMPLETE = ["docs/performance.md"]
 QUOTED = {"README.md": "| steerage against | measured | ratio |", "docs/performance.md": None}
 # The folder of tables that no page shows, although sentences quote them.
 QUOTED_ONLY = "text"
+HERE = pathlib.Path(__file__).resolve().parent
 FIGURE = r"\d[\d,]*(?:\.\d+)?"
 
 
@@ -113,7 +116,7 @@ def shown(value):
 
 
 def tables_of_runs(results, paths):
-    """Writes the tables that seeds.json describes. A table whose experiments did not run stays as it is."""
+    """Writes the tables that tables.json describes. A table of which an experiment did not run stays as it is."""
     import page  # beside this file
 
     by_experiment, notes, machines = page.read(paths)
@@ -122,25 +125,64 @@ def tables_of_runs(results, paths):
         rows = [["quantity", "value"], ["load average of other programs at the start", max(note["load"] for note in conditions)],
                 ["rounds", min(note["rounds"] for note in conditions)], ["machine", "; ".join(machines)]]
         write_table(results / QUOTED_ONLY / "seed-conditions.csv", rows)
+    described = json.loads((HERE / "experiments.json").read_text())
     groups = {name: page.group(runs) for name, runs in by_experiment.items()}
-    for name, table in json.loads((results / "seeds.json").read_text()).items():
-        if not any(row[1] in groups for row in table["rows"]):
-            continue
-        last = [table["last"]] if table["last"] else []
-        rows = [[table["first"], "CPUs", *(heading for heading, _, _ in table["columns"]), *last]]
-        for label, experiment, series, *published in table["rows"]:
-            places = {}
-            for (where, _, of), metrics in groups.get(experiment, {}).items():
-                if of == series:
-                    places[where] = {metric: sum(values.values(), []) for metric, values in metrics.items()}
-            where = max(places, key=lambda place: max(map(len, places[place].values())), default="")
-            cells = []
-            for _, metric, brackets in table["columns"]:
-                values = places.get(where, {}).get(metric, [])
-                cell = shown(statistics.median(values)) if values else "" if where else "not measured"
-                cells.append(f"{cell} [{shown(min(values))}..{shown(max(values))}]" if values and brackets else cell)
-            rows.append([label, where, *cells, *(published or [""] * len(last))])
-        write_table(results / "performance" / f"{name}.csv", rows)
+    for name, table in json.loads((results / "tables.json").read_text()).items():
+        rows = (rows_by_x if "x" in table else rows_by_series)(table, groups, described)
+        if rows:
+            write_table(results / "performance" / f"{name}.csv", rows)
+
+
+def runs_of(groups, series, x):
+    """The place where a series ran most often, and there the values of each metric, by round."""
+    places = {where: metrics for (where, at, of), metrics in groups.items() if of == series and (x is None or at == x)}
+    where = max(places, key=lambda place: max(len(sum(rounds.values(), [])) for rounds in places[place].values()), default="")
+    return where, places.get(where, {})
+
+
+def cell(values, brackets):
+    median = shown(statistics.median(values)) if values else ""
+    return f"{median} [{shown(min(values))}..{shown(max(values))}]" if values and brackets else median
+
+
+def rows_by_series(table, groups, described):
+    if not all(experiment in groups for _, experiment, *_ in table["rows"]):
+        return []
+    last = [table["last"]] if table["last"] else []
+    rows = [[table["first"], "CPUs", *(heading for heading, *_ in table["columns"]), *last]]
+    for label, experiment, series, *published in table["rows"]:
+        where, metrics = runs_of(groups.get(experiment, {}), series, table.get("at"))
+        cells = []
+        for _, metric, brackets, *than in table["columns"]:
+            rounds = metrics.get(metric, {})
+            values = sum(rounds.values(), [])
+            if than:
+                _, others = runs_of(groups.get(experiment, {}), than[0], table.get("at"))
+                more = described[experiment]["metrics"][metric][2]
+                pairs = [(statistics.median(of), statistics.median(rounds[at])) for at, of in others.get(metric, {}).items() if at in rounds]
+                values = [of / row if more else row / of for of, row in pairs]
+            shows = cell(values, brackets)
+            # The other side wins.
+            is_slower = than and values and statistics.median(values) < 0.995
+            cells.append((re.sub("^[^ ]*", r"**\g<0>**", shows) if is_slower else shows) if where else "not measured")
+        rows.append([label, where, *cells, *(published or [""] * len(last))])
+    return rows
+
+
+def rows_by_x(table, groups, _):
+    found = groups.get(table["experiment"])
+    if not found:
+        return []
+    headings, fixed = [heading for heading, _ in table["columns"]], table.get("fixed", 0)
+    best = ["best"] if fixed else []
+    rows = [[table["first"], *headings[:fixed], *best, *headings[fixed:]]]
+    for x in table["x"]:
+        values = [sum(runs_of(found, series, x)[1].get(table["metric"], {}).values(), []) for _, series in table["columns"]]
+        medians = [statistics.median(some) if some else 0.0 for some in values]
+        cells = [shown(median) if some else "not measured" for median, some in zip(medians, values)]
+        best = [f"{medians[fixed - 1] / max(medians[:fixed - 1]):.2f}"] if fixed else []
+        rows.append([f"{x:,}", *cells[:fixed], *best, *cells[fixed:]])
+    return rows
 
 
 # ---- the pages
@@ -241,7 +283,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="runs", nargs="+", metavar="RUNS", help="JSON lines of runs, from which tables are made")
     parser.add_argument("--write", action="store_true", help="write the figures into the pages")
-    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent, help="the checkout")
+    parser.add_argument("--root", type=pathlib.Path, default=HERE.parent, help="the checkout")
     args = parser.parse_args()
     try:
         if args.runs:

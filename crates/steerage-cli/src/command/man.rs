@@ -46,14 +46,23 @@ fn pages() -> Vec<Page> {
     program.build();
     let commands = program.get_subcommands().filter(|command| !command.is_hide_set());
     let of = |command: &Command| Page {
-        command: command.clone(),
+        command: with_all_help(command.clone()),
         name: format!("steerage-{}", command.get_name()),
         see_also: vec!["steerage".to_owned()],
     };
     let mut pages: Vec<Page> = commands.map(of).collect();
     let see_also = pages.iter().map(|page| page.name.clone()).collect();
-    pages.push(Page { command: program, name: "steerage".to_owned(), see_also });
+    pages.push(Page { command: with_all_help(program), name: "steerage".to_owned(), see_also });
     pages
+}
+
+/// The command with the text of every option as its long help. A page has no text for an option
+/// that `-h` leaves out, unless the option has a long help.
+fn with_all_help(command: Command) -> Command {
+    command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
+        (None, Some(help)) => arg.long_help(help),
+        _ => arg,
+    })
 }
 
 /// Renders a page. The text below the options keeps its line breaks.
@@ -64,7 +73,7 @@ fn render(page: &Page) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    filled(&mut text, "SYNOPSIS", &usage(command))?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     if command.has_subcommands() {
@@ -78,6 +87,12 @@ fn render(page: &Page) -> io::Result<Vec<u8>> {
     filled(&mut text, "EXIT STATUS", exit_status)?;
     see_also(&mut text, page)?;
     Ok(text)
+}
+
+/// How the command is called, as its help says.
+fn usage(command: &Command) -> String {
+    let usage = command.clone().render_usage().to_string();
+    usage.trim_start_matches("Usage: ").to_owned()
 }
 
 /// Adds paragraphs, which `man` fills. Indented lines keep their line breaks.

@@ -140,6 +140,14 @@ fn manual_pages_are_whole_and_sound() {
             let written = format!("\\-\\-{}", option.replace('-', "\\-"));
             assert!(page.contains(&written), "{command}: {written}");
         }
+        // After `.TP`, the first line names an option, and the second line describes it.
+        let described = page.split("\n.TP\n").skip(1).map(|block| block.lines().take(2).collect::<Vec<_>>());
+        for block in described {
+            let text = block.get(1).is_some_and(|text| !text.is_empty() && !text.starts_with('.'));
+            assert!(text, "{command}: no text for {block:?}");
+        }
+        let synopsis = page.split_once(".SH SYNOPSIS\n").and_then(|(_, rest)| rest.lines().next()).unwrap();
+        assert!(synopsis.starts_with(&format!("steerage {command}")) && !synopsis.contains("\\-v"), "{synopsis}");
     }
     for name in names {
         let page = fs::read_to_string(directory.join(&name)).unwrap();

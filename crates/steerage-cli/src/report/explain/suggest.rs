@@ -20,7 +20,7 @@ use crate::args::SteeringCommand;
 use crate::units::{grouped, packets_a_second};
 pub(crate) use candidates::CandidateCpus;
 pub(crate) use commands::InterfaceQueues;
-use commands::{BacklogMax, Commands};
+use commands::{BacklogMax, Commands, Parallel};
 use cpu_count::{Assignment, AssumedCosts, Choice};
 use reasons::Reasons;
 
@@ -169,7 +169,7 @@ impl Suggestion {
             speed_up: choice.best.throughput / choice.one.throughput,
             regimes: Regime::all(&choice),
             reasons: Reasons::of(traffic, &choice, &assumed, &elephants, stuck, backlog),
-            commands: Commands::of(&traffic.basis, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
+            commands: Commands::of(traffic, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
             assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), costs: assumed },
         })
@@ -216,6 +216,9 @@ impl Suggestion {
             for (at, command) in commands.iter().enumerate() {
                 line(if at == 0 { who } else { "" }, command);
             }
+        }
+        if let Some(Parallel { command, speed_up }) = &self.commands.parallel {
+            line("parallel", &format!("{command}: at most {speed_up:.1} times as fast as one TOOL"));
         }
         page
     }

@@ -4,9 +4,10 @@ use std::fs;
 
 use serde::Serialize;
 
-use super::AdviceBasis;
 use super::cpu_count::Assignment;
+use super::{AdviceBasis, RateFrom};
 use crate::args::SteeringCommand;
+use crate::report::explain::{Shares, TrafficExplanation};
 use crate::terminal::shell_word;
 
 /// How long a CPU may do other work while packets arrive, in seconds: a time slice, at least 4 ms
@@ -52,27 +53,53 @@ impl BacklogMax {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
+    /// Empty for a capture that one CPU can handle.
     pub(super) kernel: Vec<String>,
+    /// For a capture.
+    pub(super) parallel: Option<Parallel>,
+}
+
+/// The command that divides a capture among copies of a tool.
+#[derive(Debug, Serialize)]
+pub(super) struct Parallel {
+    pub(super) command: String,
+    /// How many times as fast as one copy of the tool it is at most.
+    pub(super) speed_up: f64,
+}
+
+impl Parallel {
+    fn of(traffic: &TrafficExplanation) -> Option<Self> {
+        let AdviceBasis { devices, candidates, rate, .. } = &traffic.basis;
+        rate.filter(|rate| rate.from == RateFrom::Recording)?;
+        let devices: Vec<String> = devices.iter().map(|device| shell_word(device)).collect();
+        let jobs = candidates.order.len();
+        let speed_up = Shares::even(&traffic.survey.buckets, jobs).speed_up();
+        Some(Self { command: format!("steerage parallel {} -j {jobs} -- TOOL", devices.join(" ")), speed_up })
+    }
 }
 
 impl Commands {
     /// Makes the commands. `stuck` says that one flow is more than a CPU can handle. `torn` says
     /// that the default hash of network cards would separate the directions of flows.
     pub(super) fn of(
-        basis: &AdviceBasis,
+        traffic: &TrafficExplanation,
         way: &Assignment,
         backlog: Option<BacklogMax>,
         stuck: bool,
         torn: bool,
     ) -> Self {
+        let (basis, parallel) = (&traffic.basis, Parallel::of(traffic));
         // A single CPU has no backlog.
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        Self {
-            steerage: for_steerage(basis, way, &mask, backlog, stuck),
-            kernel: for_the_kernel(basis, way, &mask, backlog, stuck, torn),
-        }
+        // A capture does not say which interface receives such traffic, and an interface need not
+        // be told to do what it does anyway.
+        let kernel = match (&parallel, way.cpus.len()) {
+            (Some(_), 1) => Vec::new(),
+            _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
+        };
+        Self { steerage: for_steerage(basis, way, &mask, backlog, stuck), kernel, parallel }
     }
 }
 

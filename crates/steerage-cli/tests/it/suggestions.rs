@@ -122,16 +122,16 @@ fn what_is_told_decides() {
 fn a_capture_ends_with_the_command_that_divides_it() {
     let (path, sources) = written("suggest-parallel.pcap", 0, 10);
     let path = path.to_str().unwrap();
-    let args = ["explain", path, "--hash", "toeplitz", "--virtual-cpus", "4"];
-    let commands = |more: &[&str]| suggestion(&[&args[1..], more].concat())["commands"].clone();
-    let light = commands(&["--work", "100"]);
+    let args = ["explain", path, "--hash", "toeplitz", "--virtual-cpus", "4", "--work", "100"];
+    let light = suggestion(&args[1..])["commands"].clone();
     assert_eq!((light["kernel"].as_array().unwrap().len(), &light["steerage"][1]), (0, &Value::Null), "{light}");
     let speed_up = light["parallel"]["speed_up"].as_f64().unwrap();
     assert!((speed_up - 1.0 / busiest(&sources, 4)).abs() < 1e-9, "{light}");
     let page = run(&args).out;
     let wanted = format!("steerage parallel {path} -j 4 -- TOOL: at most {speed_up:.1} times as fast as one TOOL\n");
     assert!(page.ends_with(&wanted) && !page.contains("\nkernel "), "{page}");
-    assert!(!commands(&["--work", "5us"])["kernel"].as_array().unwrap().is_empty());
+    let heavy = suggestion(&[&args[1..7], &["5us"]].concat());
+    assert!(!heavy["commands"]["kernel"].as_array().unwrap().is_empty(), "{heavy}");
     let synthetic = suggestion(&["synthetic", "-c", "1000", "--virtual-cpus", "4"]);
     assert_eq!(synthetic["commands"]["parallel"], Value::Null);
 }

@@ -107,7 +107,8 @@ impl Capabilities {
     }
 
     /// The device sets a hash on frames, but not necessarily on all frames: see
-    /// [`hash`](Self::hash).
+    /// [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket: if only low bits tell
+    /// flows apart, use [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), ..self }

@@ -63,6 +63,27 @@ pub(crate) type PortLanes = [[u8; 2]; 16];
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 
+impl FlowHash {
+    /// A hash from a number whose low bits tell flows apart, such as an index or the low bits of a
+    /// card's hash. The upper bits of the result depend on all bits of the number. Steering uses
+    /// the upper 12 bits, so small numbers as hashes would put all flows into one bucket.
+    ///
+    /// ```
+    /// use steerage_flow::FlowHash;
+    ///
+    /// let buckets = |hash: fn(u32) -> FlowHash| {
+    ///     let all: std::collections::BTreeSet<u32> = (0..100).map(|index| hash(index).0 >> 20).collect();
+    ///     all.len()
+    /// };
+    /// assert_eq!((buckets(FlowHash), buckets(FlowHash::from_low_bits)), (1, 100));
+    /// ```
+    #[inline]
+    pub const fn from_low_bits(number: u32) -> Self {
+        // The golden ratio, as in Fibonacci hashing: neighbouring numbers get distant products.
+        Self(number.wrapping_mul(0x9E37_79B1))
+    }
+}
+
 impl fmt::Display for FlowHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)

@@ -54,6 +54,14 @@ pub struct Window<'a> {
     pub samples: u64,
 }
 
+impl<'a> Window<'a> {
+    /// A window, for tests of policies. `cpus` has an entry for each CPU, and `buckets` for each of
+    /// the 4,096 buckets.
+    pub fn new(cpus: &'a [CpuLoad], buckets: &'a [f64], samples: u64) -> Self {
+        Self { cpus, buckets, samples }
+    }
+}
+
 /// A steering group as its policy sees it. CPUs are identified by index.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -103,6 +111,26 @@ impl<'a> GroupLoad<'a> {
             window: None,
             can_wait: false,
         }
+    }
+
+    /// The load with a window, for tests of policies that compare buckets.
+    ///
+    /// ```
+    /// use steerage_core::limits::BUCKETS;
+    /// use steerage_policy::{Balance, CpuLoad, GroupLoad, Policy, Window};
+    ///
+    /// // CPU 0 has all buckets, and the first two take half of its time each.
+    /// let mut buckets = [0.0; BUCKETS];
+    /// (buckets[0], buckets[1]) = (0.5, 0.5);
+    /// let mut cpus = [CpuLoad::default(); 2];
+    /// (cpus[0].busy, cpus[0].packets) = (1.0, 1_000_000);
+    /// let load = GroupLoad::new(&[0, 1], 1, &[0; BUCKETS], &cpus, &[None; 2]);
+    /// let mut policy = Balance::dry_run();
+    /// policy.refine(&load.with_window(Window::new(&cpus, &buckets, 10_000)));
+    /// assert!(policy.findings().would_move.is_some());
+    /// ```
+    pub fn with_window(self, window: Window<'a>) -> Self {
+        Self { window: Some(window), ..self }
     }
 }
 

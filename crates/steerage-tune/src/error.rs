@@ -51,6 +51,14 @@ pub enum TuneError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// The card cannot lead the traffic to the queues, so nothing was changed.
+    #[error("{interface} cannot lead this traffic to queues: {why}; nothing was changed")]
+    Rules {
+        /// The interface.
+        interface: String,
+        /// Why.
+        why: String,
+    },
     /// The interface that is watched was deleted.
     #[error("{0} is gone: start tune again when the interface is back")]
     Gone(String),

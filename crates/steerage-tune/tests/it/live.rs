@@ -90,7 +90,7 @@ fn a_watch_sets_values_again_and_knows_new_queues() {
         }
         let mut lines = Vec::new();
         assert_eq!(watch.wait(stop).unwrap(), Watched::Changed);
-        watch.set_again(&mut machine, &mut undo, &mut |line| lines.push(line)).unwrap();
+        watch.set_again(&mut machine, &mut undo, &mut |change| lines.push(change.to_string())).unwrap();
         assert_eq!(lines, [format!("set {first} to {} again (it was {})", root.read(first).unwrap(), "0")]);
 
         ethtool("2");
@@ -99,6 +99,10 @@ fn a_watch_sets_values_again_and_knows_new_queues() {
             watch.set_again(&mut machine, &mut undo, &mut |_| {}).unwrap();
         }
         assert_eq!(root.read(second).unwrap(), root.read(first).unwrap());
+        let counts = watch.counts();
+        let of = |counts: &[(&str, u64)], name: &str| counts.iter().find(|(it, _)| *it == name).unwrap().1;
+        assert!(of(&counts.events(), "link") >= 2 && of(&counts.events(), "queues") >= 1, "{counts:?}");
+        assert_eq!((of(&counts.set_again(), "rps_cpus"), of(&counts.failures(), "rps_cpus")), (2, 0), "{counts:?}");
         undo.restore(&mut machine).unwrap();
         assert_eq!((root.read(first).unwrap().as_str(), root.read(second).unwrap().as_str()), ("0", "0"));
     });

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use steerage::{CpuId, CpuMask};
 use steerage_fixtures::scratch::Scratch;
-use steerage_tune::{Machine, Root, STAGES, Scope, Stages, TuneError, Value, Wish, link_file};
+use steerage_tune::{Knob, Machine, Root, STAGES, Scope, Stage, Stages, TuneError, Undo, Value, Wish, link_file};
 
 /// A machine with this many CPUs, and the interface `eth0` with this many queues and interrupts.
 pub(crate) struct MadeUp(pub(crate) Scratch);
@@ -207,6 +207,82 @@ fn the_card_has_the_commands_of_ethtool() {
     );
     let card = &scoped.last().unwrap().wish;
     assert_eq!(card, &wish);
+}
+
+#[test]
+fn an_uneven_table_of_the_card_is_evened() {
+    let made_up = MadeUp::new(8, 4);
+    made_up.write("ethtool/eth0/channels/combined", "4");
+    made_up.write("ethtool/eth0/channels/combined_max", "4");
+    let wished = |table: &str| {
+        made_up.write("ethtool/eth0/rss/table", table);
+        let (mut machine, stages) = (made_up.machine(), Stages::default().with(Scope::Reset));
+        let cpus = (0..8).map(CpuId).collect();
+        let found = steerage_tune::scoped::candidates(&mut machine, "eth0", &stages, &cpus);
+        let plan = stages.plan(&mut machine, "eth0", &found.last().unwrap().wish);
+        plan.changes.iter().find(|change| change.stage == "rss_table").map(|change| change.command())
+    };
+    assert_eq!(wished("0 1 2 3 0 1"), None);
+    // Queue 3 receives nothing.
+    assert_eq!(wished("0 1 2 0 1 2").as_deref(), Some("ethtool -X eth0 equal 4"));
+}
+
+/// A veth has queues that only receive, and no others.
+#[test]
+fn a_card_may_have_receive_queues_of_their_own() {
+    let made_up = MadeUp::new(8, 1);
+    for (name, value) in [("combined", "0"), ("combined_max", "0"), ("rx", "1"), ("rx_max", "16")] {
+        made_up.write(&format!("ethtool/eth0/channels/{name}"), value);
+    }
+    fs::remove_file(made_up.0.join("ethtool/eth0/channels/combined")).unwrap();
+    let (mut machine, stages) = (made_up.machine(), Stages::default().with(Scope::Reset));
+    let found = steerage_tune::scoped::candidates(&mut machine, "eth0", &stages, &(0..8).map(CpuId).collect());
+    let plan = stages.plan(&mut machine, "eth0", &found.last().unwrap().wish);
+    assert_eq!(plan.changes[0].command(), "ethtool -L eth0 rx 8");
+    assert!(plan.may_take_the_link_down() && plan.dependent.0.len() == 3, "{plan:?}");
+}
+
+#[test]
+fn each_knob_has_its_stage() {
+    for stage in STAGES {
+        let knob = stage.pattern.replace("{iface}", "eth0").replace('*', "7");
+        assert_eq!(Stage::of(&Knob(knob.clone())).map(|stage| stage.name), Some(stage.name), "{knob}");
+    }
+    assert!(Stage::of(&Knob("/sys/class/net/eth0/ifalias".to_owned())).is_none());
+}
+
+/// The sandbox allows writing to these files alone.
+#[test]
+fn an_undo_file_names_the_files_of_its_stages() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let mut machine = made_up.machine();
+    let stages = Stages::default().with(Scope::Global).with(Scope::Reset);
+    let files = |machine: &mut Machine, wish: Wish, queues_change: bool| {
+        let plan = stages.plan(machine, "eth0", &wish);
+        let _ = fs::remove_file(directory.join("eth0.json"));
+        let undo = Undo::begin(&directory, machine, "eth0", &[&plan]).unwrap();
+        undo.files(queues_change).into_iter().collect::<Vec<_>>()
+    };
+    let wish = rps(0..2).set("netdev_budget", Value::Number(600)).set("rings_rx", Value::Number(1024));
+    let queues = "/sys/class/net/eth0/queues";
+    let (first, second) = (format!("{queues}/rx-0/rps_cpus"), format!("{queues}/rx-1/rps_cpus"));
+    let budget = "/proc/sys/net/core/netdev_budget";
+    assert_eq!(files(&mut machine, wish.clone(), false), [budget, &first, &second]);
+    assert_eq!(files(&mut machine, wish, true), [budget, queues]);
+    // A new number of queues makes their files again.
+    assert_eq!(files(&mut machine, Wish::default().set("channels", Value::Number(4)), false), [queues]);
+}
+
+#[test]
+fn interrupts_have_a_policy_in_a_link_file() {
+    let made_up = MadeUp::new(8, 2);
+    let wish = Wish::default().set("smp_affinity", Value::Spread((2..4).map(CpuId).collect()));
+    let plan = Stages::default().with(Scope::Irq).plan(&mut made_up.machine(), "eth0", &wish);
+    let make = || link_file::make(&made_up.machine(), "eth0", &plan.new_setting());
+    assert!(make().text.ends_with("\nIRQAffinityPolicy=spread\nIRQAffinity=2-3\n"), "{}", make().text);
+    made_up.write("usr/lib/systemd/libsystemd-shared-260.so", "");
+    assert!(!make().text.contains("IRQAffinity"), "{}", make().text);
+    assert_eq!(make().notes, ["IRQAffinityPolicy= needs systemd 261, and this machine has 260: left out"]);
 }
 
 #[test]

@@ -246,14 +246,15 @@ fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Where the fields of a flow are in the values and in the masks: the addresses, then the ports.
-fn places(is_ipv6: bool) -> ([usize; 2], [usize; 2], usize) {
+/// The offsets of the addresses and of the ports in the values and in the masks, and the length of an
+/// address.
+fn offsets(is_ipv6: bool) -> ([usize; 2], [usize; 2], usize) {
     if is_ipv6 { ([0, 16], [32, 34], 16) } else { ([0, 4], [8, 10], 4) }
 }
 
 fn encode(rule: &Rule, bytes: &mut [u8]) {
     let (_, kind, is_ipv6) = KINDS[rule.flow.kind];
-    let (addresses, ports, length) = places(is_ipv6);
+    let (addresses, ports, length) = offsets(is_ipv6);
     bytes[KIND..KIND + 4].copy_from_slice(&kind.to_ne_bytes());
     bytes[QUEUE..QUEUE + 8].copy_from_slice(&u64::from(rule.queue).to_ne_bytes());
     for (at, address) in addresses.into_iter().zip(rule.flow.addresses) {
@@ -276,7 +277,7 @@ fn encode(rule: &Rule, bytes: &mut [u8]) {
 fn decoded(bytes: &[u8]) -> Option<Rule> {
     let number = u32::from_ne_bytes(bytes.get(KIND..KIND + 4)?.try_into().ok()?);
     let kind = KINDS.iter().position(|(_, known, _)| *known == number)?;
-    let (addresses, ports, length) = places(KINDS[kind].2);
+    let (addresses, ports, length) = offsets(KINDS[kind].2);
     let mut masks = bytes.get(MASKS..MASKS_END)?.to_vec();
     let address = |at: usize| {
         let octets = &bytes[VALUES + at..][..length];

@@ -205,6 +205,8 @@ mod tests {
             queue_flow_entries: 0,
             softirq_ns: Some(softirq_ns),
             deferral: Some((0, 0)),
+            drops: Vec::new(),
+            time_squeeze: 0,
             flows: flows.map_or(Flows::NotSeen(String::new()), |(count, largest)| Flows::Seen { count, largest }),
         }
     }

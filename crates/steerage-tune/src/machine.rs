@@ -230,7 +230,7 @@ impl Values for Ethtool {
             _ if name.starts_with(RULES) => match value {
                 NO_RULE => rules::delete(interface, location(name)?),
                 rule => {
-                    let rule: Rule = rule.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                    let rule = rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
                     rules::insert(interface, location(name)?, &rule)
                 }
             },

@@ -193,7 +193,7 @@ impl Undo {
     /// # Errors
     ///
     /// The file was not written.
-    pub fn keep(&mut self, machine: &Machine, mut kept: Setting) -> Result<(), TuneError> {
+    pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
         // Two candidates that were kept may have set a value and set it back.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
@@ -201,6 +201,10 @@ impl Undo {
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
+        // What the kernel has set meanwhile may be restored. Any other value will be somebody else's.
+        for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
+            record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
+        }
         record.kept = Some(kept);
         self.save()
     }

@@ -125,25 +125,25 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
     let flows = listen::flows(args, interface, None).unwrap_or_else(|| Flows::NotSeen("interrupted".to_owned()));
     let search = Search::new(args, machine, interface, flows);
     sandbox::enter(needs(args), &args.sandbox)?;
-    let mut text = format!("{}\n", search.facts);
+    let mut page = format!("{}\n", search.facts);
     if let Some(kept) = undo.as_ref().and_then(Undo::kept).filter(|kept| !kept.0.is_empty()) {
-        text += "tune set, after measuring:\n";
-        kept.0.iter().for_each(|(knob, value)| text += &format!("  {}\n", knob.command(value)));
-        text.push('\n');
+        page += "tune set, after measuring:\n";
+        kept.0.iter().for_each(|(knob, value)| page += &format!("  {}\n", knob.command(value)));
+        page.push('\n');
     }
-    text += "--apply would measure these settings against the present one, and keep what helps:\n";
+    page += "--apply would measure these settings against the present one, and keep what helps:\n";
     for (number, (candidate, plan)) in search.candidates.iter().enumerate() {
-        text += &described(number + 1, candidate, plan);
+        page += &described(number + 1, candidate, plan);
     }
     if args.write == Some(WriteArg::Link) {
         let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
         let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
         let file = link_file::make(machine, interface, &kept);
-        let _ = write!(text, "\n--apply would write {}:\n{}", file.path.display(), indented(&file.text));
-        file.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+        let _ = write!(page, "\n--apply would write {}:\n{}", file.path.display(), indented(&file.text));
+        page += &text::notes(&file.notes);
     }
-    text += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
-    stdout::print(text.as_bytes())
+    page += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
+    stdout::print(page.as_bytes())
 }
 
 fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {

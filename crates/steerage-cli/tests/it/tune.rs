@@ -332,3 +332,26 @@ fn a_read_only_sys_is_explained() {
     assert!(refused.complaint().contains("rps_cpus to 1: Read-only file system"), "{refused:?}");
     assert!(refused.complaint().contains("run tune on the host"), "{refused:?}");
 }
+
+/// The .link file repeats what the file in force says, and the sandbox allows reading that file.
+#[test]
+fn a_link_file_is_written_and_removed_again() {
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    kept(&net, &state, "1");
+    let program = command(&[]).get_program().to_string_lossy().into_owned();
+    let link = "/etc/systemd/network/10-steerage-near0.link";
+    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    let text = format!(
+        "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
+         mkdir -p /run/udev/data /run/systemd/network; \
+         echo E:ID_NET_LINK_FILE=/run/systemd/network/1.link > /run/udev/data/n$(cat /sys/class/net/near0/ifindex); \
+         printf '[Link]\\nNamePolicy=keep slot\\n' > /run/systemd/network/1.link; \
+         {program} tune near0 --apply --write link; cat {link}; {program} tune --undo; ls /etc/systemd/network",
+        state.display()
+    );
+    let said = shell(&net, &text);
+    assert!(said.contains("\nNamePolicy=keep slot\nReceivePacketSteeringCPUMask=0\n"), "{said}");
+    assert!(said.contains(&format!("wrote {link}\n")) && said.contains("restored 1 value\n"), "{said}");
+    assert!(!said.lines().any(|line| line == "10-steerage-near0.link"), "{said}");
+}

@@ -54,6 +54,8 @@ impl Machine {
             queue_flow_entries: 0,
             softirq_ns: None,
             deferral: None,
+            drops: Vec::new(),
+            time_squeeze: 0,
             flows: crate::facts::Flows::NotSeen(String::new()),
         };
         let candidate = |value: &&'static str| Candidate {

@@ -50,7 +50,7 @@ fn the_kernel_reads_back_what_was_set_and_restored() {
         assert_eq!(plan.changes.len(), 4);
         let mut undo = Undo::begin(&directory, &mut machine, "near0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        undo.keep(&machine, plan.new_setting()).unwrap();
+        undo.keep(&mut machine, plan.new_setting()).unwrap();
         assert_eq!(plan.new_setting().differences(&mut machine), []);
         assert!(Stages::default().plan(&mut machine, "near0", &wish).changes.is_empty());
         let undo = Undo::load(&directory, &machine, "near0").unwrap().unwrap();
@@ -78,7 +78,7 @@ fn a_watch_sets_values_again_and_knows_new_queues() {
         let plan = Stages::default().plan(&mut machine, "near0", &rps(0..1));
         let mut undo = Undo::begin(&directory, &mut machine, "near0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        undo.keep(&machine, plan.new_setting()).unwrap();
+        undo.keep(&mut machine, plan.new_setting()).unwrap();
         let mut watch = Watch::open(&machine, "near0").unwrap();
         let (stop, _end) = rustix::pipe::pipe().unwrap();
         let stop = std::os::fd::AsFd::as_fd(&stop);

@@ -134,7 +134,7 @@ fn no_value_exceeds_its_bound() {
         for change in &plan.changes {
             assert_eq!(change.new, stage.max.to_string(), "{}", stage.name);
         }
-        assert!(!plan.changes.is_empty() || stage.name == "rings_tx", "{}", stage.name);
+        assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
     // The kernel rounds this number up, so that tune would see another value than the one that it set.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));

@@ -48,7 +48,7 @@ fn rules_are_added_once_checked_and_removed() {
     assert!(!plan.may_take_the_link_down());
     let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
     plan.new_setting().apply(&mut machine).unwrap();
-    undo.keep(&machine, plan.new_setting()).unwrap();
+    undo.keep(&mut machine, plan.new_setting()).unwrap();
     let kept = undo.kept().unwrap().clone();
     assert_eq!(kept.differences(&mut machine), []);
     // The second time, the card has the rules.

@@ -1,5 +1,6 @@
 //! `steerage tune --apply`: measures the candidates, and keeps what helps.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use steerage_tune::candidates::Candidate;
@@ -7,7 +8,7 @@ use steerage_tune::measure::{Comparison, Live, Options, search};
 use steerage_tune::{Machine, Setting, Undo, create_directory, irq, link_file};
 
 use super::stop::Stop;
-use super::text::{commands, list};
+use super::text::{self, commands, list};
 use super::{Search, confine, listen, refuse_to_disconnect};
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
@@ -41,7 +42,8 @@ pub(super) fn measured(
     }
     let Some(flows) = listen::flows(args, interface, Some(stop)) else { return Err(interrupted()) };
     let found = Search::new(args, machine, interface, flows);
-    stdout::print(found.facts.to_string().as_bytes())?;
+    let notes: BTreeSet<&String> = found.plans().into_iter().flat_map(|plan| &plan.notes).collect();
+    stdout::print(format!("{}{}", found.facts, text::notes(notes)).as_bytes())?;
     refuse_to_disconnect(args, machine, interface, &found.plans())?;
     let mut undo = Undo::begin(directory, machine, interface, &found.plans())?;
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
@@ -132,8 +134,7 @@ fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Resul
     let file = link_file::make(machine, undo.interface(), undo.kept().unwrap_or(&Setting::default()));
     undo.record_link_file(file.path.clone(), file.text.clone())?;
     link_file::write(&file)?;
-    let notes: String = file.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    stdout::print(format!("wrote {}\n{notes}", file.path.display()).as_bytes())
+    stdout::print(format!("wrote {}\n{}", file.path.display(), text::notes(&file.notes)).as_bytes())
 }
 
 /// Makes irqbalance leave the interrupts alone that will be changed.

@@ -8,6 +8,7 @@ use steerage_tune::purpose::{self, Lead, Nic, Purpose};
 use steerage_tune::{Machine, Plan, Setting, Undo, create_directory};
 
 use super::stop::Stop;
+use super::text;
 use super::{confine, needs, refuse_to_disconnect, stages};
 use crate::args::{PurposeArg, TuneArgs};
 use crate::error::Error;
@@ -83,6 +84,5 @@ fn shown(plan: &Plan, end: &str) -> String {
     if plan.changes.is_empty() {
         text += "nothing has to change\n";
     }
-    plan.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-    text + end
+    text + &text::notes(&plan.notes) + end
 }

@@ -35,13 +35,23 @@ const LIBRARY: &str = "libsystemd-shared-";
 /// file is applied to an interface, so a new file has to repeat what the old one said.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The end of a knob's name, its key, and the first version of systemd that has the key.
-const KEYS: [(&str, &str, u32); 5] = [
+/// The end of a knob's name, its key, and the first version of systemd that has the key by
+/// systemd.link(5).
+const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
     ("/rings/rx", "RxBufferSize", 244),
     ("/rings/tx", "TxBufferSize", 244),
     ("/rps_cpus", "ReceivePacketSteeringCPUMask", 256),
+    ("/mtu", "MTUBytes", 211),
+    ("/features/rx-gro", "GenericReceiveOffload", 232),
+    ("/features/rx-gro-hw", "GenericReceiveOffloadHardware", 250),
+    ("/features/rx-lro", "LargeReceiveOffload", 232),
+    ("/features/tx-tcp-segmentation", "TCPSegmentationOffload", 232),
+    ("/features/tx-tcp6-segmentation", "TCP6SegmentationOffload", 235),
+    ("/features/tx-generic-segmentation", "GenericSegmentationOffload", 232),
+    ("/features/rx-vlan-hw-parse", "ReceiveVLANCTAGHardwareAcceleration", 250),
+    ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
 /// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`, which name the CPUs for all
@@ -135,7 +145,8 @@ fn is_ours(line: &str) -> bool {
 
 fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if !knob.is_mask() {
-        return value.to_owned();
+        let switch = [("on", "yes"), ("off", "no")].into_iter().find(|(word, _)| *word == value);
+        return switch.map_or(value, |(_, word)| word).to_owned();
     }
     let cpus = CpuMask::parse_bitmap(value, machine.nr_cpu_ids()).unwrap_or_default();
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }

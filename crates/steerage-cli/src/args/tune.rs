@@ -57,7 +57,7 @@ pub(crate) struct TuneArgs {
     pub(crate) write: Option<WriteArg>,
 
     /// Prepare the interface for a capture (listen) or a program with AF_XDP, without measuring
-    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch", "write"])]
+    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch"])]
     pub(crate) purpose: Option<PurposeArg>,
 
     /// Lead this traffic to --queues by rules of the card, as for ethtool -N: 'tcp4 dst-port 443'; can be repeated

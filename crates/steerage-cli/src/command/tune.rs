@@ -12,7 +12,6 @@ mod stop;
 mod text;
 
 use std::env;
-use std::fmt::Write;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use steerage_guard::capabilities::Needed;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::candidates::{Candidate, masks, refinements};
 use steerage_tune::facts::{Card, Facts, Flows, Sample};
-use steerage_tune::{Machine, Plan, Scope, Stages, Undo, create_directory, link_file, reached_through, scoped};
+use steerage_tune::{Machine, Plan, Scope, Setting, Stages, Undo, create_directory, link_file, reached_through, scoped};
 
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
@@ -135,15 +134,19 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
     for (number, (candidate, plan)) in search.candidates.iter().enumerate() {
         page += &described(number + 1, candidate, plan);
     }
-    if args.write == Some(WriteArg::Link) {
-        let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
-        let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
-        let file = link_file::make(machine, interface, &kept);
-        let _ = write!(page, "\n--apply would write {}:\n{}", file.path.display(), indented(&file.text));
-        page += &text::notes(&file.notes);
-    }
+    let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
+    let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
+    page += &link_file_shown(args, machine, interface, &kept);
     page += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
     stdout::print(page.as_bytes())
+}
+
+/// The .link file that `--apply` would write, if the command line requests one.
+fn link_file_shown(args: &TuneArgs, machine: &Machine, interface: &str, kept: &Setting) -> String {
+    let Some(WriteArg::Link) = args.write else { return String::new() };
+    let file = link_file::make(machine, interface, kept);
+    let notes = text::notes(&file.notes);
+    format!("\n--apply would write {}:\n{}{notes}", file.path.display(), indented(&file.text))
 }
 
 fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {

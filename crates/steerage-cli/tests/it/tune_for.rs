@@ -42,6 +42,8 @@ fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
     assert_eq!(shown.code, Some(0), "{shown:?}");
     assert!(shown.out.contains("ethtool -K near0 gro off\n") && shown.out.contains("Nothing was changed"), "{shown:?}");
     assert_eq!(features(&net), before);
+    let link = run(&["near0", "--for", "listen", "--write", "link"]);
+    assert!(link.out.contains("GenericReceiveOffload=no\n"), "{link:?}");
 
     let applied = run(&["near0", "--for", "listen", "--apply"]);
     assert_eq!(applied.code, Some(0), "{applied:?}");

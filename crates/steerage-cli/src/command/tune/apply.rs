@@ -129,7 +129,7 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     write_link_file(args, machine, &mut undo)
 }
 
-fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Result<(), Error> {
+pub(super) fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Result<(), Error> {
     let Some(WriteArg::Link) = args.write else { return Ok(()) };
     let file = link_file::make(machine, undo.interface(), undo.kept().unwrap_or(&Setting::default()));
     undo.record_link_file(file.path.clone(), file.text.clone())?;

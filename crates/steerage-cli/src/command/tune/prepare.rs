@@ -7,9 +7,10 @@ use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::purpose::{self, Lead, Nic, Purpose};
 use steerage_tune::{Machine, Plan, Setting, Undo, create_directory};
 
+use super::apply::write_link_file;
 use super::stop::Stop;
 use super::text;
-use super::{confine, needs, refuse_to_disconnect, stages};
+use super::{confine, link_file_shown, needs, refuse_to_disconnect, stages};
 use crate::args::{PurposeArg, TuneArgs};
 use crate::error::Error;
 use crate::{sandbox, stdout};
@@ -38,7 +39,9 @@ pub(super) fn run(
     let stop = if args.apply { Some(Stop::hold()?) } else { None };
     if !args.apply {
         sandbox::enter(needs(args), &args.sandbox)?;
-        return stdout::print(shown(&plan, "Nothing was changed: --apply runs these commands.\n").as_bytes());
+        let link_file = link_file_shown(args, machine, interface, &plan.new_setting());
+        let end = format!("{link_file}Nothing was changed: --apply runs these commands.\n");
+        return stdout::print(shown(&plan, &end).as_bytes());
     }
     if let Some(undo) = undo {
         if plan.changes.is_empty() && undo.kept().is_some() {
@@ -59,7 +62,8 @@ pub(super) fn run(
     }
     drop(stop);
     let text = shown(&plan, &format!("Done: steerage tune --undo {interface} restores what was before.\n"));
-    stdout::print(text.as_bytes())
+    stdout::print(text.as_bytes())?;
+    write_link_file(args, machine, &mut undo)
 }
 
 /// Reads what the kernel reports about the interface.

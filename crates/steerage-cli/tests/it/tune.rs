@@ -351,7 +351,10 @@ fn a_link_file_is_written_and_removed_again() {
         state.display()
     );
     let said = shell(&net, &text);
-    assert!(said.contains("\nNamePolicy=keep slot\nReceivePacketSteeringCPUMask=0\n"), "{said}");
+    assert!(said.contains("\n[Link]\nNamePolicy=keep slot\n"), "{said}");
+    // The sandbox allows finding out which systemd the machine has, if it has one.
+    let key = said.contains("\nReceivePacketSteeringCPUMask=0\n");
+    assert!(key || said.contains("needs systemd 256, and this machine has"), "{said}");
     assert!(said.contains(&format!("wrote {link}\n")) && said.contains("restored 1 value\n"), "{said}");
     assert!(!said.lines().any(|line| line == "10-steerage-near0.link"), "{said}");
 }

@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use steerage::{
-    Handle, Snapshot,
+    Snapshot,
     stats::{CpuSnapshot, OutputSnapshot, QueueSnapshot},
 };
 
@@ -16,7 +16,7 @@ use super::{Metric, Source};
 
 pub(super) fn of(source: &Source) -> String {
     let now = Now {
-        snapshot: source.handle.as_ref().map(Handle::snapshot),
+        snapshot: source.handle.as_ref().map(|handle| handle.snapshot()),
         more: source.more.as_ref().map(|more| more()).unwrap_or_default(),
         version: source.version,
     };

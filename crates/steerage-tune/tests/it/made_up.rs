@@ -103,7 +103,7 @@ fn transmit_queues_share_the_cpus_and_interrupts_have_one_each() {
     let wish = Wish::default().set("xps_cpus", Value::Spread(all.clone())).set("smp_affinity", Value::Spread(all));
     let plan = Stages::default().with(Scope::Irq).plan(&mut machine, "eth0", &wish);
     let new = plan.new_setting();
-    let value = |knob: &str| new.0[&steerage_tune::Knob(knob.to_owned())].clone();
+    let value = |knob: &str| new.0[&Knob(knob.to_owned())].clone();
     assert_eq!(value("/sys/class/net/eth0/queues/tx-1/xps_cpus"), "00000000,00000002,00000000,00000002");
     assert_eq!(value("/proc/irq/163/smp_affinity"), "00000000,00000000,80000000,00000000");
     // Without the option, no interrupt is touched.
@@ -152,7 +152,7 @@ fn a_file_that_refuses_is_named_and_the_others_are_set() {
     assert!(error.starts_with("cannot set /sys/class/net/eth0/queues/rx-1/rps_cpus to 03: "), "{error}");
     assert_eq!(made_up.read("sys/class/net/eth0/queues/rx-2/rps_cpus"), "03");
     let error = |kind: std::io::ErrorKind| {
-        let knob = steerage_tune::Knob("/proc/sys/net/core/netdev_budget".to_owned());
+        let knob = Knob("/proc/sys/net/core/netdev_budget".to_owned());
         TuneError::Write { knob, value: "600".to_owned(), error: kind.into() }.to_string()
     };
     assert!(error(std::io::ErrorKind::ReadOnlyFilesystem).contains("run tune on the host"));

@@ -25,14 +25,14 @@ fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     let queues = |name: &str| format!("{QUEUES}/{name}");
     vec![
         (queues("rx-0/rps_cpus"), true),
-        ("/proc/sys/net/core/netdev_budget".to_owned(), true),
+        ("/proc/sys/net/core/rps_default_mask".to_owned(), true),
         // A watch sets the stages of queues that appear later.
         (queues("rx-0/rps_flow_cnt"), is_watch),
         ("/sys/class/net/near0/threaded".to_owned(), false),
         ("/sys/class/net/near0/tx_queue_len".to_owned(), false),
         ("/sys/class/net/near0/ifalias".to_owned(), false),
         ("/sys/class/net/lo/queues/rx-0/rps_cpus".to_owned(), false),
-        ("/proc/sys/net/core/rmem_max".to_owned(), false),
+        ("/proc/sys/net/core/somaxconn".to_owned(), false),
         ("/proc/sys/net/ipv4/ip_forward".to_owned(), false),
         ("/proc/sys/kernel/core_pattern".to_owned(), false),
         ("/proc/self/oom_score_adj".to_owned(), false),
@@ -48,7 +48,7 @@ fn inside(directory: &Path) {
     };
     let mut machine = Machine::new();
     let all: CpuMask = [CpuId(0)].into_iter().collect();
-    let wish = Wish::default().set("rps_cpus", Value::Cpus(all)).set("netdev_budget", Value::Number(600));
+    let wish = Wish::default().set("rps_cpus", Value::Cpus(all.clone())).set("rps_default_mask", Value::Cpus(all));
     let plan = Stages::default().with(Scope::Global).plan(&mut machine, "near0", &wish);
     let undo = Undo::begin(directory, &mut machine, "near0", &[&plan]).unwrap();
     confine(&args, &machine, directory, &[undo]).unwrap();

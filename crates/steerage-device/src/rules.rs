@@ -94,7 +94,9 @@ impl Flow {
             return Err(RuleError(format!("{} queues cannot share '{self}': name 1, 2, 4 or 8 queues", queues.len())));
         };
         if count > 1 && self.ports[0].is_some() {
-            return Err(RuleError(format!("'{self}' has a src-port, by which several queues would share it: name one queue")));
+            return Err(RuleError(format!(
+                "'{self}' has a src-port, by which several queues would share it: name one queue"
+            )));
         }
         let rule = |(bits, queue): (u16, &u32)| {
             let [source, destination] = self.ports;
@@ -109,7 +111,8 @@ impl FromStr for Flow {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let wrong = |what: String| RuleError(format!("{what}: write a flow as for ethtool -N, such as 'tcp4 dst-port 443'"));
+        let wrong =
+            |what: String| RuleError(format!("{what}: write a flow as for ethtool -N, such as 'tcp4 dst-port 443'"));
         let mut words = text.split_whitespace().skip_while(|word| *word == "flow-type");
         let name = words.next().unwrap_or_default();
         let kind = KINDS.iter().position(|(kind, ..)| *kind == name);
@@ -130,7 +133,8 @@ impl FromStr for Flow {
                 }
                 Some(at) => {
                     let port = number(value).ok_or_else(no_value)?;
-                    let mask = words.next_if_eq(&"m").map_or(Ok(0), |_| words.next().and_then(number).ok_or_else(no_value));
+                    let mask =
+                        words.next_if_eq(&"m").map_or(Ok(0), |_| words.next().and_then(number).ok_or_else(no_value));
                     flow.ports[at - 2] = Some((port, !mask?));
                 }
                 None => return Err(wrong(format!("'{field}' is none of {}", FIELDS.join(", ")))),
@@ -196,10 +200,7 @@ pub fn table(interface: &str) -> io::Result<Table> {
     sys::rules(interface, &mut words)?;
     let count = (words[sys::RULE_COUNT] as usize).min(room);
     let size = u64::from_ne_bytes(bytes(&words[SIZE..SIZE + 2]).try_into().unwrap_or_default());
-    Ok(Table {
-        size: u32::try_from(size).unwrap_or(0),
-        used: words[sys::RULE_LOCATIONS..][..count].to_vec(),
-    })
+    Ok(Table { size: u32::try_from(size).unwrap_or(0), used: words[sys::RULE_LOCATIONS..][..count].to_vec() })
 }
 
 /// The rule at a location as for `ethtool -N`, if there is one.
@@ -339,7 +340,8 @@ mod tests {
     #[test]
     fn several_queues_share_a_flow_by_the_source_port() {
         let flow: Flow = "tcp4 dst-port 443".parse().unwrap();
-        let texts = |queues: &[u32]| flow.to_queues(queues).map(|rules| rules.iter().map(Rule::to_string).collect::<Vec<_>>());
+        let texts =
+            |queues: &[u32]| flow.to_queues(queues).map(|rules| rules.iter().map(Rule::to_string).collect::<Vec<_>>());
         assert_eq!(texts(&[3]).unwrap(), ["flow-type tcp4 dst-port 443 action 3"]);
         assert_eq!(
             texts(&[2, 3]).unwrap(),
@@ -385,6 +387,9 @@ mod tests {
     fn an_interface_without_rules_says_so() {
         assert_eq!(table("lo").unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         assert!(read("no-such-if", 0).is_err());
-        assert!(sys::rules("lo", &mut [sys::ETHTOOL_GRXCLSRLALL; sys::RULE_WORDS]).is_err(), "its field promises more room");
+        assert!(
+            sys::rules("lo", &mut [sys::ETHTOOL_GRXCLSRLALL; sys::RULE_WORDS]).is_err(),
+            "its field promises more room"
+        );
     }
 }

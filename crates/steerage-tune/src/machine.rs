@@ -113,9 +113,16 @@ impl Machine {
             }
             Cards::Files => {
                 let directory = format!("{CARDS}{interface}/{RULES}");
-                let is_free = |name: &String| self.root.read(&format!("{directory}{name}")).is_ok_and(|it| it == NO_RULE);
+                let is_free =
+                    |name: &String| self.root.read(&format!("{directory}{name}")).is_ok_and(|it| it == NO_RULE);
                 let names = self.root.names(&directory);
-                names.iter().rev().filter(|name| is_free(name)).take(count).filter_map(|name| name.parse().ok()).collect()
+                names
+                    .iter()
+                    .rev()
+                    .filter(|name| is_free(name))
+                    .take(count)
+                    .filter_map(|name| name.parse().ok())
+                    .collect()
             }
         };
         match free.len() {
@@ -230,7 +237,8 @@ impl Values for Ethtool {
             _ if name.starts_with(RULES) => match value {
                 NO_RULE => rules::delete(interface, location(name)?),
                 rule => {
-                    let rule = rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                    let rule =
+                        rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
                     rules::insert(interface, location(name)?, &rule)
                 }
             },

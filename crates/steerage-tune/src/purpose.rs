@@ -272,7 +272,9 @@ impl Lead {
 
 fn no_rules(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(error) if error == Errno::OPNOTSUPP.raw_os_error() => "its driver has no rules for queues (ethtool -N)".to_owned(),
+        Some(error) if error == Errno::OPNOTSUPP.raw_os_error() => {
+            "its driver has no rules for queues (ethtool -N)".to_owned()
+        }
         _ => error.to_string(),
     }
 }

@@ -130,8 +130,7 @@ impl Watch {
 
     /// Waits until one of the descriptors is readable. Returns whether the first one is.
     fn wait_for(&self, fds: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, TuneError> {
-        let mut waiting: Vec<PollFd<'_>> =
-            fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let mut waiting: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut waiting, time.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}

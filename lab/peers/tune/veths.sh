@@ -34,3 +34,6 @@ for round in $(seq "$rounds"); do
     awk -v round="$round" -v veths="$veths" -v cpu="$cpu" -v seconds="$seconds" \
         'BEGIN { printf "{\"round\":%d,\"veths\":%d,\"seconds\":%.1f,\"cpu_ms\":%.1f,\"cpu_percent\":%.2f}\n", round, veths, seconds, cpu / 1e6, cpu / 1e7 / seconds }'
 done
+kill "$pid"
+wait "$pid" || true
+pid=

@@ -100,7 +100,11 @@ fn queues(text: &str) -> Result<Queues, &'static str> {
 fn window(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let least = WINDOW_MIN.as_secs();
-    if time < WINDOW_MIN { Err(format!("write {least}s or more: each change may reorder live traffic")) } else { Ok(time) }
+    if time < WINDOW_MIN {
+        Err(format!("write {least}s or more: each change may reorder live traffic"))
+    } else {
+        Ok(time)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -21,7 +21,9 @@ use steerage_guard::capabilities::Needed;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::candidates::{Candidate, masks, refinements};
 use steerage_tune::facts::{Card, Facts, Flows, Sample};
-use steerage_tune::{Machine, Plan, Scope, Setting, Stages, Undo, create_directory, link_file, reached_through, scoped};
+use steerage_tune::{
+    Machine, Plan, Scope, Setting, Stages, Undo, create_directory, link_file, reached_through, scoped,
+};
 
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
@@ -180,8 +182,7 @@ fn needs(args: &TuneArgs) -> Needs<'static> {
 }
 
 /// What the command reads in addition to what every run reads.
-const MACHINE: [&str; 4] =
-    ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
+const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
 /// Keeps `CAP_NET_ADMIN`, and write access to undo files and to the files that are named in them.
 fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {

@@ -48,7 +48,8 @@ fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server
 }
 
 fn serve_at(listener: Listener, instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
-    let source = Source { handle: Some(instance.handle()), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
+    let source =
+        Source { handle: Some(instance.handle()), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
     (listener.address(), listener.serve(source).unwrap())
 }
 

@@ -5,7 +5,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use steerage::{CpuId, CpuMask};
 use steerage_fixtures::scratch::Scratch;
-use steerage_tune::{Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file};
+use steerage_tune::{
+    Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file,
+};
 
 /// A machine with this many CPUs, and the interface `eth0` with this many queues and interrupts.
 pub(crate) struct MadeUp(pub(crate) Scratch);
@@ -275,7 +277,8 @@ fn an_undo_file_names_the_files_of_its_stages() {
 
 #[test]
 fn offloads_have_keys_in_a_link_file() {
-    let values = [("features/rx-gro", "off"), ("features/rx-ntuple-filter", "on"), ("features/tx-gre-segmentation", "off")];
+    let values =
+        [("features/rx-gro", "off"), ("features/rx-ntuple-filter", "on"), ("features/tx-gre-segmentation", "off")];
     let card = values.map(|(name, value)| (Knob(format!("/ethtool/eth0/{name}")), value.to_owned()));
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);

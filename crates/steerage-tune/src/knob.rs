@@ -99,6 +99,13 @@ pub(crate) fn option(feature: &str) -> &str {
     OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
 }
 
+/// A key as long as this one, with which both directions of a connection have the same hash: Woo and Park,
+/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
+pub(crate) fn symmetric(key: &str) -> String {
+    let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| ["6d", "5a"][at % 2]).collect();
+    bytes.join(":")
+}
+
 /// The number of queues that a table names in turn: `0 1 2 0 1 2 0`.
 fn queues_in_turn(table: &str) -> Option<usize> {
     let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();

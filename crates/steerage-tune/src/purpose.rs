@@ -8,7 +8,7 @@ use steerage_device::rules::{Flow, Rule};
 use steerage_netlink::ethtool::{Channels, Features};
 
 use crate::error::TuneError;
-use crate::knob::{Knob, NO_RULE, RULES, option};
+use crate::knob::{Knob, NO_RULE, RULES, option, symmetric};
 use crate::machine::Machine;
 use crate::plan::{Change, Plan, Stages};
 use crate::setting::Setting;
@@ -48,9 +48,6 @@ const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_
 /// Empty polls before the card interrupts again, and the nanoseconds after which it does so anyway: the
 /// values for busy polling in Documentation/networking/napi.rst of the kernel.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
-
-/// The bytes that a key repeats if both directions of a connection should have the same hash.
-const SYMMETRIC: [&str; 2] = ["6d", "5a"];
 
 /// Facts that are in the way of some programs only: those that read their own sent packets, read VLAN
 /// tags, or choose their traffic by rules of the card.
@@ -298,8 +295,7 @@ pub fn plan(
     let several = nic.channels.is_some_and(|channels| channels.receiving() > 1);
     let key = machine.read(&nic.knob("rss/key")).ok().filter(|key| several && !key.is_empty());
     if let Some(key) = key {
-        let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| SYMMETRIC[at % 2]).collect();
-        needs.push(unconditional("RSS key", "rss_key", vec![(nic.knob("rss/key"), bytes.join(":"))]));
+        needs.push(unconditional("RSS key", "rss_key", vec![(nic.knob("rss/key"), symmetric(&key))]));
     }
     if purpose == Purpose::AfXdp {
         let knob = |file: &str| Knob(format!("/sys/class/net/{}/{file}", nic.name));

@@ -4,17 +4,13 @@ use steerage::CpuMask;
 use steerage::flow::wire::port;
 
 use crate::candidates::Candidate;
-use crate::knob::{Knob, OUR_DISSECTOR};
+use crate::knob::{Knob, OUR_DISSECTOR, symmetric};
 use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
 use crate::stage::Scope;
 
 /// The receive ring that is tried. Most cards begin with 256 or 512 descriptors.
 const RING: u64 = 1024;
-/// The bytes that a key repeats if both directions of a connection should have the same hash: Woo and
-/// Park, "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
-const SYMMETRIC: [&str; 2] = ["6d", "5a"];
-
 /// The ports of the tunnels into which the flow dissector looks.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
@@ -126,8 +122,7 @@ fn card(machine: &mut Machine, interface: &str, cpus: &CpuMask) -> Wish {
         wish = wish.set("rings_rx", Value::Number(now.max(RING).min(most)));
     }
     if let Some(key) = number("rss/key").filter(|key| !key.is_empty()) {
-        let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| SYMMETRIC[at % 2]).collect();
-        wish = wish.set("rss_key", Value::Text(bytes.join(":")));
+        wish = wish.set("rss_key", Value::Text(symmetric(&key)));
     }
     wish
 }

@@ -160,7 +160,7 @@ pub const STAGES: &[Stage] = &[
         pattern: "/ethtool/{iface}/rules/*",
         kind: Kind::Text,
         bound: "only the rules of --flow",
-        since: "2.6.34",
+        since: "2.6.30",
         why: "the card leads chosen traffic to chosen queues",
         ..BASE
     },

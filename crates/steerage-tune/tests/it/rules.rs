@@ -1,10 +1,12 @@
 //! Rules that lead traffic to queues, on made-up machines and on a veth, which has none.
 
+use std::io::ErrorKind;
+
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::scratch::Scratch;
 use steerage_netlink::ethtool::Channels;
 use steerage_tune::purpose::{Lead, Nic, Purpose, plan};
-use steerage_tune::{Machine, Plan, Setting, Stages, TuneError, Undo};
+use steerage_tune::{Knob, Machine, Plan, Setting, Stages, TuneError, Undo};
 
 use crate::made_up::MadeUp;
 
@@ -83,6 +85,14 @@ fn what_a_card_cannot_lead_is_refused() {
         let begin = format!("eth0 cannot lead this traffic to queues: {why}");
         assert!(error.starts_with(&begin) && error.ends_with("nothing was changed"), "{error}");
     }
+}
+
+/// A driver may refuse a part of a port.
+#[test]
+fn a_rule_that_the_driver_refuses_says_what_to_do() {
+    let knob = Knob("/ethtool/eth0/rules/1023".to_owned());
+    let error = TuneError::Write { knob, value: "flow-type tcp4 action 2".to_owned(), error: ErrorKind::InvalidInput.into() };
+    assert!(error.to_string().ends_with("many compare only whole fields, so name one queue"), "{error}");
 }
 
 #[test]

@@ -154,12 +154,11 @@ impl<'a> Model<'a> {
     /// The prediction for a mask of all queues. One CPU has the largest flow, and the kernel's even
     /// map gives the CPUs equal shares of the other flows.
     fn spread(&self, mask: &CpuMask) -> f64 {
-        // Few flows do not reach all CPUs.
-        let (count, largest) = match self.facts.flows {
-            Flows::Seen { count, largest } => (count.max(1), largest),
-            Flows::NotSeen(_) => (mask.len(), 0.0),
+        let even = 1.0 / mask.len() as f64;
+        let largest = match self.facts.flows {
+            Flows::Seen { largest, .. } => largest.max(even),
+            Flows::NotSeen(_) => even,
         };
-        let largest = largest.max(1.0 / mask.len().min(count) as f64);
         let rest = if mask.len() > 1 { (1.0 - largest) / (mask.len() - 1) as f64 } else { 0.0 };
         let others = mask.iter().filter(|cpu| !self.receivers.contains(*cpu)).enumerate();
         let worker = |(nth, cpu): (usize, CpuId)| {

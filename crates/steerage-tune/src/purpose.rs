@@ -320,6 +320,10 @@ pub fn plan(
                 plan.notes.push(format!("{}: left out without --allow-reset: {}", need.stage, knob.command(&new)));
                 continue;
             }
+            let not_restored = stage.map_or("", |stage| stage.not_restored);
+            if !not_restored.is_empty() {
+                plan.notes.push(format!("{}: {not_restored}", need.stage));
+            }
             plan.changes.push(Change { stage: need.stage, knob, old, new, why: stage.map_or("", |stage| stage.why) });
         }
     }
@@ -426,6 +430,9 @@ mod tests {
         let all = plan(&Stages::default().with(Scope::Reset));
         assert_eq!(all.new_setting().0[&Knob("/ethtool/eth0/rss/key".to_owned())], "6d:5a:6d:5a");
         assert!(all.may_take_the_link_down() && all.changes.len() == 6, "{all:?}");
+        // What cannot be undone exactly is said beforehand.
+        assert!(all.notes.iter().any(|note| note.starts_with("channels: packets that are in the rings")), "{all:?}");
+        assert!(!careful.notes.iter().any(|note| note.contains("lost")), "{careful:?}");
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -245,6 +245,16 @@ fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
 }
 
+/// The capabilities in effect of a child's thread with this name.
+fn capabilities(child: &Child, thread: &str) -> String {
+    let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let status = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+    let all: Vec<String> = tasks.map(status).collect();
+    let named = all.iter().find(|status| status.starts_with(&format!("Name:\t{thread}\n")));
+    let named = named.unwrap_or_else(|| panic!("no thread {thread} in {all:?}"));
+    named.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap().to_owned()
+}
+
 #[test]
 fn check_and_a_second_apply_change_nothing() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -288,6 +298,9 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
         assert_eq!(page.get("steerage_tune_set_again_total{stage=\"rps_cpus\"}"), 1.0);
         assert_eq!(page.sum("steerage_tune_failures_total"), 0.0);
         assert!(page.get("steerage_tune_events_total{about=\"link\"}") >= 1.0, "{page:?}");
+        // Only the thread that sets values has a capability.
+        assert_eq!(capabilities(&child, "metrics"), "0000000000000000");
+        assert_ne!(capabilities(&child, "steerage"), "0000000000000000");
         // A watch handles no packets, so it has no metrics about them.
         assert_eq!(page.families.len(), 4, "{page:?}");
         stop(&mut child);

@@ -91,7 +91,8 @@ fn what_a_card_cannot_lead_is_refused() {
 #[test]
 fn a_rule_that_the_driver_refuses_says_what_to_do() {
     let knob = Knob("/ethtool/eth0/rules/1023".to_owned());
-    let error = TuneError::Write { knob, value: "flow-type tcp4 action 2".to_owned(), error: ErrorKind::InvalidInput.into() };
+    let error =
+        TuneError::Write { knob, value: "flow-type tcp4 action 2".to_owned(), error: ErrorKind::InvalidInput.into() };
     assert!(error.to_string().ends_with("many compare only whole fields, so name one queue"), "{error}");
 }
 

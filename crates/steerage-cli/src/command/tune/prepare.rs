@@ -52,6 +52,7 @@ pub(super) fn run(
         plan = planned(machine, &Setting::default())?;
     }
     refuse_to_disconnect(args, machine, interface, &[&plan])?;
+    stdout::print(shown(&plan, "").as_bytes())?;
     let mut undo = Undo::begin(directory, machine, interface, &[&plan])?;
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
@@ -61,8 +62,7 @@ pub(super) fn run(
         return Err(error);
     }
     drop(stop);
-    let text = shown(&plan, &format!("Done: steerage tune --undo {interface} restores what was before.\n"));
-    stdout::print(text.as_bytes())?;
+    stdout::print(format!("Done: steerage tune --undo {interface} restores what was before.\n").as_bytes())?;
     write_link_file(args, machine, &mut undo)
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Sends one of the commands about rules, which begin with `struct ethtool_rxnfc`. The kernel writes as many locations
-/// behind the structure as its field says.
+/// after the structure as its field says.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

@@ -98,7 +98,7 @@ pub(crate) enum Command {
     Send(SendArgs),
 
     /// Set the kernel's own steering, measure, and keep what helps
-    #[command(after_help = tune::TUNE_HELP)]
+    #[command(after_help = include_str!("../help/tune.txt"))]
     Tune(TuneArgs),
 
     /// Watch a run live in a terminal
@@ -168,6 +168,8 @@ pub(crate) fn program() -> clap::Command {
                 "forward" => with_short_help(command.mut_arg("devices", |arg| {
                     arg.required(true).default_value(Resettable::<clap::builder::OsStr>::Reset)
                 })),
+                // Only a watch goes on long enough to be asked for metrics.
+                "tune" => with_short_help(command.mut_arg("metrics", |arg| arg.requires("watch"))),
                 _ => with_short_help(command),
             });
     }

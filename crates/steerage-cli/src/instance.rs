@@ -117,7 +117,7 @@ where
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
-    let metrics = Metrics::prepare(args)?;
+    let metrics = Metrics::prepare(&args.metrics, args.report.quiet)?;
     let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args, sending.listens)?;
     let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();

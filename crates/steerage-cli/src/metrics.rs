@@ -8,8 +8,9 @@ use steerage_capture::CaptureInfo;
 use steerage_control::metrics::{Listener, Metric, More, Server, Source};
 use steerage_meter::{FlowCounts, Metering};
 use steerage_router::{Fate, Forwarded, Forwarding};
+use steerage_tune::WatchCounts;
 
-use crate::args::RunArgs;
+use crate::args::MetricsArgs;
 use crate::error::Error;
 use crate::terminal::print_to_stderr;
 
@@ -20,18 +21,20 @@ impl Metrics {
     /// Binds the listener, if the command line requests metrics. The listener is bound before the
     /// devices are opened, so that a port in use is reported at once, and before privileges are
     /// dropped.
-    pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
-        let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
-        let listener = listener.map(|listener| listener.answering_to(&args.metrics.metrics_host));
+    pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
+        let listener = args.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
+        let listener = listener.map(|listener| listener.answering_to(&args.metrics_host));
         // Only this line shows the port that the kernel chose.
-        let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
-        if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
+        let asked = args.metrics.is_some_and(|address| address.port() == 0);
+        if let Some(listener) = listener.as_ref().filter(|_| asked || !quiet) {
             print_to_stderr(format_args!("metrics at http://{}/metrics", listener.address()));
         }
         Ok(Self(RefCell::new(listener)))
     }
 
-    pub(crate) fn serve(&self, handle: Handle, more: Option<More>) -> Result<Option<Server>, Error> {
+    /// Starts the server, if the command line requests metrics. `handle` is `None` for a command that
+    /// handles no packets.
+    pub(crate) fn serve(&self, handle: Option<Handle>, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
         let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };
         let served = listener.serve(source);
@@ -76,6 +79,18 @@ fn forwarded(counts: &Forwarded) -> Vec<Metric> {
     ]
 }
 
+pub(crate) fn of_watch(counts: Arc<WatchCounts>) -> More {
+    Box::new(move || watched(&counts))
+}
+
+fn watched(counts: &WatchCounts) -> Vec<Metric> {
+    vec![
+        Metric::counters("tune_events", "Messages of the kernel about the interface.", "about", counts.events()),
+        Metric::counters("tune_set_again", "Values that were set again, by stage.", "stage", counts.set_again()),
+        Metric::counters("tune_failures", "Values that could not be set again, by stage.", "stage", counts.failures()),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -89,10 +104,14 @@ mod tests {
         let own = [captured(0), flows(&FlowCounts::default()), forwarded(&Forwarded::default())];
         let own = own.iter().flatten().map(Metric::served_as);
         let known: BTreeSet<String> = names().into_iter().chain(own).collect();
-        let page = include_str!("../../../docs/metrics.md");
+        assert_eq!(named(include_str!("../../../docs/metrics.md"), "steerage_"), known);
+        let watched = watched(&WatchCounts::default()).iter().map(Metric::served_as).collect();
+        assert_eq!(named(include_str!("../../../docs/tune.md"), "steerage_tune_"), watched);
+    }
+
+    /// The words of a page that begin like this.
+    fn named(page: &str, begin: &str) -> BTreeSet<String> {
         let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
-        let documented: BTreeSet<String> =
-            words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").map(str::to_owned).collect();
-        assert_eq!(documented, known);
+        words.filter(|word| word.starts_with(begin) && *word != "steerage_").map(str::to_owned).collect()
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         live_table: LiveTable::new(options.live_table && can_redraw(), ends, options.meters.is_some()),
     };
     let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
-    let _metrics = options.metrics.serve(running.handle(), ReportSources::of(options).metrics())?;
+    let _metrics = options.metrics.serve(Some(running.handle()), ReportSources::of(options).metrics())?;
     tracing::info!("running; signals are listened to");
     options.service.ready();
     options.note.iter().for_each(print_to_stderr);

@@ -81,7 +81,7 @@ impl SandboxProfile {
     }
 
     pub(crate) fn groups(self) -> &'static [Group] {
-        use Group::{Clients, Files, FlowDissectors, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
+        use Group::{CardRules, Clients, Files, FlowDissectors, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
         use Group::{Terminal, Threads, UnixClient, Wait};
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => {
@@ -94,7 +94,7 @@ impl SandboxProfile {
             Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
             Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
-            Self::Tune => &[Receive, Send, OpenSockets, Files, FlowDissectors, UnixClient, Netlink],
+            Self::Tune => &[Receive, Send, OpenSockets, Files, FlowDissectors, CardRules, UnixClient, Netlink],
             Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient, Netlink],
         }
     }
@@ -158,6 +158,12 @@ impl<'a> Needs<'a> {
     pub(crate) fn connects(self, connects: bool) -> Self {
         let groups = [Group::Internet, Group::SendTo];
         let sandbox = if connects { self.sandbox.calls(&groups) } else { self.sandbox };
+        Self { sandbox, ..self }
+    }
+
+    /// Allows a thread that was started earlier to serve metrics.
+    pub(crate) fn serves_metrics(self, serves: bool) -> Self {
+        let sandbox = if serves { self.sandbox.calls(&[Group::Clients]) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 

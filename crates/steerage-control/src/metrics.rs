@@ -35,8 +35,8 @@ pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 
 /// The instance and the values that the metrics come from.
 pub struct Source {
-    /// The instance whose ledger is served.
-    pub handle: Handle,
+    /// The instance whose ledger is served. `None` for a program that handles no packets.
+    pub handle: Option<Handle>,
     /// The program's version, for `steerage_build_info`.
     pub version: &'static str,
     /// The handler's own metrics, if it has any. The server calls this function for each page.

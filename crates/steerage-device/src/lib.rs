@@ -11,6 +11,7 @@
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
 //! | [`drain`] | a wrapper that ends the input once its packets have been dealt with elsewhere |
+//! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
 //! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
@@ -36,6 +37,7 @@ mod offloads;
 mod options;
 pub mod output;
 pub mod rate;
+pub mod rules;
 pub mod synthetic;
 #[allow(unsafe_code)]
 mod sys;

@@ -7,6 +7,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GRSSH: u32 = 0x46;
+pub(crate) const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+pub(crate) const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+pub(crate) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+pub(crate) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+pub(crate) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 
 /// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words: the command, five
 /// texts of 32 bytes, and 32 more bytes.
@@ -17,6 +22,12 @@ const TEXT_WORDS: usize = 8;
 const RSS_WORDS: usize = 6;
 /// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
+
+/// The length of `struct ethtool_rxnfc` in words, on machines that align numbers of 64 bits, the word
+/// with the number of locations, and the word at which the list of locations begins.
+pub(crate) const RULE_WORDS: usize = 48;
+pub(crate) const RULE_COUNT: usize = 46;
+pub(crate) const RULE_LOCATIONS: usize = 47;
 
 /// The longest name of an interface, with its terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
@@ -79,8 +90,8 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
 /// `words` is the structure of the command, which begins with the command's number.
 ///
 /// This function is only for requests that `steerage_netlink::ethtool` cannot make on all kernels
-/// since 5.10: netlink has no message with the driver's name, and reports the key of the card's
-/// hash only since 6.3.
+/// since 5.10: netlink has no message with the driver's name or the card's rules, and reports the key of
+/// the card's hash only since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
@@ -127,4 +138,17 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for them.
     unsafe { ethtool(name, &mut words) }?;
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
+}
+
+/// Sends one of the commands about rules, which begin with `struct ethtool_rxnfc`. The kernel writes as many locations
+/// after the structure as its field says.
+pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
+    let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
+    let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;
+    if !is_long_enough || !commands.contains(&words[0]) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `words` has room for the structure and for the locations that its field announces. The kernel writes no
+    // more of them than that.
+    unsafe { ethtool(name, words) }
 }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use steerage::policy::{Costs, RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
 /// At most this many settings are measured against the present one. With the default windows, each
@@ -33,6 +33,12 @@ const SOFTIRQ_NS: f64 = 2_600.0;
 /// interrupts the other CPU once a poll. These costs are assumed to be ten times those of steerage's
 /// rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
+
+/// Empty polls before the card interrupts again, and the nanoseconds between two of these polls. A packet
+/// waits 20 us at most, which is less than most cards delay an interrupt by themselves, and the card
+/// interrupts again after 200 us without packets.
+const DEFER_POLLS: u64 = 10;
+const FLUSH_NS: u64 = 20_000;
 
 /// A setting that is worth measuring.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +80,7 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
 }
 
 /// The candidates that are measured after the CPUs were chosen, with them: RFS if it is off and
-/// without it if it is on, and threaded NAPI in the same way. `global` permits to change
+/// without it if it is on, and threaded NAPI and deferred interrupts in the same way. `global` permits to change
 /// `rps_sock_flow_entries`, without which there is no RFS.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
@@ -95,6 +101,15 @@ pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     if let Some(threaded) = facts.threaded {
         let name = if threaded { "NAPI without threads" } else { "threaded NAPI" };
         found.push(Candidate::new(name, Wish::default().set("threaded", Value::Number((!threaded).into())), None));
+    }
+    // An interface without a card has no interrupts to defer.
+    if let Some((polls, flush)) = facts.deferral.filter(|_| facts.driver.is_some()) {
+        let (name, polls, flush) = match (polls, flush) {
+            (0, 0) => ("deferred interrupts", DEFER_POLLS, FLUSH_NS),
+            _ => ("interrupts at once", 0, 0),
+        };
+        let wish = Wish::default().set("napi_defer_hard_irqs", Value::Number(polls));
+        found.push(Candidate::new(name, wish.set("gro_flush_timeout", Value::Number(flush)), None));
     }
     found
 }
@@ -140,7 +155,10 @@ impl<'a> Model<'a> {
     /// map gives the CPUs equal shares of the other flows.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
-        let largest = self.facts.flow_shares.first().copied().unwrap_or(0.0).max(even);
+        let largest = match self.facts.flows {
+            Flows::Seen { largest, .. } => largest.max(even),
+            Flows::NotSeen(_) => even,
+        };
         let rest = if mask.len() > 1 { (1.0 - largest) / (mask.len() - 1) as f64 } else { 0.0 };
         let others = mask.iter().filter(|cpu| !self.receivers.contains(*cpu)).enumerate();
         let worker = |(nth, cpu): (usize, CpuId)| {
@@ -171,7 +189,7 @@ mod tests {
     use super::*;
     use crate::facts::Card;
 
-    fn facts(cpus: usize, receivers: &[u16], softirq_ns: f64, flows: &[f64]) -> Facts {
+    fn facts(cpus: usize, receivers: &[u16], softirq_ns: f64, flows: Option<(usize, f64)>) -> Facts {
         let topology = Topology::even(cpus);
         Facts {
             interface: "eth0".to_owned(),
@@ -185,7 +203,10 @@ mod tests {
             sock_flow_entries: 0,
             queue_flow_entries: 0,
             softirq_ns: Some(softirq_ns),
-            flow_shares: flows.to_vec(),
+            deferral: Some((0, 0)),
+            drops: Vec::new(),
+            time_squeeze: 0,
+            flows: flows.map_or(Flows::NotSeen(String::new()), |(count, largest)| Flows::Seen { count, largest }),
         }
     }
 
@@ -195,7 +216,7 @@ mod tests {
 
     #[test]
     fn one_queue_with_heavy_work_is_spread() {
-        let found = masks(&facts(4, &[0], 4_000.0, &[]));
+        let found = masks(&facts(4, &[0], 4_000.0, None));
         assert_eq!(
             found.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>(),
             [
@@ -217,21 +238,49 @@ mod tests {
     #[test]
     fn a_queue_for_each_cpu_is_best_without_rps() {
         let receivers: Vec<u16> = (0..64).collect();
-        assert_eq!(names(&facts(64, &receivers, 3_000.0, &[])), ["RPS off", "RPS to all CPUs, 0-63"]);
+        assert_eq!(names(&facts(64, &receivers, 3_000.0, None)), ["RPS off", "RPS to all CPUs, 0-63"]);
         // Light work is not worth handing over.
-        assert_eq!(names(&facts(2, &[0], 150.0, &[]))[0], "RPS off");
+        assert_eq!(names(&facts(2, &[0], 150.0, None))[0], "RPS off");
     }
 
     #[test]
     fn one_flow_does_not_become_faster_on_more_cpus() {
-        let many = masks(&facts(16, &[3], 4_000.0, &[0.96, 0.02, 0.02]));
+        let many = masks(&facts(16, &[3], 4_000.0, Some((3, 0.96))));
         let apart = many.iter().find(|candidate| candidate.name.contains("without")).unwrap();
         assert_eq!(apart.wish, rps(&[0].into_iter().map(CpuId).collect()), "{many:?}");
     }
 
+    /// Two flows of equal size reach two CPUs, however many are in the mask.
+    #[test]
+    fn few_flows_reach_few_cpus() {
+        let rate = |flows| masks(&facts(16, &[0], 4_000.0, flows))[0].predicted.unwrap();
+        let (two, unknown) = (rate(Some((2, 0.5))), rate(None));
+        assert!(two < 2.1 * 1e9 / 3_730.0 && unknown > 2.0 * two, "{two} {unknown}");
+        assert!(rate(Some((1_000, 0.01))) > 2.0 * two);
+    }
+
+    #[test]
+    fn deferred_interrupts_are_for_cards() {
+        let veth = facts(4, &[0], 1_000.0, None);
+        let wishes = |facts: &Facts| {
+            let found = refinements(facts, false).into_iter().map(|candidate| candidate.wish);
+            found.filter(|wish| wish.0.contains_key("gro_flush_timeout")).collect::<Vec<_>>()
+        };
+        assert_eq!(wishes(&veth), []);
+        let card = Facts { driver: Some("ice".to_owned()), ..veth };
+        let both = |polls, flush| {
+            let wish = Wish::default().set("napi_defer_hard_irqs", Value::Number(polls));
+            wish.set("gro_flush_timeout", Value::Number(flush))
+        };
+        assert_eq!(wishes(&card), [both(10, 20_000)]);
+        // What somebody has set may be wrong as well.
+        assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
+        assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
+    }
+
     #[test]
     fn rfs_needs_its_table() {
-        let facts = facts(4, &[0, 1, 2], 1_000.0, &[]);
+        let facts = facts(4, &[0, 1, 2], 1_000.0, None);
         let names = |facts: &Facts, global| {
             refinements(facts, global).into_iter().map(|candidate| candidate.name).collect::<Vec<_>>()
         };
@@ -245,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_facts_has_only_one_candidate() {
-        let facts = Facts { cpus: CpuMask::new(), receivers: Vec::new(), ..facts(1, &[], 1_000.0, &[]) };
+        let facts = Facts { cpus: CpuMask::new(), receivers: Vec::new(), ..facts(1, &[], 1_000.0, None) };
         assert_eq!(names(&facts), ["RPS off"]);
     }
 }

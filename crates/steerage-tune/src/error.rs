@@ -51,6 +51,14 @@ pub enum TuneError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// The card cannot lead the traffic to the queues, so nothing was changed.
+    #[error("{interface} cannot lead this traffic to queues: {why}; nothing was changed")]
+    Rules {
+        /// The interface.
+        interface: String,
+        /// Why.
+        why: String,
+    },
     /// The interface that is watched was deleted.
     #[error("{0} is gone: start tune again when the interface is back")]
     Gone(String),
@@ -67,6 +75,9 @@ fn remedy(knob: &Knob, error: &io::Error) -> String {
         io::ErrorKind::NotFound => format!("{error}: the interface or its queue is gone; run tune again"),
         io::ErrorKind::Unsupported if knob.0.contains("/rss/") => {
             format!("{error}: this needs Linux 6.17 and a driver that allows it; type the command that tune prints")
+        }
+        _ if knob.is_rule() => {
+            format!("{error}: the driver refuses this rule; many compare only whole fields, so name one queue")
         }
         _ => error.to_string(),
     }

@@ -50,9 +50,28 @@ pub struct Facts {
     pub queue_flow_entries: u64,
     /// The nanoseconds in interrupts that a packet takes on average, if enough packets were counted.
     pub softirq_ns: Option<f64>,
-    /// The shares of the packets that the flows have which the kernel's hash distinguishes, in
-    /// descending order. Empty if nobody has listened.
-    pub flow_shares: Vec<f64>,
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout`. `None` if the kernel has no such files.
+    pub deferral: Option<(u64, u64)>,
+    /// The packets that were lost, by the counter's name, if there were any.
+    pub drops: Vec<(&'static str, u64)>,
+    /// How often a CPU had more packets than its budget allows.
+    pub time_squeeze: u64,
+    /// The flows that arrived while tune listened.
+    pub flows: Flows,
+}
+
+/// The flows that the kernel's hash distinguishes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Flows {
+    /// The number of flows, and the share of the packets that the largest flow has.
+    Seen {
+        /// The number of flows, at least 1.
+        count: usize,
+        /// The share of the largest flow, from 0 to 1.
+        largest: f64,
+    },
+    /// Why no flow was seen.
+    NotSeen(String),
 }
 
 impl Facts {
@@ -79,7 +98,10 @@ impl Facts {
             sock_flow_entries: number("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0),
             queue_flow_entries: number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
             softirq_ns: used.softirq_ns(),
-            flow_shares: Vec::new(),
+            deferral: number(&at("napi_defer_hard_irqs")).zip(number(&at("gro_flush_timeout"))),
+            drops: drops(root, interface, used),
+            time_squeeze: used.cpus.values().map(|cpu| cpu.time_squeeze).sum(),
+            flows: Flows::NotSeen("nobody has listened".to_owned()),
         }
     }
 
@@ -121,14 +143,31 @@ impl fmt::Display for Facts {
         if self.forwards_in_hardware() {
             writeln!(f, "offload: the card may forward flows by itself, and steering does not see these packets")?;
         }
-        match self.flow_shares.first() {
-            Some(largest) => {
-                let flows = self.flow_shares.len();
-                writeln!(f, "flows: {flows}, the largest with {:.1} % of the packets", 100.0 * largest)
+        if let Some(nanos) = self.softirq_ns {
+            writeln!(f, "time in interrupts: {nanos:.0} ns for a packet")?;
+        }
+        if !self.drops.is_empty() {
+            let drops: Vec<String> = self.drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(f, "lost since the machine started: {}", drops.join(", "))?;
+        }
+        if self.time_squeeze > 0 {
+            writeln!(f, "rounds that ended early: {} (netdev_budget)", self.time_squeeze)?;
+        }
+        match &self.flows {
+            Flows::Seen { count, largest } => {
+                writeln!(f, "flows: {count}, the largest with {:.1} % of the packets", 100.0 * largest)
             }
-            None => Ok(()),
+            Flows::NotSeen(why) => writeln!(f, "flows: not seen: {why}"),
         }
     }
+}
+
+/// The interface's counters of lost packets, and those of all backlogs, that are not 0.
+fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
+    let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
+    let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
+    let shared = [("netdev_max_backlog", backlogs(|cpu| cpu.dropped)), ("flow_limit", backlogs(|cpu| cpu.flow_limit))];
+    own.chain(shared).filter(|(_, count)| *count > 0).collect()
 }
 
 fn or_unknown(cpus: &CpuMask) -> String {

@@ -11,6 +11,11 @@ pub(crate) const CARDS: &str = "/ethtool/";
 /// The beginning of the names of the values of ethtool that are features.
 pub(crate) const FEATURES: &str = "features/";
 
+/// The beginning of the names of ethtool's values that are rules, such as `rules/1023` for the rule at
+/// this location, and the value of a location without a rule.
+pub(crate) const RULES: &str = "rules/";
+pub(crate) const NO_RULE: &str = "none";
+
 /// The knob of the program that finds the flows of packets in this network namespace
 /// (`steerage_device::af_xdp::flow_dissector`), and its values.
 pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
@@ -38,6 +43,11 @@ impl Knob {
         rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
     }
 
+    /// Whether this is a rule that leads traffic to a queue.
+    pub(crate) fn is_rule(&self) -> bool {
+        self.of_card().is_some_and(|(_, name)| name.starts_with(RULES))
+    }
+
     pub(crate) fn is_mask(&self) -> bool {
         MASKS.iter().any(|end| self.0.ends_with(end))
     }
@@ -46,11 +56,16 @@ impl Knob {
     pub fn command(&self, value: &str) -> String {
         match self.of_card() {
             Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
+            Some((interface, "channels/rx")) => format!("ethtool -L {interface} rx {value}"),
             Some((interface, "rings/rx")) => format!("ethtool -G {interface} rx {value}"),
             Some((interface, "rings/tx")) => format!("ethtool -G {interface} tx {value}"),
             Some((interface, name)) if name.starts_with(FEATURES) => {
                 format!("ethtool -K {interface} {} {value}", option(&name[FEATURES.len()..]))
             }
+            Some((interface, name)) if name.starts_with(RULES) => match (value, &name[RULES.len()..]) {
+                (NO_RULE, location) => format!("ethtool -N {interface} delete {location}"),
+                (rule, location) => format!("ethtool -N {interface} {rule} loc {location}"),
+            },
             Some((interface, "rss/key")) => format!("ethtool -X {interface} hkey {value}"),
             Some((interface, "rss/table")) => match queues_in_turn(value) {
                 Some(queues) => format!("ethtool -X {interface} equal {queues}"),
@@ -82,6 +97,13 @@ pub(crate) fn option(feature: &str) -> &str {
         ("rx-ntuple-filter", "ntuple"),
     ];
     OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
+}
+
+/// A key as long as this one, with which both directions of a connection have the same hash: Woo and Park,
+/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
+pub(crate) fn symmetric(key: &str) -> String {
+    let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| ["6d", "5a"][at % 2]).collect();
+    bytes.join(":")
 }
 
 /// The number of queues that a table names in turn: `0 1 2 0 1 2 0`.

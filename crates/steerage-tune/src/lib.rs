@@ -49,7 +49,7 @@ pub use root::Root;
 pub use setting::{Difference, Setting};
 pub use stage::{Kind, STAGES, Scope, Stage};
 pub use undo::{Restored, Undo, create_directory};
-pub use watch::{Watch, Watched};
+pub use watch::{SetAgain, Watch, WatchCounts, Watched};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

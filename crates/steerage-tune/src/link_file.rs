@@ -14,6 +14,18 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
+/// What [`make`] reads to repeat the .link file that is in force, beside /sys.
+pub const READ: [&str; 8] = [
+    "/usr/lib/systemd",
+    "/usr/lib/x86_64-linux-gnu/systemd",
+    "/usr/lib/aarch64-linux-gnu/systemd",
+    "/lib/systemd/network",
+    "/usr/local/lib/systemd/network",
+    "/run/systemd/network",
+    "/etc/systemd/network",
+    "/run/udev/data",
+];
+
 /// Directories with the library whose name contains systemd's version.
 const LIBRARIES: [&str; 3] =
     ["/usr/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/aarch64-linux-gnu/systemd"];
@@ -23,13 +35,28 @@ const LIBRARY: &str = "libsystemd-shared-";
 /// file is applied to an interface, so a new file has to repeat what the old one said.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The end of a knob's name, its key, and the first version of systemd that has the key.
-const KEYS: [(&str, &str, u32); 4] = [
+/// The end of a knob's name, its key, and the first version of systemd that has the key by
+/// systemd.link(5).
+const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
+    ("/channels/rx", "RxChannels", 239),
     ("/rings/rx", "RxBufferSize", 244),
     ("/rings/tx", "TxBufferSize", 244),
     ("/rps_cpus", "ReceivePacketSteeringCPUMask", 256),
+    ("/mtu", "MTUBytes", 211),
+    ("/features/rx-gro", "GenericReceiveOffload", 232),
+    ("/features/rx-gro-hw", "GenericReceiveOffloadHardware", 250),
+    ("/features/rx-lro", "LargeReceiveOffload", 232),
+    ("/features/tx-tcp-segmentation", "TCPSegmentationOffload", 232),
+    ("/features/tx-tcp6-segmentation", "TCP6SegmentationOffload", 235),
+    ("/features/tx-generic-segmentation", "GenericSegmentationOffload", 232),
+    ("/features/rx-vlan-hw-parse", "ReceiveVLANCTAGHardwareAcceleration", 250),
+    ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
+
+/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`, which name the CPUs for all
+/// queues together.
+const IRQ_AFFINITY: u32 = 261;
 
 /// A .link file that is not written yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +97,22 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
             lines.push(format!("{key}={}", in_systemds_words(machine, of_key[0].0, first)));
         }
     }
-    let without: Vec<&str> = (setting.0.keys().map(|knob| knob.0.as_str()))
+    let interrupts: Vec<&String> =
+        setting.0.iter().filter(|(knob, _)| is_interrupt(knob)).map(|(_, value)| value).collect();
+    if !interrupts.is_empty() {
+        let masks = interrupts.iter().filter_map(|value| CpuMask::parse_bitmap(value, machine.nr_cpu_ids()).ok());
+        let cpus: CpuMask = masks.flat_map(|mask| mask.iter().collect::<Vec<_>>()).collect();
+        match version {
+            Some(version) if version < IRQ_AFFINITY => notes.push(format!(
+                "IRQAffinityPolicy= needs systemd {IRQ_AFFINITY}, and this machine has {version}: left out"
+            )),
+            _ => {
+                lines.push(format!("IRQAffinityPolicy=spread\nIRQAffinity={}", cpus.to_list()));
+                notes.push("systemd itself chooses which of these CPUs gets which interrupt".to_owned());
+            }
+        }
+    }
+    let without: Vec<&str> = (setting.0.keys().filter(|knob| !is_interrupt(knob)).map(|knob| knob.0.as_str()))
         .filter(|name| !KEYS.iter().any(|(end, ..)| name.ends_with(end)))
         .collect();
     if !without.is_empty() {
@@ -91,13 +133,20 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     LinkFile { path: root.path(&format!("/etc/systemd/network/10-steerage-{interface}.link")), text, notes }
 }
 
+fn is_interrupt(knob: &Knob) -> bool {
+    knob.0.starts_with("/proc/irq/")
+}
+
 fn is_ours(line: &str) -> bool {
-    KEYS.iter().any(|(_, key, _)| line.split('=').next().is_some_and(|name| name.trim() == *key))
+    let keys = KEYS.iter().map(|(_, key, _)| *key).chain(["IRQAffinityPolicy", "IRQAffinity"]);
+    let name = line.split('=').next().unwrap_or_default().trim();
+    keys.into_iter().any(|key| key == name)
 }
 
 fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if !knob.is_mask() {
-        return value.to_owned();
+        let switch = [("on", "yes"), ("off", "no")].into_iter().find(|(word, _)| *word == value);
+        return switch.map_or(value, |(_, word)| word).to_owned();
     }
     let cpus = CpuMask::parse_bitmap(value, machine.nr_cpu_ids()).unwrap_or_default();
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }

@@ -5,10 +5,11 @@ use std::io;
 use steerage::CpuMask;
 use steerage::topology::Topology;
 use steerage_device::af_xdp::flow_dissector::{self, FlowDissector};
+use steerage_device::rules::{self, Rule};
 use steerage_netlink::ethtool::Ethtool;
 
 use crate::error::TuneError;
-use crate::knob::{DISSECTOR, FEATURES, Knob, NO_DISSECTOR, OUR_DISSECTOR};
+use crate::knob::{CARDS, DISSECTOR, FEATURES, Knob, NO_DISSECTOR, NO_RULE, OUR_DISSECTOR, RULES};
 use crate::root::Root;
 
 /// The number of CPUs that a mask may name if the machine does not report its number.
@@ -98,6 +99,38 @@ impl Machine {
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
+    /// The locations at which a card has room for `count` more rules, the last ones first. The card
+    /// applies the rule with the lowest location, so rules of other programs keep their effect.
+    ///
+    /// # Errors
+    ///
+    /// The card has no rules, or not as much room.
+    pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
+        let free: Vec<u32> = match self.cards {
+            Cards::Kernel { .. } => {
+                let table = rules::table(interface)?;
+                (0..table.size).rev().filter(|location| !table.used.contains(location)).take(count).collect()
+            }
+            Cards::Files => {
+                let directory = format!("{CARDS}{interface}/{RULES}");
+                let is_free =
+                    |name: &String| self.root.read(&format!("{directory}{name}")).is_ok_and(|it| it == NO_RULE);
+                let names = self.root.names(&directory);
+                names
+                    .iter()
+                    .rev()
+                    .filter(|name| is_free(name))
+                    .take(count)
+                    .filter_map(|name| name.parse().ok())
+                    .collect()
+            }
+        };
+        match free.len() {
+            found if found == count && count > 0 => Ok(free),
+            _ => Err(io::Error::new(io::ErrorKind::StorageFull, "the card has no room for more rules")),
+        }
+    }
+
     /// The present value.
     ///
     /// # Errors
@@ -172,6 +205,8 @@ impl Values for Ethtool {
     fn value(&mut self, interface: &str, name: &str) -> io::Result<String> {
         let number = match name {
             "channels/combined" => self.channels(interface)?.combined,
+            "channels/rx" => self.channels(interface)?.rx,
+            "channels/rx_max" => self.channels(interface)?.rx_max,
             "channels/combined_max" => self.channels(interface)?.combined_max,
             "rings/rx" => self.rings(interface)?.rx,
             "rings/rx_max" => self.rings(interface)?.rx_max,
@@ -181,6 +216,10 @@ impl Values for Ethtool {
             _ if name.starts_with(FEATURES) => {
                 let is_on = self.features(interface)?.is_on(&name[FEATURES.len()..]);
                 return Ok(if is_on { "on" } else { "off" }.to_owned());
+            }
+            _ if name.starts_with(RULES) => {
+                let rule = rules::read(interface, location(name)?)?;
+                return Ok(rule.map_or_else(|| NO_RULE.to_owned(), |rule| rule.to_string()));
             }
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
@@ -194,6 +233,15 @@ impl Values for Ethtool {
         match name {
             "channels/combined" => self.set_channels(interface, None, None, Some(number()?)),
             _ if name.starts_with(FEATURES) => self.set_feature(interface, &name[FEATURES.len()..], value == "on"),
+            "channels/rx" => self.set_channels(interface, Some(number()?), None, None),
+            _ if name.starts_with(RULES) => match value {
+                NO_RULE => rules::delete(interface, location(name)?),
+                rule => {
+                    let rule =
+                        rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                    rules::insert(interface, location(name)?, &rule)
+                }
+            },
             "rings/rx" => self.set_rings(interface, Some(number()?), None),
             "rings/tx" => self.set_rings(interface, None, Some(number()?)),
             "rss/table" => {
@@ -207,6 +255,10 @@ impl Values for Ethtool {
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
+}
+
+fn location(name: &str) -> io::Result<u32> {
+    name[RULES.len()..].parse().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 fn joined(parts: impl Iterator<Item = String>, between: &str) -> String {

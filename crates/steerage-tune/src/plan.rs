@@ -132,7 +132,7 @@ impl Stages {
                 plan.notes.push(format!("{}: {}", stage.name, stage.not_restored));
             }
         }
-        if plan.changes.iter().any(|change| change.stage == "channels") {
+        if plan.changes.iter().any(|change| change.stage.starts_with("channels")) {
             let of_queues =
                 STAGES.iter().filter(|stage| stage.pattern.contains("/queues/") || stage.name == "rss_table");
             let knobs: Vec<Knob> = of_queues.flat_map(|stage| knobs(machine, interface, stage)).collect();

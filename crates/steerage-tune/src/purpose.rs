@@ -1,11 +1,17 @@
 //! What a card needs for a capture, or for a program that receives by AF_XDP: the facts, and the
 //! change that fixes each. `doctor` prints the same facts.
 
+use std::io;
+
+use rustix::io::Errno;
+use steerage_device::rules::{Flow, Rule};
 use steerage_netlink::ethtool::{Channels, Features};
 
-use crate::knob::{Knob, option};
+use crate::error::TuneError;
+use crate::knob::{Knob, NO_RULE, RULES, option, symmetric};
 use crate::machine::Machine;
 use crate::plan::{Change, Plan, Stages};
+use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
 /// Features that merge packets before programs see them. The kernel merges UDP only with the last
@@ -42,9 +48,6 @@ const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_
 /// Empty polls before the card interrupts again, and the nanoseconds after which it does so anyway: the
 /// values for busy polling in Documentation/networking/napi.rst of the kernel.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
-
-/// The bytes that a key repeats if both directions of a connection should have the same hash.
-const SYMMETRIC: [&str; 2] = ["6d", "5a"];
 
 /// Facts that are in the way of some programs only: those that read their own sent packets, read VLAN
 /// tags, or choose their traffic by rules of the card.
@@ -223,24 +226,85 @@ impl Nic {
     }
 }
 
+/// Traffic that the card leads to queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lead {
+    /// The traffic.
+    pub flows: Vec<Flow>,
+    /// The receive queues, which share each flow.
+    pub queues: Vec<u32>,
+}
+
+impl Lead {
+    /// The rules for a card.
+    fn rules(&self, nic: &Nic) -> Result<Vec<Rule>, TuneError> {
+        let failed = |why: String| TuneError::Rules { interface: nic.name.clone(), why };
+        let count = nic.channels.map_or(1, |channels| channels.receiving().max(1));
+        if let Some(queue) = self.queues.iter().find(|queue| **queue >= count) {
+            return Err(failed(format!("it has no receive queue {queue}, but the queues 0 to {}", count - 1)));
+        }
+        let rules: Result<Vec<Vec<Rule>>, _> = self.flows.iter().map(|flow| flow.to_queues(&self.queues)).collect();
+        Ok(rules.map_err(|error| failed(error.to_string()))?.concat())
+    }
+
+    /// The changes that add the rules which the card does not have yet. `ours` are the rules that tune
+    /// added earlier.
+    fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
+        let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
+        let mut changes: Vec<(Knob, String)> = Vec::new();
+        for (knob, rule) in ours.0.iter().filter(|(knob, _)| knob.is_rule()) {
+            // An earlier run may have added rules that are no longer wanted.
+            let wanted = rules.iter().position(|wanted| wanted == rule).map(|at| rules.remove(at));
+            changes.push((knob.clone(), wanted.unwrap_or_else(|| NO_RULE.to_owned())));
+        }
+        if !rules.is_empty() {
+            let failed = |error: io::Error| TuneError::Rules { interface: nic.name.clone(), why: no_rules(&error) };
+            let locations = machine.free_rules(&nic.name, rules.len()).map_err(failed)?;
+            let knobs = locations.iter().map(|location| nic.knob(&format!("{RULES}{location}")));
+            changes.extend(knobs.zip(rules));
+        }
+        Ok(changes)
+    }
+}
+
+fn no_rules(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(error) if error == Errno::OPNOTSUPP.raw_os_error() => {
+            "its driver has no rules for queues (ethtool -N)".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// What must change so that the card fits the purpose. Changes that may take the link down are left
-/// out with a note, unless `stages` permits them.
-pub fn plan(machine: &mut Machine, nic: &Nic, purpose: Purpose, stages: &Stages) -> Plan {
+/// out with a note, unless `stages` permits them. `ours` is what tune has set for the purpose already.
+///
+/// # Errors
+///
+/// The card cannot lead the traffic to the queues.
+pub fn plan(
+    machine: &mut Machine,
+    nic: &Nic,
+    purpose: Purpose,
+    lead: &Lead,
+    stages: &Stages,
+    ours: &Setting,
+) -> Result<Plan, TuneError> {
     let mut plan = Plan::default();
     let mut needs = nic.needs(purpose);
     let several = nic.channels.is_some_and(|channels| channels.receiving() > 1);
     let key = machine.read(&nic.knob("rss/key")).ok().filter(|key| several && !key.is_empty());
     if let Some(key) = key {
-        let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| SYMMETRIC[at % 2]).collect();
-        needs.push(unconditional("RSS key", "rss_key", vec![(nic.knob("rss/key"), bytes.join(":"))]));
+        needs.push(unconditional("RSS key", "rss_key", vec![(nic.knob("rss/key"), symmetric(&key))]));
     }
     if purpose == Purpose::AfXdp {
         let knob = |file: &str| Knob(format!("/sys/class/net/{}/{file}", nic.name));
         for (stage, value) in NAPI_DEFERRAL {
             needs.push(unconditional("NAPI", stage, vec![(knob(stage), value.to_owned())]));
         }
-        let lead = format!("ethtool -N {} flow-type udp4 dst-port 53 action 0", nic.name);
-        plan.notes.push(format!("tune sets no rules that lead traffic to queues; an example of a rule: {lead}"));
+    }
+    if !lead.flows.is_empty() || ours.0.keys().any(Knob::is_rule) {
+        needs.push(unconditional("rules", "rules", lead.changes(machine, nic, ours)?));
     }
     for need in needs {
         if need.changes.is_empty() {
@@ -256,10 +320,14 @@ pub fn plan(machine: &mut Machine, nic: &Nic, purpose: Purpose, stages: &Stages)
                 plan.notes.push(format!("{}: left out without --allow-reset: {}", need.stage, knob.command(&new)));
                 continue;
             }
+            let not_restored = stage.map_or("", |stage| stage.not_restored);
+            if !not_restored.is_empty() {
+                plan.notes.push(format!("{}: {not_restored}", need.stage));
+            }
             plan.changes.push(Change { stage: need.stage, knob, old, new, why: stage.map_or("", |stage| stage.why) });
         }
     }
-    plan
+    Ok(plan)
 }
 
 fn unconditional(about: &'static str, stage: &'static str, changes: Vec<(Knob, String)>) -> Need {
@@ -345,7 +413,9 @@ mod tests {
         let on = features(&[STRIP_VLAN], &[STRIP_VLAN]);
         let nic = Nic { mtu: Some(9001), channels: channels(8, 8), features: on, ..nic("ena") };
         let mut machine = Machine::below(crate::Root::below(&root));
-        let mut plan = |stages: &Stages| plan(&mut machine, &nic, Purpose::AfXdp, stages);
+        let mut plan = |stages: &Stages| {
+            plan(&mut machine, &nic, Purpose::AfXdp, &Lead::default(), stages, &Setting::default()).unwrap()
+        };
         let changed = |plan: &Plan| plan.changes.iter().map(|change| change.command()).collect::<Vec<_>>();
         let careful = plan(&Stages::default());
         assert_eq!(
@@ -360,6 +430,9 @@ mod tests {
         let all = plan(&Stages::default().with(Scope::Reset));
         assert_eq!(all.new_setting().0[&Knob("/ethtool/eth0/rss/key".to_owned())], "6d:5a:6d:5a");
         assert!(all.may_take_the_link_down() && all.changes.len() == 6, "{all:?}");
+        // What cannot be undone exactly is said beforehand.
+        assert!(all.notes.iter().any(|note| note.starts_with("channels: packets that are in the rings")), "{all:?}");
+        assert!(!careful.notes.iter().any(|note| note.contains("lost")), "{careful:?}");
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -4,17 +4,13 @@ use steerage::CpuMask;
 use steerage::flow::wire::port;
 
 use crate::candidates::Candidate;
-use crate::knob::{Knob, OUR_DISSECTOR};
+use crate::knob::{Knob, OUR_DISSECTOR, symmetric};
 use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
 use crate::stage::Scope;
 
 /// The receive ring that is tried. Most cards begin with 256 or 512 descriptors.
 const RING: u64 = 1024;
-/// The bytes that a key repeats if both directions of a connection should have the same hash: Woo and
-/// Park, "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
-const SYMMETRIC: [&str; 2] = ["6d", "5a"];
-
 /// The ports of the tunnels into which the flow dissector looks.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
@@ -59,8 +55,22 @@ fn ends_tunnels(machine: &Machine) -> bool {
 
 /// XPS chooses among several queues.
 fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
-    let queues = machine.root().names(&format!("/sys/class/net/{interface}/queues"));
-    queues.iter().filter(|name| name.starts_with("tx-")).count() > 1
+    queues(machine, interface, "tx-") > 1
+}
+
+fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
+    let names = machine.root().names(&format!("/sys/class/net/{interface}/queues"));
+    names.iter().filter(|name| name.starts_with(kind)).count()
+}
+
+/// A table of the same length that names all queues in turn. `None` if the queues have equal shares of
+/// the table already.
+fn evened(table: &str, queues: usize) -> Option<String> {
+    let entries: Vec<usize> = table.split(' ').map(|entry| entry.parse().ok()).collect::<Option<_>>()?;
+    let count = |queue: usize| entries.iter().filter(|entry| **entry == queue).count();
+    let counts: Vec<usize> = (0..queues).map(count).collect();
+    let is_even = counts.iter().max()? - counts.iter().min()? <= 1 && entries.iter().all(|queue| *queue < queues);
+    (!is_even).then(|| (0..entries.len()).map(|at| (at % queues).to_string()).collect::<Vec<_>>().join(" "))
 }
 
 fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
@@ -94,18 +104,40 @@ fn softnet(machine: &Machine) -> [u64; 2] {
 }
 
 fn card(machine: &mut Machine, interface: &str, cpus: &CpuMask) -> Wish {
-    let mut number = |name: &str| machine.read(&Knob(format!("/ethtool/{interface}/{name}"))).ok();
     let numbers = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
     let mut wish = Wish::default();
-    if let Some(most) = numbers(number("channels/combined_max")) {
-        wish = wish.set("channels", Value::Number(most.min(cpus.len() as u64).max(1)));
+    let mut queues = queues(machine, interface, "rx-");
+    let mut number = |name: &str| machine.read(&Knob(format!("/ethtool/{interface}/{name}"))).ok();
+    for (now, stage) in [("channels/combined", "channels"), ("channels/rx", "channels_rx")] {
+        let most = number(now).and(numbers(number(&format!("{now}_max"))));
+        if let Some(most) = most {
+            queues = most.min(cpus.len() as u64).max(1) as usize;
+            wish = wish.set(stage, Value::Number(queues as u64));
+        }
+    }
+    if let Some(table) = number("rss/table").and_then(|table| evened(&table, queues)) {
+        wish = wish.set("rss_table", Value::Text(table));
     }
     if let (Some(now), Some(most)) = (numbers(number("rings/rx")), numbers(number("rings/rx_max"))) {
         wish = wish.set("rings_rx", Value::Number(now.max(RING).min(most)));
     }
     if let Some(key) = number("rss/key").filter(|key| !key.is_empty()) {
-        let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| SYMMETRIC[at % 2]).collect();
-        wish = wish.set("rss_key", Value::Text(bytes.join(":")));
+        wish = wish.set("rss_key", Value::Text(symmetric(&key)));
     }
     wish
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_evened_only_if_it_is_uneven() {
+        assert_eq!(evened("0 1 2 0 1", 3), None);
+        assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
+        // A queue that gets nothing, and one that does not exist.
+        assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
+        assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
+        assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));
+    }
 }

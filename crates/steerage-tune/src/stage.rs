@@ -1,5 +1,7 @@
 //! The table of stages. A stage is one kind of knob, with its bound and its reason.
 
+use crate::knob::Knob;
+
 /// Which option makes a stage part of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
@@ -79,6 +81,17 @@ pub const STAGES: &[Stage] = &[
         not_restored: "packets that are in the rings while the queues are made again are lost",
     },
     Stage {
+        name: "channels_rx",
+        scope: Scope::Reset,
+        pattern: "/ethtool/{iface}/channels/rx",
+        kind: Kind::Number,
+        max: 256,
+        bound: "one queue for each CPU is enough, and each queue has a ring and an interrupt",
+        since: "5.7",
+        why: "more queues receive, each on a CPU of its own",
+        not_restored: "packets that are in the rings while the queues are made again are lost",
+    },
+    Stage {
         name: "rings_rx",
         scope: Scope::Reset,
         pattern: "/ethtool/{iface}/rings/rx",
@@ -134,11 +147,21 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "offloads",
         scope: Scope::Purpose,
-        pattern: "/ethtool/{iface}/features/NAME",
+        pattern: "/ethtool/{iface}/features/*",
         kind: Kind::Text,
         bound: "on or off",
         since: "5.7",
         why: "programs see packets as they are on the wire",
+        ..BASE
+    },
+    Stage {
+        name: "rules",
+        scope: Scope::Purpose,
+        pattern: "/ethtool/{iface}/rules/*",
+        kind: Kind::Text,
+        bound: "only the rules of --flow",
+        since: "2.6.30",
+        why: "the card leads chosen traffic to chosen queues",
         ..BASE
     },
     Stage {
@@ -276,5 +299,15 @@ impl Stage {
     /// The stage of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         STAGES.iter().find(|stage| stage.name == name)
+    }
+
+    /// The stage of a knob.
+    pub fn of(knob: &Knob) -> Option<&'static Self> {
+        STAGES.iter().find(|stage| {
+            let begin = stage.pattern.split(['{', '*']).next().unwrap_or_default();
+            let end = stage.pattern.rsplit(['}', '*']).next().unwrap_or_default();
+            let middle = stage.pattern.split(['}', '*']).nth(1).unwrap_or_default();
+            knob.0.starts_with(begin) && knob.0.ends_with(end) && knob.0.contains(middle)
+        })
     }
 }

@@ -193,14 +193,18 @@ impl Undo {
     /// # Errors
     ///
     /// The file was not written.
-    pub fn keep(&mut self, machine: &Machine, mut kept: Setting) -> Result<(), TuneError> {
+    pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
         // Two candidates that were kept may have set a value and set it back.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
         // A new number of queues may have reset knobs that tune itself does not set.
-        let resets = kept.0.keys().any(|knob| knob.0.ends_with("/channels/combined"));
+        let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
+        // What the kernel has set meanwhile may be restored. Any other value will be somebody else's.
+        for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
+            record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
+        }
         record.kept = Some(kept);
         self.save()
     }
@@ -314,6 +318,18 @@ impl Undo {
         self.record.before.0.keys()
     }
 
+    /// The files that an undo may write to. If queues come and go, all files of the interface's queues
+    /// are among them, because a new queue has new files.
+    pub fn files(&self, queues_change: bool) -> BTreeSet<String> {
+        let queues_change = queues_change || self.knobs().any(|knob| knob.0.contains("/channels/"));
+        let file = |knob: &Knob| match knob.0.split_once("/queues/") {
+            Some((interface, _)) if queues_change => format!("{interface}/queues"),
+            _ => knob.0.clone(),
+        };
+        let is_file = |knob: &&Knob| knob.of_card().is_none() && knob.0 != DISSECTOR;
+        self.knobs().filter(is_file).map(file).collect()
+    }
+
     /// Loads the program of the flow dissector if it is part of what was kept. Call
     /// `load_dissector` before capabilities are dropped.
     pub fn load_dissector(&self, machine: &mut Machine) {
@@ -352,7 +368,9 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            for (knob, old) in &self.record.before.0 {
+            // A card may forget its rules together with the feature, so the rules are removed first.
+            let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
+            for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
                     outcome = outcome.and(self.restore_one(machine, knob, old, &mut result));
                 }

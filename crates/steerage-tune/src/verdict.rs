@@ -19,9 +19,9 @@ const PACKETS_MIN: u64 = 1_000;
 /// would be known to no better than a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// The share of packets that may be lost in a window in addition to those in the windows before,
-/// before the window counts as one in which drops rise.
-const LOST_MORE: f64 = 0.001;
+/// A smaller share of lost packets says nothing: neither that the machine is at its limit, nor that
+/// more packets are lost than before.
+const LOST_MIN: f64 = 0.001;
 
 /// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
 /// of freedom.
@@ -75,17 +75,22 @@ impl Window {
     }
 
     fn is_at_limit(&self) -> bool {
-        self.lost > 0 || self.busiest >= LIMIT
+        self.lost_share() > LOST_MIN || self.busiest >= LIMIT
     }
 
     fn says_nothing(&self) -> bool {
         self.packets < PACKETS_MIN || self.ticks < TICKS_MIN
     }
 
-    /// Whether more packets are lost than in all of these windows.
+    /// Whether a larger share of the packets is lost than in all of these windows, by more than the
+    /// windows differ, and no more packets are handled. A sender without a limit always loses packets:
+    /// if the machine handles more of its packets, it also sends more that are lost.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
-        let most = others.iter().map(Self::lost_share).fold(0.0, f64::max);
-        self.lost_share() > most + LOST_MORE
+        let shares = || others.iter().map(Self::lost_share);
+        let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
+        let noise = (most - least).max(0.0);
+        let rate = others.iter().map(Self::rate).fold(0.0, f64::max);
+        self.lost_share() > most + noise + LOST_MIN && self.rate() <= rate
     }
 }
 
@@ -312,10 +317,32 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
+        // As much more as the windows before differ among themselves is noise.
+        let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
+        assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
+        assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
         // Whatever the other figures say.
         let better = pairs(window(1_000, 300, 490.0, 490.0), window(1_700, 900, 900.0, 480.0));
         let verdict = Verdict::of(&better, true);
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
+    }
+
+    /// On a veth, the sender itself does the receiver's work while RPS is off, and cannot send more than
+    /// the machine handles. With RPS it can, and the backlog drops the rest.
+    #[test]
+    fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
+        let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
+        assert!(!new.loses_more_than(&[old]));
+        assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
+        // The same losses without a gain end the window.
+        assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
+    }
+
+    /// A few lost packets do not mean that the machine handles no more.
+    #[test]
+    fn a_few_lost_packets_are_no_limit() {
+        let (old, new) = (window(1_000, 0, 200.0, 150.0), Window { lost: 3, ..window(1_100, 0, 200.0, 150.0) });
+        assert!(!Verdict::of(&pairs(old, new), false).at_limit);
     }
 
     #[test]

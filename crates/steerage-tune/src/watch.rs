@@ -1,10 +1,14 @@
 //! Keeps a setting: sets it again when the kernel reports that the link, its queues or the CPUs have
 //! changed.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use steerage_netlink::{Changes, Entry, Uevents};
 
@@ -12,9 +16,13 @@ use crate::error::TuneError;
 use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::plan;
-use crate::setting::Setting;
-use crate::stage::STAGES;
+use crate::setting::{Difference, Setting};
+use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
+
+/// The time after messages for which no messages are read. The kernel keeps the messages of that time,
+/// so a machine that creates and deletes many interfaces wakes this process at most five times a second.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Waits for changes of one interface.
 #[derive(Debug)]
@@ -22,6 +30,54 @@ pub struct Watch {
     interface: String,
     links: Changes,
     devices: Uevents,
+    counts: Arc<WatchCounts>,
+}
+
+/// What a watch has seen and done so far.
+#[derive(Debug, Default)]
+pub struct WatchCounts(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    events: [u64; EVENTS.len()],
+    set_again: BTreeMap<&'static str, u64>,
+    failures: BTreeMap<&'static str, u64>,
+}
+
+/// The subjects of the kernel's messages about the interface. `lost` counts how often messages were lost
+/// because too many arrived, after which everything is compared.
+const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
+const LINK: usize = 0;
+const QUEUES: usize = 1;
+const CPUS: usize = 2;
+const LOST: usize = 3;
+
+impl WatchCounts {
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        // A count cannot be half-way changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel's messages about the interface, by what they are about.
+    pub fn events(&self) -> [(&'static str, u64); EVENTS.len()] {
+        let counts = self.counted().events;
+        std::array::from_fn(|nth| (EVENTS[nth], counts[nth]))
+    }
+
+    /// The values that were set again, by stage.
+    pub fn set_again(&self) -> Vec<(&'static str, u64)> {
+        by_stage(&self.counted().set_again)
+    }
+
+    /// The values that could not be set again, by stage.
+    pub fn failures(&self) -> Vec<(&'static str, u64)> {
+        by_stage(&self.counted().failures)
+    }
+}
+
+/// A count for each stage, also if it is 0.
+fn by_stage(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
+    STAGES.iter().map(|stage| (stage.name, counts.get(stage.name).copied().unwrap_or(0))).collect()
 }
 
 /// Why waiting ended.
@@ -44,7 +100,13 @@ impl Watch {
         let index = machine.root().read(&format!("/sys/class/net/{interface}/ifindex")).map_err(failed)?;
         let index = index.parse().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let links = Changes::of_link(index).map_err(failed)?;
-        Ok(Self { interface: interface.to_owned(), links, devices: Uevents::open().map_err(failed)? })
+        let devices = Uevents::open().map_err(failed)?;
+        Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
+    }
+
+    /// The counts, which go on changing.
+    pub fn counts(&self) -> Arc<WatchCounts> {
+        Arc::clone(&self.counts)
     }
 
     /// Waits until something has changed, or until `stop` is readable.
@@ -54,45 +116,54 @@ impl Watch {
     /// The interface was deleted.
     pub fn wait(&mut self, stop: BorrowedFd<'_>) -> Result<Watched, TuneError> {
         loop {
-            let mut waiting =
-                [stop, self.links.as_fd(), self.devices.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            match poll(&mut waiting, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() });
-                }
-            }
-            // Also if the other end was closed.
-            if !waiting[0].revents().is_empty() {
+            if self.wait_for(&[stop, self.links.as_fd(), self.devices.as_fd()], None)? {
                 return Ok(Watched::Stopped);
             }
             if self.read()? {
                 return Ok(Watched::Changed);
             }
+            if self.wait_for(&[stop], Some(PAUSE))? {
+                return Ok(Watched::Stopped);
+            }
         }
+    }
+
+    /// Waits until one of the descriptors is readable. Returns whether the first one is.
+    fn wait_for(&self, fds: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, TuneError> {
+        let mut waiting: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut waiting, time.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
+        }
+        // Also if the other end was closed.
+        Ok(!waiting[0].revents().is_empty())
     }
 
     /// Reads all messages. Returns whether one is about the interface, its queues or the CPUs.
     fn read(&mut self) -> Result<bool, TuneError> {
-        let (mut changed, mut is_gone) = (false, false);
+        let (mut events, mut is_gone) = ([0; EVENTS.len()], false);
         let links_complete = self.links.read(&mut |change| {
-            changed = true;
+            events[LINK] += 1;
             is_gone |= matches!(change.entry, Entry::Link(_)) && !change.is_there;
         });
         let queues = format!("/net/{}/queues/", self.interface);
         let devices_complete = self.devices.read(&mut |action, path| {
-            changed |= path.contains(&queues) && action != "remove";
-            changed |= path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action);
+            events[QUEUES] += u64::from(path.contains(&queues) && action != "remove");
+            events[CPUS] += u64::from(path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action));
         });
-        if is_gone {
-            return Err(TuneError::Gone(self.interface.clone()));
-        }
         // Lost messages may have been about the interface.
-        Ok(changed || !links_complete || !devices_complete)
+        events[LOST] += u64::from(!links_complete) + u64::from(!devices_complete);
+        let mut counted = self.counts.counted();
+        counted.events.iter_mut().zip(events).for_each(|(all, new)| *all += new);
+        match is_gone {
+            true => Err(TuneError::Gone(self.interface.clone())),
+            false => Ok(events != [0; EVENTS.len()]),
+        }
     }
 
-    /// Sets again what differs from what was kept, also on queues that are new. Passes one line for
-    /// each change or failure to `log`.
+    /// Sets again what differs from what was kept, also on queues that are new. Passes each change or
+    /// failure to `log`.
     ///
     /// # Errors
     ///
@@ -101,7 +172,7 @@ impl Watch {
         &self,
         machine: &mut Machine,
         undo: &mut Undo,
-        log: &mut dyn FnMut(String),
+        log: &mut dyn FnMut(&SetAgain),
     ) -> Result<(), TuneError> {
         machine.refresh_cpus();
         let new = on_new_queues(machine, &self.interface, undo.kept().unwrap_or(&Setting::default()));
@@ -115,13 +186,39 @@ impl Watch {
         }
         for difference in differences {
             // A queue that is gone comes back with an event of its own.
-            let Some(now) = difference.now else { continue };
-            match machine.write(&difference.knob, &difference.wanted) {
-                Ok(()) => log(format!("set {} to {} again (it was {now})", difference.knob, difference.wanted)),
-                Err(error) => log(error.to_string()),
+            if difference.now.is_none() {
+                continue;
             }
+            let error = machine.write(&difference.knob, &difference.wanted).err();
+            let stage = Stage::of(&difference.knob).map_or("", |stage| stage.name);
+            {
+                let mut counted = self.counts.counted();
+                let Counted { set_again, failures, .. } = &mut *counted;
+                *if error.is_some() { failures } else { set_again }.entry(stage).or_default() += 1;
+            }
+            log(&SetAgain { difference, error });
         }
         Ok(())
+    }
+}
+
+/// A value that was set again, or an attempt that failed.
+#[derive(Debug)]
+pub struct SetAgain {
+    /// What differed.
+    pub difference: Difference,
+    /// Why the value could not be set.
+    pub error: Option<TuneError>,
+}
+
+/// As one line of a log.
+impl fmt::Display for SetAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { knob, wanted, now } = &self.difference;
+        match &self.error {
+            Some(error) => error.fmt(f),
+            None => write!(f, "set {knob} to {wanted} again (it was {})", now.as_deref().unwrap_or("gone")),
+        }
     }
 }
 

@@ -3,24 +3,12 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use steerage::CpuMask;
+use steerage_device::rules::Flow;
+use steerage_tune::measure::WINDOW_MIN;
 
-use super::SandboxArgs;
 use super::values::duration;
-
-pub(super) const TUNE_HELP: &str = "\
-Without an option, tune prints what it would change and why, with the commands that you could type \
-yourself. It changes nothing then, and needs no privilege. With --apply, it measures each candidate in turn \
-with the present setting, and keeps only what helps. Each change may reorder live traffic for a moment. \
-`steerage help tune` has the table of all stages.
-
-Examples:
-  steerage tune eth0                    what would be measured, with commands
-  sudo steerage tune eth0 --apply       measure, and keep what helps
-  sudo steerage tune --undo             everything as it was before
-  steerage tune eth0 --check            exit status 3 if somebody changed it
-  sudo steerage tune eth0 --apply --global --irq
-  sudo steerage tune eth0 --watch       set it again when links or CPUs change
-  sudo steerage tune --for af_xdp eth0 --apply";
+use super::{MetricsArgs, SandboxArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
@@ -69,15 +57,54 @@ pub(crate) struct TuneArgs {
     pub(crate) write: Option<WriteArg>,
 
     /// Prepare the interface for a capture (listen) or a program with AF_XDP, without measuring
-    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch", "write"])]
+    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch"])]
     pub(crate) purpose: Option<PurposeArg>,
 
-    /// Length of each measured window, for tests of the program
-    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration)]
+    /// Lead this traffic to --queues by rules of the card, as for ethtool -N: 'tcp4 dst-port 443'; can be repeated
+    #[arg(long = "flow", value_name = "FLOW", requires = "purpose", requires = "queues")]
+    pub(crate) flows: Vec<Flow>,
+
+    /// Receive queues that share the traffic of each --flow, such as 2-3
+    #[arg(long, value_name = "LIST", requires = "flows", value_parser = queues)]
+    pub(crate) queues: Option<Queues>,
+
+    /// Length of each measured window, at least 5 s [default: 5s]
+    #[arg(hide_short_help = true, long, value_name = "DURATION", value_parser = window)]
     pub(crate) window: Option<Duration>,
+
+    /// Length of each measured window, for tests of the program
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration, conflicts_with = "window")]
+    pub(crate) test_window: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
 
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
+}
+
+/// Numbers of receive queues, in ascending order.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues(pub(crate) Vec<u32>);
+
+/// The most receive queues of an interface: the numbers in a list of CPUs end here.
+const QUEUES_MAX: usize = 1024;
+
+fn queues(text: &str) -> Result<Queues, &'static str> {
+    // A list of queues is written as a list of CPUs.
+    let list = CpuMask::parse_list(text, QUEUES_MAX).ok().filter(|list| !list.is_empty());
+    let list = list.ok_or("write numbers of queues, such as 2 or 0,2-3")?;
+    Ok(Queues(list.iter().map(|queue| u32::from(queue.0)).collect()))
+}
+
+fn window(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let least = WINDOW_MIN.as_secs();
+    if time < WINDOW_MIN {
+        Err(format!("write {least}s or more: each change may reorder live traffic"))
+    } else {
+        Ok(time)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -31,7 +31,7 @@ const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
 /// How long the command listens to an interface by default. Most flows that rarely send still
 /// appear in that time.
-const LISTENING: Duration = Duration::from_secs(10);
+pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
 pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {

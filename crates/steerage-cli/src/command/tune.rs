@@ -6,12 +6,12 @@
 
 mod apply;
 mod keep;
+mod listen;
 mod prepare;
 mod stop;
 mod text;
 
 use std::env;
-use std::fmt::Write;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,16 @@ use steerage_doctor::NoInterface;
 use steerage_guard::capabilities::Needed;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::candidates::{Candidate, masks, refinements};
-use steerage_tune::facts::{Card, Facts, Sample};
-use steerage_tune::{Machine, Plan, Scope, Stages, Undo, create_directory, irq, link_file, scoped};
+use steerage_tune::facts::{Card, Facts, Flows, Sample};
+use steerage_tune::{
+    Machine, Plan, Scope, Setting, Stages, Undo, create_directory, link_file, reached_through, scoped,
+};
 
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
+use crate::terminal::warn;
 use crate::units::grouped;
 
 const STATE_DIRECTORY: &str = "/var/lib/steerage/tune";
@@ -40,6 +43,9 @@ const LINK_FILES: &str = "/etc/systemd/network";
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
     let mut machine = Machine::new();
     let directory = state_directory();
+    if let Some(window) = args.test_window {
+        warn(&format!("--test-window {window:?} is for tests of the program: so short windows reorder live traffic"));
+    }
     if args.undo {
         return keep::undo(args, &mut machine, &directory);
     }
@@ -83,7 +89,7 @@ struct Search {
 }
 
 impl Search {
-    fn new(args: &TuneArgs, machine: &mut Machine, interface: &str) -> Self {
+    fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows) -> Self {
         let card = Ethtool::open().map_or_else(
             |_| Card::default(),
             |mut ethtool| Card {
@@ -95,7 +101,7 @@ impl Search {
             machine.load_dissector();
         }
         let counted = Sample::read(machine.root(), interface);
-        let facts = Facts::read(machine.root(), interface, card, &counted);
+        let facts = Facts { flows, ..Facts::read(machine.root(), interface, card, &counted) };
         let stages = stages(args);
         let mut candidates = masks(&facts);
         // What the user allowed explicitly is measured before further refinements.
@@ -116,28 +122,33 @@ impl Search {
 
 /// Prints what `--apply` would measure. Changes nothing.
 fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    let search = Search::new(args, machine, interface);
     let undo = Undo::load(directory, machine, interface)?;
-    sandbox::enter(needs(), &args.sandbox)?;
-    let mut text = format!("{}\n", search.facts);
+    let flows = listen::flows(args, interface, None).unwrap_or_else(|| Flows::NotSeen("interrupted".to_owned()));
+    let search = Search::new(args, machine, interface, flows);
+    sandbox::enter(needs(args), &args.sandbox)?;
+    let mut page = format!("{}\n", search.facts);
     if let Some(kept) = undo.as_ref().and_then(Undo::kept).filter(|kept| !kept.0.is_empty()) {
-        text += "tune set, after measuring:\n";
-        kept.0.iter().for_each(|(knob, value)| text += &format!("  {}\n", knob.command(value)));
-        text.push('\n');
+        page += "tune set, after measuring:\n";
+        kept.0.iter().for_each(|(knob, value)| page += &format!("  {}\n", knob.command(value)));
+        page.push('\n');
     }
-    text += "--apply would measure these settings against the present one, and keep what helps:\n";
+    page += "--apply would measure these settings against the present one, and keep what helps:\n";
     for (number, (candidate, plan)) in search.candidates.iter().enumerate() {
-        text += &described(number + 1, candidate, plan);
+        page += &described(number + 1, candidate, plan);
     }
-    if args.write == Some(WriteArg::Link) {
-        let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
-        let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
-        let file = link_file::make(machine, interface, &kept);
-        let _ = write!(text, "\n--apply would write {}:\n{}", file.path.display(), indented(&file.text));
-        file.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-    }
-    text += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
-    stdout::print(text.as_bytes())
+    let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
+    let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
+    page += &link_file_shown(args, machine, interface, &kept);
+    page += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
+    stdout::print(page.as_bytes())
+}
+
+/// The .link file that `--apply` would write, if the command line requests one.
+fn link_file_shown(args: &TuneArgs, machine: &Machine, interface: &str, kept: &Setting) -> String {
+    let Some(WriteArg::Link) = args.write else { return String::new() };
+    let file = link_file::make(machine, interface, kept);
+    let notes = text::notes(&file.notes);
+    format!("\n--apply would write {}:\n{}{notes}", file.path.display(), indented(&file.text))
 }
 
 fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
@@ -164,38 +175,49 @@ fn indented(text: &str) -> String {
 }
 
 /// What every form of the command reads.
-fn needs() -> Needs<'static> {
-    Needs::of(SandboxProfile::Tune).reads("/sys").reads("/proc").reads("/run/irqbalance")
+fn needs(args: &TuneArgs) -> Needs<'static> {
+    let needs = Needs::of(SandboxProfile::Tune).reads_machine().serves_metrics(args.metrics.metrics.is_some());
+    let needs = MACHINE.iter().fold(needs, Needs::reads);
+    if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }
 
-/// Keeps `CAP_NET_ADMIN`, and write access to the files of the stages and to undo files. Only files of
-/// the permitted stages can be written, or those of these undo files.
-fn confine(
-    args: &TuneArgs,
-    machine: &Machine,
-    directory: &Path,
-    interfaces: &[&str],
-    undo: &[Undo],
-) -> Result<(), Error> {
-    let mut paths: Vec<PathBuf> = vec![directory.to_owned()];
-    let stages = stages(args);
-    let has = |begin: &str| undo.iter().flat_map(Undo::knobs).any(|knob| knob.0.starts_with(begin));
-    paths.extend(interfaces.iter().map(|name| format!("/sys/class/net/{name}/").into()));
-    if stages.has(Scope::Global) || has("/proc/sys/") {
-        paths.push("/proc/sys/net/core".into());
-    }
-    let irqs: Vec<u32> = irq::interrupts(undo.iter().flat_map(Undo::knobs));
-    paths.extend(irqs.iter().map(|irq| format!("/proc/irq/{irq}/smp_affinity").into()));
+/// What the command reads in addition to what every run reads.
+const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
+
+/// Keeps `CAP_NET_ADMIN`, and write access to undo files and to the files that are named in them.
+fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {
+    let mut paths = vec![directory.to_owned()];
+    let files = undo.iter().flat_map(|undo| undo.files(args.watch));
+    paths.extend(files.map(|file| machine.root().path(&file)));
+    let links = machine.root().path(LINK_FILES);
     if args.write.is_some() {
-        create_directory(&machine.root().path(LINK_FILES))?;
+        create_directory(&links)?;
     }
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
-        paths.push(LINK_FILES.into());
+        paths.push(links);
     }
     // The sandbox cannot name a file that does not exist, so that file stays closed to writes.
-    let opened = paths.iter().filter_map(|path| File::open(machine.root().path(&path.to_string_lossy())).ok());
-    let needs = opened.fold(needs(), |needs, file| needs.writes(OwnedFd::from(file)));
+    let opened = paths.iter().filter_map(|path| File::open(path).ok());
+    let needs = opened.fold(needs(args), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();
     let _kept = sandbox::enter_keeping(needs, &needed, &args.sandbox)?;
     Ok(())
 }
+
+/// Nobody who works on a remote machine wants to lose it.
+fn refuse_to_disconnect(args: &TuneArgs, machine: &Machine, interface: &str, plans: &[&Plan]) -> Result<(), Error> {
+    if args.yes || !plans.iter().any(|plan| plan.may_take_the_link_down()) {
+        return Ok(());
+    }
+    let why = reached_through(machine.root(), interface)
+        .map_err(|error| Error::System { operation: "list routes and addresses", error })?;
+    match why {
+        Some(why) => Err(Error::TuneRefused(format!(
+            "--allow-reset may take {interface} down for a moment, and {why}: add --yes if that is fine"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use clap::Arg;
 
 /// The names of values that cannot be paths.
-const NO_PATHS: [&str; 26] = [
+const NO_PATHS: [&str; 27] = [
     "1:N",
     "ADDR:PORT",
     "COMMAND",
     "DURATION",
     "EXPR",
     "FACTOR",
+    "FLOW",
     "FORMAT",
     "HASH",
     "HEX",

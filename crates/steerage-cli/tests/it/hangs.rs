@@ -263,6 +263,16 @@ const ROWS: &[Row] = &[
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
 
+/// Command lines without an argument that can be a path, whose environment variable is one.
+const VARIABLES: &[&str] = &[
+    "STEERAGE_STATE_DIR={d}/x tune lo",
+    "STEERAGE_STATE_DIR={d}/x tune --undo",
+    "STEERAGE_STATE_DIR={d}/x tune lo --check",
+    "STEERAGE_STATE_DIR={d}/x tune lo --apply",
+    "STEERAGE_STATE_DIR={d}/x tune lo --watch",
+    "STEERAGE_STATE_DIR={d}/x tune lo --for listen --apply",
+];
+
 /// A command with the arguments that it needs in order to reach its paths.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
@@ -311,6 +321,9 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
                     }
                 }
             }
+        }
+        for line in VARIABLES {
+            signals().into_iter().for_each(|signal| ends_by(mounted, &line.replace("{d}", &path(DIRECTORY)), signal));
         }
     });
 }

@@ -14,9 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use steerage_fixtures::cable::{NEAR, Net};
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{HANG, until};
+use steerage_fixtures::{HANG, exposition, until};
 
-use crate::program::{Ran, command, run};
+use crate::metrics::{ANY, get};
+use crate::program::{Ends, Ran, command, run};
 
 /// `steerage tune` in the near namespace. `ip netns exec` mounts the /sys of the namespace.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
@@ -28,7 +29,11 @@ fn tune(net: &Net, state: &Path, args: &str) -> Command {
 }
 
 fn ran(net: &Net, state: &Path, args: &str) -> Ran {
-    Ran::of(tune(net, state, args).output().unwrap())
+    let ran = Ran::of(tune(net, state, args).output().unwrap());
+    let (warnings, rest): (Vec<&str>, Vec<&str>) =
+        ran.err.split_inclusive('\n').partition(|line| line.contains("--test-window"));
+    assert_eq!(warnings.len(), usize::from(args.contains("--test-window")), "{ran:?}");
+    Ran { err: rest.concat(), ..ran }
 }
 
 /// Runs a shell command in the near namespace, with its own /sys.
@@ -97,7 +102,7 @@ fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
 fn without_options_nothing_is_changed_and_commands_are_printed() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
     let (state, before) = (Scratch::new(), files(&net));
-    let shown = ran(&net, &state, "near0 --global --irq --allow-reset");
+    let shown = ran(&net, &state, "near0 --global --irq --allow-reset --test-window 50ms");
     assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""), "{shown:?}");
     for part in ["> /sys/class/net/near0/queues/rx-0/rps_cpus", "RPS off", "Nothing was changed."] {
         assert!(shown.out.contains(part), "{part}: {}", shown.out);
@@ -109,13 +114,81 @@ fn without_options_nothing_is_changed_and_commands_are_printed() {
         "steerage: there is no interface no-such-if: `ip link` lists the interfaces"
     );
     assert_eq!(run(&["tune"]).code, Some(2));
+    let short = run(&["tune", "near0", "--apply", "--window", "4s"]);
+    assert!(short.code == Some(2) && short.err.contains("write 5s or more"), "{short:?}");
+}
+
+/// The flows are those that `explain` sees. Their number is part of the facts.
+#[test]
+fn the_flows_are_listened_to() {
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    let quiet = ran(&net, &state, "near0 --test-window 50ms");
+    assert!(quiet.out.contains("\nflows: not seen: no packet with a flow arrived\n"), "{quiet:?}");
+    let busy = with_traffic(&net, || ran(&net, &state, "near0 --test-window 1s"));
+    let line = busy.out.lines().find(|line| line.starts_with("flows: ")).unwrap();
+    let count: u32 = line["flows: ".len()..].split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{busy:?}"));
+    assert!((2..=20).contains(&count) && line.contains("the largest with "), "{busy:?}");
+    // Without the capability to listen, everything else is reported.
+    let program = command(&[]).get_program().to_string_lossy().into_owned();
+    let dropped = format!("exec setpriv --bounding-set -net_raw,-net_admin --inh-caps -all {program} tune near0");
+    let unprivileged = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &dropped]).output().unwrap();
+    let unprivileged = Ran::of(unprivileged);
+    assert_eq!(unprivileged.code, Some(0), "{unprivileged:?}");
+    let line = unprivileged.out.lines().find(|line| line.starts_with("flows: ")).unwrap();
+    assert!(line.starts_with("flows: not seen: ") && line.contains("CAP_NET_RAW"), "{unprivileged:?}");
+    assert!(unprivileged.out.contains("RPS off"), "{unprivileged:?}");
+}
+
+#[test]
+fn a_signal_ends_the_listening() {
+    let Some(net) = Net::new() else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    let mut child = Ends(tune(&net, &state, "near0 --apply").spawn().unwrap());
+    let listeners = format!("/proc/{0}/task/{0}/children", child.id());
+    until("explain runs", || fs::read_to_string(&listeners).is_ok_and(|list| !list.trim().is_empty()));
+    stop(&mut child);
+    until("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
+}
+
+/// A veth takes its link down when the number of its queues changes.
+#[test]
+fn the_way_to_this_machine_is_not_taken_down_unasked() {
+    if !steerage_fixtures::is_installed("ethtool", "ethtool") {
+        return;
+    }
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let state = Scratch::new();
+    shell(&net, "ethtool -L near0 rx 1");
+    let apply = "near0 --apply --allow-reset --test-window 50ms";
+    let is_refused = |ran: &Ran, why: &str| ran.code == Some(1) && ran.complaint().contains(why);
+    // Nobody needs the interface, so the command goes on, and finds no traffic.
+    let free = ran(&net, &state, apply);
+    assert!(is_refused(&free, "too few packets"), "{free:?}");
+    let why = "--allow-reset may take near0 down for a moment, and the SSH connection to 10.209.0.1 is through near0: add --yes";
+    let by_ssh = |args: &str| {
+        let client = "10.209.0.2 50000 10.209.0.1 22";
+        Ran::of(tune(&net, &state, args).env("SSH_CONNECTION", client).output().unwrap())
+    };
+    let refused = by_ssh(apply);
+    assert!(refused.code == Some(1) && refused.err.contains(why), "{refused:?}");
+    let allowed = by_ssh(&format!("{apply} --yes"));
+    assert!(allowed.err.contains("too few packets"), "{allowed:?}");
+    shell(&net, "ip route add default via 10.209.0.2 dev near0");
+    let refused = ran(&net, &state, apply);
+    assert!(is_refused(&refused, "near0 has the default route: add --yes"), "{refused:?}");
+    assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too few packets"));
+    // A setting that cannot take the link down needs no permission.
+    assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too few packets"));
 }
 
 #[test]
 fn without_traffic_there_is_nothing_to_compare() {
     let Some(net) = Net::new() else { return };
     let (state, before) = (Scratch::new(), files(&net));
-    let quiet = ran(&net, &state, "near0 --apply --window 50ms");
+    let quiet = ran(&net, &state, "near0 --apply --test-window 50ms");
     assert_eq!(quiet.code, Some(1), "{quiet:?}");
     assert!(quiet.complaint().contains("too few packets"), "{quiet:?}");
     assert_eq!(files(&net), before);
@@ -131,7 +204,7 @@ fn after_a_kill_undo_restores_every_file() {
     let mut changed = 0;
     with_traffic(&net, || {
         for nth in 0..10_u64 {
-            let mut child = tune(&net, &state, "near0 --apply --global --window 20ms").spawn().unwrap();
+            let mut child = tune(&net, &state, "near0 --apply --global --test-window 20ms").spawn().unwrap();
             // The undo file is there before the first change.
             until("the undo file or the end", || {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
@@ -157,19 +230,29 @@ fn a_signal_restores_before_the_verdict() {
     let (state, before) = (Scratch::new(), files(&net));
     let mut child = with_traffic(&net, || {
         // No verdict is possible within an hour.
-        let child = tune(&net, &state, "near0 --apply --window 1h").spawn().unwrap();
+        let child = tune(&net, &state, "near0 --apply --test-window 1h").spawn().unwrap();
         until("the undo file", || state.join("near0.json").exists());
         child
     });
     stop(&mut child);
     let ended = Ran::of(child.wait_with_output().unwrap());
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.complaint().contains("interrupted before it had measured: everything is as it was"), "{ended:?}");
+    assert!(ended.err.contains("interrupted before it had measured: everything is as it was"), "{ended:?}");
     assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
 }
 
 fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+}
+
+/// The capabilities in effect of a child's thread with this name.
+fn capabilities(child: &Child, thread: &str) -> String {
+    let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let status = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+    let all: Vec<String> = tasks.map(status).collect();
+    let named = all.iter().find(|status| status.starts_with(&format!("Name:\t{thread}\n")));
+    let named = named.unwrap_or_else(|| panic!("no thread {thread} in {all:?}"));
+    named.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap().to_owned()
 }
 
 #[test]
@@ -201,12 +284,25 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
     for keep in [true, false] {
         kept(&net, &state, "1");
         let args = if keep { "near0 --watch --keep" } else { "near0 --watch" };
-        let mut child = tune(&net, &state, args).spawn().unwrap();
+        let mut child = tune(&net, &state, &format!("{args} {ANY}")).spawn().unwrap();
+        let mut address = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut address).unwrap();
+        let address = address.trim_end().strip_prefix("metrics at http://").unwrap().strip_suffix("/metrics").unwrap();
+        let metrics = || exposition::read(&net.near(|| get(address.parse().unwrap())));
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         assert_eq!(lines.next().as_deref(), Some("watching near0"));
         shell(&net, "echo 0 > /sys/class/net/near0/queues/rx-0/rps_cpus; ip link set near0 down; ip link set near0 up");
         let line = lines.next().unwrap();
         assert_eq!(line, "set /sys/class/net/near0/queues/rx-0/rps_cpus to 1 again (it was 0)");
+        let page = metrics();
+        assert_eq!(page.get("steerage_tune_set_again_total{stage=\"rps_cpus\"}"), 1.0);
+        assert_eq!(page.sum("steerage_tune_failures_total"), 0.0);
+        assert!(page.get("steerage_tune_events_total{about=\"link\"}") >= 1.0, "{page:?}");
+        // Only the thread that sets values has a capability.
+        assert_eq!(capabilities(&child, "metrics"), "0000000000000000");
+        assert_ne!(capabilities(&child, "steerage"), "0000000000000000");
+        // A watch handles no packets, so it has no metrics about them.
+        assert_eq!(page.families.len(), 4, "{page:?}");
         stop(&mut child);
         assert!(child.wait().unwrap().success());
         assert_eq!(files(&net) == before, !keep);
@@ -248,4 +344,30 @@ fn a_read_only_sys_is_explained() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.complaint().contains("rps_cpus to 1: Read-only file system"), "{refused:?}");
     assert!(refused.complaint().contains("run tune on the host"), "{refused:?}");
+}
+
+/// The .link file repeats what the file in force says, and the sandbox allows reading that file.
+#[test]
+fn a_link_file_is_written_and_removed_again() {
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    kept(&net, &state, "1");
+    let program = command(&[]).get_program().to_string_lossy().into_owned();
+    let link = "/etc/systemd/network/10-steerage-near0.link";
+    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    let text = format!(
+        "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
+         mkdir -p /run/udev/data /run/systemd/network; \
+         echo E:ID_NET_LINK_FILE=/run/systemd/network/1.link > /run/udev/data/n$(cat /sys/class/net/near0/ifindex); \
+         printf '[Link]\\nNamePolicy=keep slot\\n' > /run/systemd/network/1.link; \
+         {program} tune near0 --apply --write link; cat {link}; {program} tune --undo; ls /etc/systemd/network",
+        state.display()
+    );
+    let said = shell(&net, &text);
+    assert!(said.contains("\n[Link]\nNamePolicy=keep slot\n"), "{said}");
+    // The sandbox allows finding out which systemd the machine has, if it has one.
+    let key = said.contains("\nReceivePacketSteeringCPUMask=0\n");
+    assert!(key || said.contains("needs systemd 256, and this machine has"), "{said}");
+    assert!(said.contains(&format!("wrote {link}\n")) && said.contains("restored 1 value\n"), "{said}");
+    assert!(!said.lines().any(|line| line == "10-steerage-near0.link"), "{said}");
 }

@@ -42,6 +42,8 @@ fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
     assert_eq!(shown.code, Some(0), "{shown:?}");
     assert!(shown.out.contains("ethtool -K near0 gro off\n") && shown.out.contains("Nothing was changed"), "{shown:?}");
     assert_eq!(features(&net), before);
+    let link = run(&["near0", "--for", "listen", "--write", "link"]);
+    assert!(link.out.contains("GenericReceiveOffload=no\n"), "{link:?}");
 
     let applied = run(&["near0", "--for", "listen", "--apply"]);
     assert_eq!(applied.code, Some(0), "{applied:?}");
@@ -63,8 +65,34 @@ fn af_xdp_defers_interrupts() {
     let applied = tune(&net, &state, &["--for", "af_xdp", "near0", "--apply"]);
     assert_eq!(applied.code, Some(0), "{applied:?}");
     assert!(applied.out.contains("echo 2 > /sys/class/net/near0/napi_defer_hard_irqs\n"), "{applied:?}");
-    assert!(applied.out.contains("note: tune sets no rules that lead traffic to queues"), "{applied:?}");
     let check = tune(&net, &state, &["near0", "--check"]);
     assert_eq!(check.code, Some(0), "{check:?}");
     assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
+}
+
+/// A veth has no rules for queues, and the command line is checked before anything is changed.
+#[test]
+fn traffic_that_the_card_cannot_lead_is_refused() {
+    let Some(net) = Net::new() else { return };
+    let state = Scratch::new();
+    for apply in [&["--apply"][..], &[]] {
+        let args = ["--for", "af_xdp", "near0", "--flow", "tcp4 dst-port 443", "--queues", "0"];
+        let refused = tune(&net, &state, &[&args, apply].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert_eq!(
+            refused.complaint(),
+            "steerage: near0 cannot lead this traffic to queues: its driver has no rules for queues (ethtool -N); nothing was changed"
+        );
+    }
+    assert!(!state.join("near0.json").exists());
+    for (wrong, why) in [
+        (&["--for", "af_xdp", "near0", "--flow", "tcp4 dst-port 443"][..], "--queues"),
+        (&["near0", "--flow", "tcp4 dst-port 443", "--queues", "0"], "--for"),
+        (&["--for", "af_xdp", "near0", "--flow", "http", "--queues", "0"], "write a flow as for ethtool -N"),
+        (&["--for", "af_xdp", "near0", "--flow", "tcp4 dst-port 443", "--queues", "x"], "write numbers of queues"),
+        (&["near0", "--metrics=9000"], "--watch"),
+    ] {
+        let ran = tune(&net, &state, wrong);
+        assert!(ran.code == Some(2) && ran.err.contains(why), "{wrong:?}: {ran:?}");
+    }
 }

@@ -16,7 +16,7 @@ use super::{Metric, Source};
 
 pub(super) fn of(source: &Source) -> String {
     let now = Now {
-        snapshot: source.handle.snapshot(),
+        snapshot: source.handle.as_ref().map(|handle| handle.snapshot()),
         more: source.more.as_ref().map(|more| more()).unwrap_or_default(),
         version: source.version,
     };
@@ -32,7 +32,7 @@ pub(super) fn of(source: &Source) -> String {
 
 #[derive(Debug)]
 struct Now {
-    snapshot: Snapshot,
+    snapshot: Option<Snapshot>,
     more: Vec<Metric>,
     version: &'static str,
 }
@@ -41,13 +41,14 @@ type Labels = Vec<(&'static str, String)>;
 
 impl Collector for Now {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Snapshot { queues, cpus, outputs, .. } = &self.snapshot;
         let version = [(vec![("version", self.version.to_owned())], &())];
         write(&mut encoder, &families::BUILD, &version)?;
-        write(&mut encoder, &families::WHOLE, &[(Vec::new(), &self.snapshot)])?;
-        write(&mut encoder, &families::QUEUES, &of_queues(queues))?;
-        write(&mut encoder, &families::CPUS, &of_cpus(cpus))?;
-        write(&mut encoder, &families::OUTPUTS, &of_outputs(outputs))?;
+        if let Some(snapshot) = &self.snapshot {
+            write(&mut encoder, &families::WHOLE, &[(Vec::new(), snapshot)])?;
+            write(&mut encoder, &families::QUEUES, &of_queues(&snapshot.queues))?;
+            write(&mut encoder, &families::CPUS, &of_cpus(&snapshot.cpus))?;
+            write(&mut encoder, &families::OUTPUTS, &of_outputs(&snapshot.outputs))?;
+        }
         write_more(&mut encoder, &self.more)
     }
 }
@@ -162,6 +163,14 @@ mod tests {
             [("eth0", 0), ("eth0", 1), ("synthetic", 0), ("synthetic", 0), ("synthetic", 1), ("synthetic", 0)];
         let names = distinct(devices.into_iter());
         assert_eq!(names, ["eth0", "eth0", "synthetic", "synthetic.2", "synthetic", "synthetic.3"]);
+    }
+
+    #[test]
+    fn a_program_without_packets_has_only_its_own_metrics() {
+        let more: super::super::More = Box::new(|| vec![Metric::counter("set", "Values.", 3)]);
+        let page = of(&Source { handle: None, version: "1", more: Some(more) });
+        let samples: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(samples, ["steerage_build_info{version=\"1\"} 1", "steerage_set_total 3"]);
     }
 
     #[test]

@@ -48,7 +48,8 @@ fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server
 }
 
 fn serve_at(listener: Listener, instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
-    let source = Source { handle: instance.handle(), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
+    let source =
+        Source { handle: Some(instance.handle()), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
     (listener.address(), listener.serve(source).unwrap())
 }
 
@@ -285,7 +286,7 @@ fn a_strange_host_is_refused() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
     let listener = listener.answering_to(&["router.example".to_owned()]);
-    let _server = listener.serve(Source { handle: instance.handle(), version: "1.2.3", more: None }).unwrap();
+    let _server = listener.serve(Source { handle: Some(instance.handle()), version: "1.2.3", more: None }).unwrap();
     let status = |host: &str| {
         let answer = ask(&mut connect(address), &format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         answer["HTTP/1.1 ".len()..][..3].to_owned()

@@ -34,6 +34,9 @@ pub enum Group {
     XdpMaps,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
+    /// Read and change the settings of network cards that netlink does not have, such as rules for
+    /// queues.
+    CardRules,
     /// Accept clients.
     Clients,
     /// Request links, routes and neighbours from the kernel.
@@ -343,6 +346,10 @@ const BPF_PROG_DETACH: u64 = 9;
 const BPF_INFO_BY_FD: u64 = 15;
 const BPF_PROG_QUERY: u64 = 16;
 
+const CARD_RULES: &[Call] = &[only(Sysno::ioctl, Only::OneOf(1, &[SIOCETHTOOL]))];
+/// From linux/sockios.h.
+const SIOCETHTOOL: u64 = 0x8946;
+
 const CLIENTS: &[Call] = &[any(Sysno::accept), any(Sysno::accept4)];
 
 const NETLINK: &[Call] =
@@ -361,7 +368,7 @@ const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Run,
         Self::Receive,
         Self::Send,
@@ -371,6 +378,7 @@ impl Group {
         Self::Files,
         Self::XdpMaps,
         Self::FlowDissectors,
+        Self::CardRules,
         Self::Clients,
         Self::Netlink,
         Self::UnixClient,
@@ -392,6 +400,7 @@ impl Group {
             Self::Files => "files",
             Self::XdpMaps => "xdp maps",
             Self::FlowDissectors => "flow dissectors",
+            Self::CardRules => "card rules",
             Self::Clients => "clients",
             Self::Netlink => "netlink",
             Self::UnixClient => "unix client",
@@ -413,6 +422,7 @@ impl Group {
             Self::Files => (FILES, FILES_OLD),
             Self::XdpMaps => (XDP_MAPS, &[]),
             Self::FlowDissectors => (FLOW_DISSECTORS, &[]),
+            Self::CardRules => (CARD_RULES, &[]),
             Self::Clients => (CLIENTS, &[]),
             Self::Netlink => (NETLINK, &[]),
             Self::UnixClient => (UNIX_CLIENT, &[]),

@@ -7,6 +7,7 @@ use crate::attributes::{number, numbers};
 
 const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
 const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
+const ETHTOOL_A_CHANNELS_RX_MAX: u16 = 2;
 const ETHTOOL_A_CHANNELS_COMBINED_MAX: u16 = 5;
 const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
@@ -18,6 +19,8 @@ const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 pub struct Channels {
     /// Queues that only receive.
     pub rx: u32,
+    /// The largest possible number of queues that only receive.
+    pub rx_max: u32,
     /// Queues that only send.
     pub tx: u32,
     /// Queues that receive and send.
@@ -49,6 +52,7 @@ impl Ethtool {
         let count = |kind| number(&reply, kind);
         Ok(Channels {
             rx: count(ETHTOOL_A_CHANNELS_RX_COUNT),
+            rx_max: count(ETHTOOL_A_CHANNELS_RX_MAX),
             tx: count(ETHTOOL_A_CHANNELS_TX_COUNT),
             combined: count(ETHTOOL_A_CHANNELS_COMBINED_COUNT),
             combined_max: count(ETHTOOL_A_CHANNELS_COMBINED_MAX),

@@ -32,7 +32,7 @@ const TICKS_MIN: u64 = 20;
 
 /// The counters of an interface that count packets which it received and the kernel lost
 /// (Documentation/networking/statistics.rst of the kernel).
-const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
+pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
 /// The counters of a CPU. Times are in the ticks of /proc/stat, of which a second has 100 on all
 /// machines that run steerage.
@@ -76,10 +76,7 @@ pub struct Sample {
 impl Sample {
     /// Reads the counters of the machine and of an interface. Counters that cannot be read are 0.
     pub fn read(root: &Root, interface: &str) -> Self {
-        let counter = |name: &str| {
-            let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
-            text.and_then(|text| text.parse().ok()).unwrap_or(0)
-        };
+        let counter = |name: &str| counter(root, interface, name);
         let mut cpus = BTreeMap::new();
         times(&root.read("/proc/stat").unwrap_or_default(), &mut cpus);
         softnet(&root.read("/proc/net/softnet_stat").unwrap_or_default(), &mut cpus);
@@ -128,6 +125,12 @@ impl Sample {
             cpus: cpus.collect(),
         }
     }
+}
+
+/// A counter of an interface, or 0 if it cannot be read.
+pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
+    let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn times(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {

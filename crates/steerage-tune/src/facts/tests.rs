@@ -95,6 +95,13 @@ fn a_machine_of_128_cpus() {
     assert!(facts.is_hashed_by_card() && facts.forwards_in_hardware());
     let text = facts.to_string();
     assert!(
+        text.contains(
+            "lost since the machine started: rx_dropped 4, rx_missed_errors 3, netdev_max_backlog 254, flow_limit 508\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
+    assert!(
         text.contains("64 receive and 64 transmit queues") && text.contains("ethtool -K eth0 rxhash off"),
         "{text}"
     );

@@ -53,7 +53,10 @@ impl Machine {
             sock_flow_entries: 0,
             queue_flow_entries: 0,
             softirq_ns: None,
-            flow_shares: Vec::new(),
+            deferral: None,
+            drops: Vec::new(),
+            time_squeeze: 0,
+            flows: crate::facts::Flows::NotSeen(String::new()),
         };
         let candidate = |value: &&'static str| Candidate {
             name: (*value).to_owned(),
@@ -174,6 +177,16 @@ fn drops_end_a_window_at_once() {
     let mut machine = Machine::new("0", &[("0", (100_000, 0, [50, 0])), ("3", (100_000, 500, [10, 10]))]);
     assert_eq!(reasons(&machine.search(&["3"])), [("3", false, Reason::Drops)]);
     assert_eq!(machine.set, [(6_000, "3"), (7_500, "0")]);
+}
+
+/// An unlimited sender through a veth: RPS loses most of its packets, and handles more of them.
+#[test]
+fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
+    let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];
+    let mut machine = Machine::new("0", &loads);
+    let found = machine.search(&["1", "2"]);
+    assert_eq!(reasons(&found), [("1", false, Reason::Drops), ("2", true, Reason::Throughput)]);
+    assert_eq!(machine.knob, "2");
 }
 
 #[test]

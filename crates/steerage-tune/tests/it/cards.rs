@@ -39,7 +39,7 @@ fn the_flow_dissector_is_a_stage_that_is_undone() {
         assert_eq!(plan.changes[0].command(), "bpftool prog attach name steerage_flow flow_dissector");
         let mut undo = Undo::begin(&directory, &mut machine, "near0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        undo.keep(&machine, plan.new_setting()).unwrap();
+        undo.keep(&mut machine, plan.new_setting()).unwrap();
         assert_eq!(plan.new_setting().differences(&mut machine), []);
         drop(machine);
 

@@ -50,7 +50,7 @@ fn the_kernel_reads_back_what_was_set_and_restored() {
         assert_eq!(plan.changes.len(), 4);
         let mut undo = Undo::begin(&directory, &mut machine, "near0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        undo.keep(&machine, plan.new_setting()).unwrap();
+        undo.keep(&mut machine, plan.new_setting()).unwrap();
         assert_eq!(plan.new_setting().differences(&mut machine), []);
         assert!(Stages::default().plan(&mut machine, "near0", &wish).changes.is_empty());
         let undo = Undo::load(&directory, &machine, "near0").unwrap().unwrap();
@@ -78,7 +78,7 @@ fn a_watch_sets_values_again_and_knows_new_queues() {
         let plan = Stages::default().plan(&mut machine, "near0", &rps(0..1));
         let mut undo = Undo::begin(&directory, &mut machine, "near0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        undo.keep(&machine, plan.new_setting()).unwrap();
+        undo.keep(&mut machine, plan.new_setting()).unwrap();
         let mut watch = Watch::open(&machine, "near0").unwrap();
         let (stop, _end) = rustix::pipe::pipe().unwrap();
         let stop = std::os::fd::AsFd::as_fd(&stop);
@@ -90,7 +90,7 @@ fn a_watch_sets_values_again_and_knows_new_queues() {
         }
         let mut lines = Vec::new();
         assert_eq!(watch.wait(stop).unwrap(), Watched::Changed);
-        watch.set_again(&mut machine, &mut undo, &mut |line| lines.push(line)).unwrap();
+        watch.set_again(&mut machine, &mut undo, &mut |change| lines.push(change.to_string())).unwrap();
         assert_eq!(lines, [format!("set {first} to {} again (it was {})", root.read(first).unwrap(), "0")]);
 
         ethtool("2");
@@ -99,6 +99,10 @@ fn a_watch_sets_values_again_and_knows_new_queues() {
             watch.set_again(&mut machine, &mut undo, &mut |_| {}).unwrap();
         }
         assert_eq!(root.read(second).unwrap(), root.read(first).unwrap());
+        let counts = watch.counts();
+        let of = |counts: &[(&str, u64)], name: &str| counts.iter().find(|(it, _)| *it == name).unwrap().1;
+        assert!(of(&counts.events(), "link") >= 2 && of(&counts.events(), "queues") >= 1, "{counts:?}");
+        assert_eq!((of(&counts.set_again(), "rps_cpus"), of(&counts.failures(), "rps_cpus")), (2, 0), "{counts:?}");
         undo.restore(&mut machine).unwrap();
         assert_eq!((root.read(first).unwrap().as_str(), root.read(second).unwrap().as_str()), ("0", "0"));
     });

@@ -5,7 +5,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use steerage::{CpuId, CpuMask};
 use steerage_fixtures::scratch::Scratch;
-use steerage_tune::{Machine, Root, STAGES, Scope, Stages, TuneError, Value, Wish, link_file};
+use steerage_tune::{
+    Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file,
+};
 
 /// A machine with this many CPUs, and the interface `eth0` with this many queues and interrupts.
 pub(crate) struct MadeUp(pub(crate) Scratch);
@@ -103,7 +105,7 @@ fn transmit_queues_share_the_cpus_and_interrupts_have_one_each() {
     let wish = Wish::default().set("xps_cpus", Value::Spread(all.clone())).set("smp_affinity", Value::Spread(all));
     let plan = Stages::default().with(Scope::Irq).plan(&mut machine, "eth0", &wish);
     let new = plan.new_setting();
-    let value = |knob: &str| new.0[&steerage_tune::Knob(knob.to_owned())].clone();
+    let value = |knob: &str| new.0[&Knob(knob.to_owned())].clone();
     assert_eq!(value("/sys/class/net/eth0/queues/tx-1/xps_cpus"), "00000000,00000002,00000000,00000002");
     assert_eq!(value("/proc/irq/163/smp_affinity"), "00000000,00000000,80000000,00000000");
     // Without the option, no interrupt is touched.
@@ -134,7 +136,7 @@ fn no_value_exceeds_its_bound() {
         for change in &plan.changes {
             assert_eq!(change.new, stage.max.to_string(), "{}", stage.name);
         }
-        assert!(!plan.changes.is_empty() || stage.name == "rings_tx", "{}", stage.name);
+        assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
     // The kernel rounds this number up, so that tune would see another value than the one that it set.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
@@ -152,7 +154,7 @@ fn a_file_that_refuses_is_named_and_the_others_are_set() {
     assert!(error.starts_with("cannot set /sys/class/net/eth0/queues/rx-1/rps_cpus to 03: "), "{error}");
     assert_eq!(made_up.read("sys/class/net/eth0/queues/rx-2/rps_cpus"), "03");
     let error = |kind: std::io::ErrorKind| {
-        let knob = steerage_tune::Knob("/proc/sys/net/core/netdev_budget".to_owned());
+        let knob = Knob("/proc/sys/net/core/netdev_budget".to_owned());
         TuneError::Write { knob, value: "600".to_owned(), error: kind.into() }.to_string()
     };
     assert!(error(std::io::ErrorKind::ReadOnlyFilesystem).contains("run tune on the host"));
@@ -207,6 +209,92 @@ fn the_card_has_the_commands_of_ethtool() {
     );
     let card = &scoped.last().unwrap().wish;
     assert_eq!(card, &wish);
+}
+
+#[test]
+fn an_uneven_table_of_the_card_is_evened() {
+    let made_up = MadeUp::new(8, 4);
+    made_up.write("ethtool/eth0/channels/combined", "4");
+    made_up.write("ethtool/eth0/channels/combined_max", "4");
+    let wished = |table: &str| {
+        made_up.write("ethtool/eth0/rss/table", table);
+        let (mut machine, stages) = (made_up.machine(), Stages::default().with(Scope::Reset));
+        let cpus = (0..8).map(CpuId).collect();
+        let found = steerage_tune::scoped::candidates(&mut machine, "eth0", &stages, &cpus);
+        let plan = stages.plan(&mut machine, "eth0", &found.last().unwrap().wish);
+        plan.changes.iter().find(|change| change.stage == "rss_table").map(|change| change.command())
+    };
+    assert_eq!(wished("0 1 2 3 0 1"), None);
+    // Queue 3 receives nothing.
+    assert_eq!(wished("0 1 2 0 1 2").as_deref(), Some("ethtool -X eth0 equal 4"));
+}
+
+/// A veth has queues that only receive, and no others.
+#[test]
+fn a_card_may_have_receive_queues_of_their_own() {
+    let made_up = MadeUp::new(8, 1);
+    for (name, value) in [("combined", "0"), ("combined_max", "0"), ("rx", "1"), ("rx_max", "16")] {
+        made_up.write(&format!("ethtool/eth0/channels/{name}"), value);
+    }
+    fs::remove_file(made_up.0.join("ethtool/eth0/channels/combined")).unwrap();
+    let (mut machine, stages) = (made_up.machine(), Stages::default().with(Scope::Reset));
+    let found = steerage_tune::scoped::candidates(&mut machine, "eth0", &stages, &(0..8).map(CpuId).collect());
+    let plan = stages.plan(&mut machine, "eth0", &found.last().unwrap().wish);
+    assert_eq!(plan.changes[0].command(), "ethtool -L eth0 rx 8");
+    assert!(plan.may_take_the_link_down() && plan.dependent.0.len() == 3, "{plan:?}");
+}
+
+#[test]
+fn each_knob_has_its_stage() {
+    for stage in STAGES {
+        let knob = stage.pattern.replace("{iface}", "eth0").replace('*', "7");
+        assert_eq!(Stage::of(&Knob(knob.clone())).map(|stage| stage.name), Some(stage.name), "{knob}");
+    }
+    assert!(Stage::of(&Knob("/sys/class/net/eth0/ifalias".to_owned())).is_none());
+}
+
+/// The sandbox allows writing to these files alone.
+#[test]
+fn an_undo_file_names_the_files_of_its_stages() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let mut machine = made_up.machine();
+    let stages = Stages::default().with(Scope::Global).with(Scope::Reset);
+    let files = |machine: &mut Machine, wish: Wish, queues_change: bool| {
+        let plan = stages.plan(machine, "eth0", &wish);
+        let _ = fs::remove_file(directory.join("eth0.json"));
+        let undo = Undo::begin(&directory, machine, "eth0", &[&plan]).unwrap();
+        undo.files(queues_change).into_iter().collect::<Vec<_>>()
+    };
+    let wish = rps(0..2).set("netdev_budget", Value::Number(600)).set("rings_rx", Value::Number(1024));
+    let queues = "/sys/class/net/eth0/queues";
+    let (first, second) = (format!("{queues}/rx-0/rps_cpus"), format!("{queues}/rx-1/rps_cpus"));
+    let budget = "/proc/sys/net/core/netdev_budget";
+    assert_eq!(files(&mut machine, wish.clone(), false), [budget, &first, &second]);
+    assert_eq!(files(&mut machine, wish, true), [budget, queues]);
+    // A new number of queues makes their files again.
+    assert_eq!(files(&mut machine, Wish::default().set("channels", Value::Number(4)), false), [queues]);
+}
+
+#[test]
+fn offloads_have_keys_in_a_link_file() {
+    let values =
+        [("features/rx-gro", "off"), ("features/rx-ntuple-filter", "on"), ("features/tx-gre-segmentation", "off")];
+    let card = values.map(|(name, value)| (Knob(format!("/ethtool/eth0/{name}")), value.to_owned()));
+    let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
+    assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
+    assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
+}
+
+#[test]
+fn interrupts_have_a_policy_in_a_link_file() {
+    let made_up = MadeUp::new(8, 2);
+    let wish = Wish::default().set("smp_affinity", Value::Spread((2..4).map(CpuId).collect()));
+    let plan = Stages::default().with(Scope::Irq).plan(&mut made_up.machine(), "eth0", &wish);
+    let make = || link_file::make(&made_up.machine(), "eth0", &plan.new_setting());
+    assert!(make().text.ends_with("\nIRQAffinityPolicy=spread\nIRQAffinity=2-3\n"), "{}", make().text);
+    made_up.write("usr/lib/systemd/libsystemd-shared-260.so", "");
+    assert!(!make().text.contains("IRQAffinity"), "{}", make().text);
+    assert_eq!(make().notes, ["IRQAffinityPolicy= needs systemd 261, and this machine has 260: left out"]);
 }
 
 #[test]

@@ -3,4 +3,5 @@
 mod cards;
 mod live;
 mod made_up;
+mod rules;
 mod undo;

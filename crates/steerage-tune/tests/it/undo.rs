@@ -68,7 +68,7 @@ fn what_is_kept_is_checked_and_undone() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
     let (mut undo, plans) = begun(&made_up, &directory);
     plans[0].new_setting().apply(&mut made_up.machine()).unwrap();
-    undo.keep(&made_up.machine(), plans[0].new_setting()).unwrap();
+    undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     let kept = load(&made_up, &directory).unwrap();
     assert_eq!(kept.kept().unwrap().differences(&mut made_up.machine()), []);
     // The other candidates are no longer ours.
@@ -77,6 +77,30 @@ fn what_is_kept_is_checked_and_undone() {
     assert_eq!(differences[0].to_string(), format!("/{RPS} is 0c, and not 03"));
     let restored = kept.restore(&mut made_up.machine()).unwrap();
     assert_eq!((restored.left.len(), made_up.read(RPS).as_str()), (1, "0c"));
+}
+
+/// A new number of queues resets the queues' own values, which `--undo` restores unless somebody has set
+/// them since.
+#[test]
+fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
+    for foreign in [false, true] {
+        let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+        let mut machine = made_up.machine();
+        made_up.write(RPS, "10");
+        let stages = Stages::default().with(Scope::Reset);
+        let plan = stages.plan(&mut machine, "eth0", &Wish::default().set("channels", Value::Number(4)));
+        let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
+        plan.new_setting().apply(&mut machine).unwrap();
+        // The driver makes the queues again.
+        made_up.write(RPS, "00");
+        undo.keep(&mut machine, plan.new_setting()).unwrap();
+        if foreign {
+            made_up.write(RPS, "80");
+        }
+        let restored = load(&made_up, &directory).unwrap().restore(&mut machine).unwrap();
+        assert_eq!((made_up.read(RPS).as_str(), restored.left.len()), if foreign { ("80", 1) } else { ("10", 0) });
+        assert_eq!(made_up.read("ethtool/eth0/channels/combined"), "2");
+    }
 }
 
 #[test]
@@ -103,7 +127,7 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
 fn after_a_restart_what_was_kept_is_set_again_and_can_be_undone() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
     let (mut undo, plans) = begun(&made_up, &directory);
-    undo.keep(&made_up.machine(), plans[0].new_setting()).unwrap();
+    undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     made_up.write("proc/sys/kernel/random/boot_id", "boot-2");
     made_up.write(RPS, "10");
     let mut undo = load(&made_up, &directory).unwrap();
@@ -184,7 +208,7 @@ fn irqbalance_gets_back_the_interrupts_that_were_not_kept() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
     let (mut undo, plans) = begun(&made_up, &directory);
     undo.record_bans(&[100, 101]).unwrap();
-    undo.keep(&made_up.machine(), plans[0].new_setting()).unwrap();
+    undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     let said = with_irqbalance(&made_up, 2, || undo.release_interrupts(made_up.machine().root()).unwrap());
     assert_eq!(said, ["setup", "settings ban irqs NONE"]);
 }

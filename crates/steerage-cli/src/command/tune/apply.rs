@@ -1,22 +1,25 @@
 //! `steerage tune --apply`: measures the candidates, and keeps what helps.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use steerage_tune::candidates::Candidate;
 use steerage_tune::measure::{Comparison, Live, Options, search};
-use steerage_tune::{Machine, Setting, Undo, create_directory, irq, link_file, reached_through};
+use steerage_tune::{Machine, Setting, Undo, create_directory, irq, link_file};
 
 use super::stop::Stop;
-use super::text::{commands, list};
-use super::{Search, confine};
+use super::text::{self, commands, list};
+use super::{Search, confine, listen, refuse_to_disconnect};
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
 use crate::stdout;
 
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    let stop = Stop::hold()?;
+    // A file system that does not answer must not keep signals from ending the command.
     create_directory(directory)?;
-    match Undo::load(directory, machine, interface)? {
+    let undo = Undo::load(directory, machine, interface)?;
+    let stop = Stop::hold()?;
+    match undo {
         Some(undo) if undo.kept().is_some() => again(args, machine, directory, undo),
         unfinished => measured(args, machine, directory, interface, &stop, unfinished).map(drop),
     }
@@ -37,10 +40,13 @@ pub(super) fn measured(
         let text = format!("the last --apply did not end, and is taken back: {}", list(&restored));
         stdout::print(text.as_bytes())?;
     }
-    let found = Search::new(args, machine, interface);
-    refuse_to_disconnect(args, machine, interface, &found)?;
+    let Some(flows) = listen::flows(args, interface, Some(stop)) else { return Err(interrupted()) };
+    let found = Search::new(args, machine, interface, flows);
+    let notes: BTreeSet<&String> = found.plans().into_iter().flat_map(|plan| &plan.notes).collect();
+    stdout::print(format!("{}{}", found.facts, text::notes(notes)).as_bytes())?;
+    refuse_to_disconnect(args, machine, interface, &found.plans())?;
     let mut undo = Undo::begin(directory, machine, interface, &found.plans())?;
-    confine(args, machine, directory, &[interface], std::slice::from_ref(&undo))?;
+    confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let outcome = measure(args, machine, stop, found, &mut undo);
     match outcome {
         Ok(true) => Ok(undo),
@@ -48,9 +54,7 @@ pub(super) fn measured(
             let restored = undo.restore(machine)?;
             let text = list(&restored);
             stdout::print(text.as_bytes())?;
-            Err(Error::TuneRefused(
-                "--apply was interrupted before it had measured: everything is as it was".to_owned(),
-            ))
+            Err(interrupted())
         }
         Err(error) => {
             // The first error is the cause of a second one.
@@ -65,7 +69,7 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     let interface = undo.interface().to_owned();
     leave_to_us(machine, &found, undo)?;
     let mut options = Options::default();
-    if let Some(window) = args.window {
+    if let Some(window) = args.window.or(args.test_window) {
         (options.window, options.settle) = (window, window / 5);
     }
     let candidates: Vec<Candidate> = found.candidates.iter().map(|(candidate, _)| candidate.clone()).collect();
@@ -100,11 +104,15 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     Ok(true)
 }
 
+fn interrupted() -> Error {
+    Error::TuneRefused("--apply was interrupted before it had measured: everything is as it was".to_owned())
+}
+
 /// A setting was kept earlier. Sets again what differs, and measures nothing.
 fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Undo) -> Result<(), Error> {
     let interface = undo.interface().to_owned();
     undo.load_dissector(machine);
-    confine(args, machine, directory, &[&interface], std::slice::from_ref(&undo))?;
+    confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let is_new = undo.renew(machine)?;
     let kept = undo.kept().cloned().unwrap_or_default();
     let differences = kept.differences(machine);
@@ -121,28 +129,12 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     write_link_file(args, machine, &mut undo)
 }
 
-fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Result<(), Error> {
+pub(super) fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Result<(), Error> {
     let Some(WriteArg::Link) = args.write else { return Ok(()) };
     let file = link_file::make(machine, undo.interface(), undo.kept().unwrap_or(&Setting::default()));
     undo.record_link_file(file.path.clone(), file.text.clone())?;
     link_file::write(&file)?;
-    let notes: String = file.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    stdout::print(format!("wrote {}\n{notes}", file.path.display()).as_bytes())
-}
-
-/// Nobody who works on a remote machine wants to lose it.
-fn refuse_to_disconnect(args: &TuneArgs, machine: &Machine, interface: &str, found: &Search) -> Result<(), Error> {
-    if args.yes || !found.plans().iter().any(|plan| plan.may_take_the_link_down()) {
-        return Ok(());
-    }
-    let why = reached_through(machine.root(), interface)
-        .map_err(|error| Error::System { operation: "list routes and addresses", error })?;
-    match why {
-        Some(why) => Err(Error::TuneRefused(format!(
-            "--allow-reset may take {interface} down for a moment, and {why}: add --yes if that is fine"
-        ))),
-        None => Ok(()),
-    }
+    stdout::print(format!("wrote {}\n{}", file.path.display(), text::notes(&file.notes)).as_bytes())
 }
 
 /// Makes irqbalance leave the interrupts alone that will be changed.

@@ -2,15 +2,19 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::thread;
 
-use steerage_tune::{Difference, Machine, Undo, Watch, Watched, create_directory};
+use steerage_control::metrics::{More, Server};
+use steerage_guard::capabilities;
+use steerage_tune::{Difference, Machine, SetAgain, Undo, Watch, Watched, create_directory};
 
 use super::stop::Stop;
 use super::text::list;
 use super::{apply, confine, needs};
 use crate::args::TuneArgs;
 use crate::error::Error;
-use crate::sandbox;
+use crate::metrics::{self, Metrics};
+use crate::sandbox::{self, Confinement};
 use crate::service::ServiceManager;
 use crate::stdout;
 use crate::units::plural;
@@ -25,9 +29,7 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         let text = format!("nothing to undo: {} has no undo file for {what}\n", directory.display());
         return stdout::print(text.as_bytes());
     }
-    let names: Vec<String> = found.iter().map(|undo| undo.interface().to_owned()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    confine(args, machine, directory, &names, &found)?;
+    confine(args, machine, directory, &found)?;
     // If interfaces share a setting of the machine, the last one that changed it has seen the newest value.
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
@@ -39,7 +41,7 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
 
 pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     let undo = Undo::load(directory, machine, interface)?;
-    sandbox::enter(needs(), &args.sandbox)?;
+    sandbox::enter(needs(args), &args.sandbox)?;
     let kept = undo.as_ref().and_then(|undo| Some((undo, undo.kept()?)));
     let Some((undo, kept)) = kept else {
         return Err(Error::TuneDiffers(format!(
@@ -62,24 +64,27 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
+    // A file system that does not answer must not keep signals from ending the command.
     create_directory(directory)?;
+    let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();
     let stop = Stop::hold()?;
     let mut watch = Watch::open(machine, interface)?;
-    let mut undo = match Undo::load(directory, machine, interface)? {
+    let _server = serve_metrics(args, metrics::of_watch(watch.counts()))?;
+    let mut undo = match found {
         Some(undo) if undo.kept().is_some() => {
             undo.load_dissector(machine);
-            confine(args, machine, directory, &[interface], std::slice::from_ref(&undo))?;
+            confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
         // The first watch of an interface measures what it will keep.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
-    let mut log = |line: String| drop(stdout::print(format!("{line}\n").as_bytes()));
+    let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
     undo.renew(machine)?;
     watch.set_again(machine, &mut undo, &mut log)?;
     manager.ready();
-    log(format!("watching {interface}"));
+    stdout::print(format!("watching {interface}\n").as_bytes())?;
     loop {
         match watch.wait(stop.as_fd())? {
             Watched::Changed => watch.set_again(machine, &mut undo, &mut log)?,
@@ -90,4 +95,20 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             }
         }
     }
+}
+
+/// Serves metrics, if the command line requests them. The server's thread has neither capabilities nor
+/// write access, unlike the thread that sets values.
+fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
+    let metrics = Metrics::prepare(&args.metrics, false)?;
+    if args.metrics.metrics.is_none() {
+        return Ok(None);
+    }
+    let serve = move || {
+        capabilities::drop_all()?;
+        Confinement::of_files(needs(args), &args.sandbox)?;
+        metrics.serve(None, Some(more))
+    };
+    // The server's thread inherits the restrictions of the thread that starts it.
+    thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

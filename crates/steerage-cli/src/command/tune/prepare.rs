@@ -4,11 +4,13 @@
 use std::path::Path;
 
 use steerage_netlink::ethtool::Ethtool;
-use steerage_tune::purpose::{self, Nic, Purpose};
-use steerage_tune::{Machine, Plan, Undo, create_directory, reached_through};
+use steerage_tune::purpose::{self, Lead, Nic, Purpose};
+use steerage_tune::{Machine, Plan, Setting, Undo, create_directory};
 
+use super::apply::write_link_file;
 use super::stop::Stop;
-use super::{confine, needs, stages};
+use super::text;
+use super::{confine, link_file_shown, needs, refuse_to_disconnect, stages};
 use crate::args::{PurposeArg, TuneArgs};
 use crate::error::Error;
 use crate::{sandbox, stdout};
@@ -24,34 +26,35 @@ pub(super) fn run(
         PurposeArg::AfXdp => Purpose::AfXdp,
         PurposeArg::Listen => Purpose::Listen,
     };
-    let stop = if args.apply { Some(Stop::hold()?) } else { None };
+    let lead = Lead { flows: args.flows.clone(), queues: args.queues.clone().map_or(Vec::new(), |queues| queues.0) };
     if args.apply {
         create_directory(directory)?;
     }
-    let mut plan = purpose::plan(machine, &nic(machine, interface), purpose, &stages(args));
+    let undo = Undo::load(directory, machine, interface)?;
+    let ours = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or_default();
+    let planned = |machine: &mut Machine, ours: &Setting| {
+        purpose::plan(machine, &nic(machine, interface), purpose, &lead, &stages(args), ours)
+    };
+    let mut plan = planned(machine, &ours)?;
+    let stop = if args.apply { Some(Stop::hold()?) } else { None };
     if !args.apply {
-        sandbox::enter(needs(), &args.sandbox)?;
-        return stdout::print(shown(&plan, "Nothing was changed: --apply runs these commands.\n").as_bytes());
+        sandbox::enter(needs(args), &args.sandbox)?;
+        let link_file = link_file_shown(args, machine, interface, &plan.new_setting());
+        let end = format!("{link_file}Nothing was changed: --apply runs these commands.\n");
+        return stdout::print(shown(&plan, &end).as_bytes());
     }
-    if let Some(undo) = Undo::load(directory, machine, interface)? {
+    if let Some(undo) = undo {
         if plan.changes.is_empty() && undo.kept().is_some() {
             return stdout::print(shown(&plan, "Nothing was changed.\n").as_bytes());
         }
         // What an earlier run changed belongs to its undo file.
         undo.restore(machine)?;
-        plan = purpose::plan(machine, &nic(machine, interface), purpose, &stages(args));
+        plan = planned(machine, &Setting::default())?;
     }
-    if plan.may_take_the_link_down() && !args.yes {
-        let why = reached_through(machine.root(), interface)
-            .map_err(|error| Error::System { operation: "list routes and addresses", error })?;
-        if let Some(why) = why {
-            return Err(Error::TuneRefused(format!(
-                "--allow-reset may take {interface} down for a moment, and {why}: add --yes if that is fine"
-            )));
-        }
-    }
+    refuse_to_disconnect(args, machine, interface, &[&plan])?;
+    stdout::print(shown(&plan, "").as_bytes())?;
     let mut undo = Undo::begin(directory, machine, interface, &[&plan])?;
-    confine(args, machine, directory, &[interface], std::slice::from_ref(&undo))?;
+    confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
     if let Err(error) = applied.map_err(Error::from).and_then(|()| Ok(undo.keep(machine, plan.new_setting())?)) {
         // The first error is the cause of a second one.
@@ -59,8 +62,8 @@ pub(super) fn run(
         return Err(error);
     }
     drop(stop);
-    let text = shown(&plan, &format!("Done: steerage tune --undo {interface} restores what was before.\n"));
-    stdout::print(text.as_bytes())
+    stdout::print(format!("Done: steerage tune --undo {interface} restores what was before.\n").as_bytes())?;
+    write_link_file(args, machine, &mut undo)
 }
 
 /// Reads what the kernel reports about the interface.
@@ -85,6 +88,5 @@ fn shown(plan: &Plan, end: &str) -> String {
     if plan.changes.is_empty() {
         text += "nothing has to change\n";
     }
-    plan.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-    text + end
+    text + &text::notes(&plan.notes) + end
 }

@@ -9,8 +9,11 @@ pub(super) fn list(restored: &Restored) -> String {
     let count = restored.restored.0.len() as u64;
     let mut text = format!("restored {count} {}\n", plural(count, "value"));
     restored.restored.0.iter().for_each(|(knob, value)| text += &format!("  {}\n", knob.command(value)));
-    restored.left.iter().for_each(|line| text += &format!("note: {line}\n"));
-    text
+    text + &notes(&restored.left)
+}
+
+pub(super) fn notes<'a>(notes: impl IntoIterator<Item = &'a String>) -> String {
+    notes.into_iter().map(|note| format!("note: {note}\n")).collect()
 }
 
 /// The commands of what was kept.

@@ -86,6 +86,13 @@ pub(super) const VARIABLES: &[Row] = &[
         names: Names::Directory,
         lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
     },
+    // A loopback interface has nothing to change, but the undo file is written all the same.
+    Row {
+        argument: "STEERAGE_STATE_DIR",
+        commands: &["tune"],
+        names: Names::Directory,
+        lines: &["STEERAGE_STATE_DIR={} tune lo --for listen --apply"],
+    },
 ];
 
 /// Arguments that are paths, or can be, and are only read, connected to, or passed on.

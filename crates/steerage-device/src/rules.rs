@@ -1,0 +1,395 @@
+//! The rules by which a card leads chosen traffic to chosen queues (`ethtool -n`, `ethtool -N`):
+//! `struct ethtool_rxnfc` of linux/ethtool.h. Any user may read rules, and `CAP_NET_ADMIN` is needed to
+//! change them.
+//!
+//! A rule is written as for `ethtool -N`:
+//!
+//! ```
+//! use steerage_device::rules::{Flow, Rule};
+//!
+//! let flow: Flow = "tcp4 dst-port 443".parse()?;
+//! let rule = Rule { flow, queue: 2 };
+//! assert_eq!(rule.to_string(), "flow-type tcp4 dst-port 443 action 2");
+//! # Ok::<(), steerage_device::rules::RuleError>(())
+//! ```
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::sys;
+
+/// The types of flows by the names of ethtool, with the kernel's numbers (`TCP_V4_FLOW` and others), and
+/// whether the addresses are of IPv6.
+const KINDS: [(&str, u32, bool); 6] = [
+    ("tcp4", 1, false),
+    ("udp4", 2, false),
+    ("sctp4", 3, false),
+    ("tcp6", 5, true),
+    ("udp6", 6, true),
+    ("sctp6", 7, true),
+];
+
+/// The fields of a flow, in the order of the kernel's structures.
+const FIELDS: [&str; 4] = ["src-ip", "dst-ip", "src-port", "dst-port"];
+
+/// Bytes of `struct ethtool_rxnfc`: the type of the flow, the values to compare, their masks and the end
+/// of all masks, the queue, and the location.
+const KIND: usize = 16;
+const VALUES: usize = 20;
+const MASKS: usize = 92;
+const MASKS_END: usize = 164;
+const QUEUE: usize = 168;
+const LOCATION: usize = 176;
+/// The word with the size of the table.
+const SIZE: usize = 2;
+
+/// The most locations that are read. The largest tables of cards have 64 Ki rules.
+const RULES_MAX: usize = 1 << 16;
+
+/// What [`read`] returns for a rule that [`Rule`] cannot express.
+const OF_ANOTHER_KIND: &str = "a rule of another kind";
+
+/// The traffic that a rule is about. A port has a mask of the bits that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    kind: usize,
+    addresses: [Option<IpAddr>; 2],
+    ports: [Option<(u16, u16)>; 2],
+}
+
+/// A rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The traffic.
+    pub flow: Flow,
+    /// The receive queue to which the card leads the traffic.
+    pub queue: u32,
+}
+
+/// The rules of a card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The number of locations. 0 if the card chooses the locations itself.
+    pub size: u32,
+    /// The locations that have a rule.
+    pub used: Vec<u32>,
+}
+
+/// Why a text is no rule, as one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RuleError(String);
+
+impl Flow {
+    /// Rules that lead this flow to these queues. One queue gets all of the flow. Of several queues, whose
+    /// number must be a power of two, each gets the packets with its own low bits of the source port.
+    ///
+    /// # Errors
+    /// If the flow cannot be divided among as many queues.
+    pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
+        let count = u16::try_from(queues.len()).ok().filter(|count| count.is_power_of_two());
+        let Some(count) = count else {
+            return Err(RuleError(format!("{} queues cannot share '{self}': name 1, 2, 4 or 8 queues", queues.len())));
+        };
+        if count > 1 && self.ports[0].is_some() {
+            return Err(RuleError(format!(
+                "'{self}' has a src-port, by which several queues would share it: name one queue"
+            )));
+        }
+        let rule = |(bits, queue): (u16, &u32)| {
+            let [source, destination] = self.ports;
+            let source = if count > 1 { Some((bits, count - 1)) } else { source };
+            Rule { flow: Self { ports: [source, destination], ..self }, queue: *queue }
+        };
+        Ok((0..).zip(queues).map(rule).collect())
+    }
+}
+
+impl FromStr for Flow {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let wrong =
+            |what: String| RuleError(format!("{what}: write a flow as for ethtool -N, such as 'tcp4 dst-port 443'"));
+        let mut words = text.split_whitespace().skip_while(|word| *word == "flow-type");
+        let name = words.next().unwrap_or_default();
+        let kind = KINDS.iter().position(|(kind, ..)| *kind == name);
+        let kind = kind.ok_or_else(|| {
+            let names: Vec<&str> = KINDS.iter().map(|(kind, ..)| *kind).collect();
+            wrong(format!("'{name}' is none of {}", names.join(", ")))
+        })?;
+        let mut flow = Self { kind, addresses: [None; 2], ports: [None; 2] };
+        let mut words = words.peekable();
+        while let Some(field) = words.next() {
+            let value = words.next().ok_or_else(|| wrong(format!("{field} has no value")))?;
+            let no_value = || wrong(format!("'{value}' is no {field} of {name}"));
+            match FIELDS.iter().position(|known| *known == field) {
+                Some(at @ (0 | 1)) => {
+                    let address: IpAddr = value.parse().map_err(|_| no_value())?;
+                    flow.addresses[at] = Some(address).filter(|address| address.is_ipv6() == KINDS[kind].2);
+                    flow.addresses[at].ok_or_else(no_value)?;
+                }
+                Some(at) => {
+                    let port = number(value).ok_or_else(no_value)?;
+                    let mask =
+                        words.next_if_eq(&"m").map_or(Ok(0), |_| words.next().and_then(number).ok_or_else(no_value));
+                    flow.ports[at - 2] = Some((port, !mask?));
+                }
+                None => return Err(wrong(format!("'{field}' is none of {}", FIELDS.join(", ")))),
+            }
+        }
+        Ok(flow)
+    }
+}
+
+/// A number as ethtool reads it, with `0x` for hexadecimal digits.
+fn number(text: &str) -> Option<u16> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(KINDS[self.kind].0)?;
+        for (field, address) in FIELDS.iter().zip(self.addresses) {
+            address.map_or(Ok(()), |address| write!(f, " {field} {address}"))?;
+        }
+        for (field, port) in FIELDS[2..].iter().zip(self.ports) {
+            match port {
+                None => {}
+                Some((port, u16::MAX)) => write!(f, " {field} {port}")?,
+                // The mask of ethtool(8) has the bits that are not compared.
+                Some((port, mask)) => write!(f, " {field} {port} m {:#06x}", !mask)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "flow-type {} action {}", self.flow, self.queue)
+    }
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let parts = text.rsplit_once(" action ");
+        let queue = parts.and_then(|(_, queue)| queue.parse().ok());
+        let queue = queue.ok_or_else(|| RuleError(format!("'{text}' does not end with an action and a queue")))?;
+        Ok(Self { flow: parts.map_or("", |(flow, _)| flow).parse()?, queue })
+    }
+}
+
+/// The rules that the card has.
+///
+/// # Errors
+/// If the interface does not exist, or its driver has no rules.
+pub fn table(interface: &str) -> io::Result<Table> {
+    let mut words = request(sys::ETHTOOL_GRXCLSRLCNT, 0);
+    sys::rules(interface, &mut words)?;
+    let room = (words[sys::RULE_COUNT] as usize).min(RULES_MAX);
+    let mut words = vec![0; (sys::RULE_LOCATIONS + room).max(sys::RULE_WORDS)];
+    (words[0], words[sys::RULE_COUNT]) = (sys::ETHTOOL_GRXCLSRLALL, room as u32);
+    sys::rules(interface, &mut words)?;
+    let count = (words[sys::RULE_COUNT] as usize).min(room);
+    let size = u64::from_ne_bytes(bytes(&words[SIZE..SIZE + 2]).try_into().unwrap_or_default());
+    Ok(Table { size: u32::try_from(size).unwrap_or(0), used: words[sys::RULE_LOCATIONS..][..count].to_vec() })
+}
+
+/// The rule at a location as for `ethtool -N`, if there is one.
+///
+/// # Errors
+/// As for [`table`].
+pub fn read(interface: &str, location: u32) -> io::Result<Option<String>> {
+    if !table(interface)?.used.contains(&location) {
+        return Ok(None);
+    }
+    let mut words = request(sys::ETHTOOL_GRXCLSRULE, location);
+    sys::rules(interface, &mut words)?;
+    let rule = decoded(&bytes(&words));
+    Ok(Some(rule.map_or_else(|| OF_ANOTHER_KIND.to_owned(), |rule| rule.to_string())))
+}
+
+/// Adds a rule at a location, or replaces the rule there.
+///
+/// # Errors
+/// Without `CAP_NET_ADMIN`, or if the driver refuses the rule.
+pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
+    let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, location));
+    encode(rule, &mut bytes);
+    let word = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).unwrap_or_default();
+    let mut words: Vec<u32> = bytes.chunks_exact(4).map(word).collect();
+    sys::rules(interface, &mut words)
+}
+
+/// Removes the rule at a location.
+///
+/// # Errors
+/// Without `CAP_NET_ADMIN`, or if there is no rule.
+pub fn delete(interface: &str, location: u32) -> io::Result<()> {
+    sys::rules(interface, &mut request(sys::ETHTOOL_SRXCLSRLDEL, location))
+}
+
+fn request(command: u32, location: u32) -> [u32; sys::RULE_WORDS] {
+    let mut words = [0; sys::RULE_WORDS];
+    (words[0], words[LOCATION / 4]) = (command, location);
+    words
+}
+
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// The offsets of the addresses and of the ports in the values and in the masks, and the length of an
+/// address.
+fn offsets(is_ipv6: bool) -> ([usize; 2], [usize; 2], usize) {
+    if is_ipv6 { ([0, 16], [32, 34], 16) } else { ([0, 4], [8, 10], 4) }
+}
+
+fn encode(rule: &Rule, bytes: &mut [u8]) {
+    let (_, kind, is_ipv6) = KINDS[rule.flow.kind];
+    let (addresses, ports, length) = offsets(is_ipv6);
+    bytes[KIND..KIND + 4].copy_from_slice(&kind.to_ne_bytes());
+    bytes[QUEUE..QUEUE + 8].copy_from_slice(&u64::from(rule.queue).to_ne_bytes());
+    for (at, address) in addresses.into_iter().zip(rule.flow.addresses) {
+        let octets = match address {
+            None => continue,
+            Some(IpAddr::V4(address)) => address.octets().to_vec(),
+            Some(IpAddr::V6(address)) => address.octets().to_vec(),
+        };
+        bytes[VALUES + at..][..length].copy_from_slice(&octets);
+        bytes[MASKS + at..][..length].fill(u8::MAX);
+    }
+    for (at, port) in ports.into_iter().zip(rule.flow.ports) {
+        let Some((port, mask)) = port else { continue };
+        bytes[VALUES + at..][..2].copy_from_slice(&port.to_be_bytes());
+        bytes[MASKS + at..][..2].copy_from_slice(&mask.to_be_bytes());
+    }
+}
+
+/// The rule in a reply of the kernel, or `None` if it compares anything that [`Rule`] cannot express.
+fn decoded(bytes: &[u8]) -> Option<Rule> {
+    let number = u32::from_ne_bytes(bytes.get(KIND..KIND + 4)?.try_into().ok()?);
+    let kind = KINDS.iter().position(|(_, known, _)| *known == number)?;
+    let (addresses, ports, length) = offsets(KINDS[kind].2);
+    let mut masks = bytes.get(MASKS..MASKS_END)?.to_vec();
+    let address = |at: usize| {
+        let octets = &bytes[VALUES + at..][..length];
+        let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+        v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+    };
+    let mut flow = Flow { kind, addresses: [None; 2], ports: [None; 2] };
+    for (nth, at) in addresses.into_iter().enumerate() {
+        let mask = &mut masks[at..at + length];
+        if mask.iter().all(|byte| *byte == u8::MAX) {
+            mask.fill(0);
+            flow.addresses[nth] = address(at);
+        }
+    }
+    for (nth, at) in ports.into_iter().enumerate() {
+        let two = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+        let mask = two(&masks[at..]);
+        flow.ports[nth] = (mask != 0).then(|| (two(&bytes[VALUES + at..]), mask));
+        masks[at..at + 2].fill(0);
+    }
+    let queue = u64::from_ne_bytes(bytes.get(QUEUE..QUEUE + 8)?.try_into().ok()?);
+    let compares_more = masks.iter().any(|byte| *byte != 0);
+    Some(Rule { flow, queue: u32::try_from(queue).ok()? }).filter(|_| !compares_more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(text: &str) -> Result<String, String> {
+        text.parse::<Flow>().map(|flow| flow.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flows_are_written_as_for_ethtool() {
+        for text in [
+            "tcp4 dst-port 443",
+            "udp4 src-ip 192.0.2.1 dst-ip 192.0.2.2 src-port 53 dst-port 5353",
+            "sctp6 dst-ip 2001:db8::1",
+            "tcp6 src-port 1 m 0xfffc",
+        ] {
+            assert_eq!(flow(text).unwrap(), text);
+            assert_eq!(flow(&format!("flow-type  {text} ")).unwrap(), text);
+        }
+        assert_eq!(flow("udp4 dst-port 0x35").unwrap(), "udp4 dst-port 53");
+        for (wrong, why) in [
+            ("", "'' is none of tcp4, udp4"),
+            ("tcp dst-port 443", "'tcp' is none of"),
+            ("tcp4 dst-port", "dst-port has no value"),
+            ("tcp4 dst-port 65536", "'65536' is no dst-port of tcp4"),
+            ("tcp4 dst-ip ::1", "'::1' is no dst-ip of tcp4"),
+            ("tcp4 port 443", "'port' is none of src-ip"),
+            ("tcp4 dst-port 4 m", "'4' is no dst-port"),
+        ] {
+            assert!(flow(wrong).unwrap_err().starts_with(why), "{wrong}: {:?}", flow(wrong));
+        }
+    }
+
+    #[test]
+    fn several_queues_share_a_flow_by_the_source_port() {
+        let flow: Flow = "tcp4 dst-port 443".parse().unwrap();
+        let texts =
+            |queues: &[u32]| flow.to_queues(queues).map(|rules| rules.iter().map(Rule::to_string).collect::<Vec<_>>());
+        assert_eq!(texts(&[3]).unwrap(), ["flow-type tcp4 dst-port 443 action 3"]);
+        assert_eq!(
+            texts(&[2, 3]).unwrap(),
+            [
+                "flow-type tcp4 src-port 0 m 0xfffe dst-port 443 action 2",
+                "flow-type tcp4 src-port 1 m 0xfffe dst-port 443 action 3"
+            ]
+        );
+        assert!(texts(&[1, 2, 3]).unwrap_err().to_string().contains("3 queues cannot share"));
+        assert!(texts(&[]).is_err());
+        let with_port: Flow = "udp4 src-port 53".parse().unwrap();
+        assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
+    }
+
+    /// The bytes are those that the kernel's structures have on x86-64 and aarch64.
+    #[test]
+    fn the_kernels_structure_is_read_back() {
+        for text in [
+            "flow-type tcp4 src-ip 192.0.2.1 dst-port 443 action 5",
+            "flow-type udp6 dst-ip 2001:db8::1 src-port 1 m 0xfffe action 0",
+        ] {
+            let rule: Rule = text.parse().unwrap();
+            let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, 7));
+            encode(&rule, &mut bytes);
+            assert_eq!((bytes.len(), bytes[LOCATION]), (192, 7));
+            assert_eq!(decoded(&bytes).unwrap().to_string(), text);
+            // A mask of a VLAN, or of a type of service, is none of ours.
+            for other in [154, MASKS + 36] {
+                let mut bytes = bytes.clone();
+                bytes[other] = 1;
+                assert_eq!(decoded(&bytes), None);
+            }
+        }
+        let rule: Rule = "flow-type tcp4 src-ip 192.0.2.1 dst-port 443 action 5".parse().unwrap();
+        let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, 7));
+        encode(&rule, &mut bytes);
+        assert_eq!(bytes[20..32], [192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 1, 187]);
+        assert_eq!(bytes[92..104], [255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 255, 255]);
+        assert!("flow-type tcp4 dst-port 443".parse::<Rule>().is_err());
+    }
+
+    #[test]
+    fn an_interface_without_rules_says_so() {
+        assert_eq!(table("lo").unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert!(read("no-such-if", 0).is_err());
+        assert!(
+            sys::rules("lo", &mut [sys::ETHTOOL_GRXCLSRLALL; sys::RULE_WORDS]).is_err(),
+            "its field promises more room"
+        );
+    }
+}

@@ -40,7 +40,7 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::{ForwardArgs, SilenceKernelArgs};
-pub(crate) use live::{DirectionArg, LiveArgs};
+pub(crate) use live::{DirectionArg, LeaveDispatchersArgs, LiveArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::{MeterArgs, TOP_MAX};
 pub(crate) use metrics::MetricsArgs;
@@ -144,6 +144,10 @@ pub(crate) enum Command {
     /// Keep the kernel from answering IPv6 packets until standard input ends (started by forward)
     #[command(hide = true)]
     SilenceKernel(SilenceKernelArgs),
+
+    /// Remove XDP programs from libxdp's dispatchers when standard input ends (started by runs)
+    #[command(hide = true)]
+    LeaveDispatchers(LeaveDispatchersArgs),
 }
 
 const GROUPS: [(&str, &[&str]); 4] = [

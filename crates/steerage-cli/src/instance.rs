@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cpus` | the CPUs that work, receive, and are in the mask |
 //! | `devices` | opens the devices, with their filters |
+//! | `dispatchers` | removes the run's programs from libxdp's dispatchers at the end |
 //! | `hash` | the flow hash |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
@@ -12,6 +13,7 @@
 
 mod cpus;
 mod devices;
+pub(crate) mod dispatchers;
 mod hash;
 mod interrupts;
 
@@ -36,6 +38,7 @@ use crate::sandbox::{Confinement, Direction, Needs};
 use crate::service::ServiceManager;
 use crate::signals::{self, HeldSignals};
 use cpus::CpuSelection;
+use dispatchers::Dispatchers;
 
 pub(crate) use cpus::count_cpus;
 pub(crate) use devices::{capture_options, check_filter};
@@ -72,6 +75,7 @@ pub(crate) struct RunServices {
     pub(crate) service: ServiceManager,
     pub(crate) metrics: Metrics,
     pub(crate) sandbox: Option<InForce>,
+    pub(crate) dispatchers: Option<Dispatchers>,
 }
 
 pub(crate) struct SendOptions<O> {
@@ -120,6 +124,7 @@ where
     let metrics = Metrics::prepare(&args.metrics, args.report.quiet)?;
     let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args, sending.listens)?;
+    let dispatchers = Dispatchers::begin()?;
     let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();
     let takes = kinds.contains(&"af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
@@ -175,7 +180,7 @@ where
     // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
     // yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, can_wait, control, signals, service, metrics, sandbox }))
+    Ok((instance, RunServices { capture, can_wait, control, signals, service, metrics, sandbox, dispatchers }))
 }
 
 /// Checks the command line without opening a device. Returns a line that describes the work of each

@@ -17,6 +17,7 @@
 //! | `routing` | the kernel's routes and neighbours, for `forward` |
 //! | `run_file` | reads a run file and merges it with the command line |
 //! | `sandbox` | the permissions of each command once it is set up |
+//! | `helper` | processes that undo a change of the kernel at the end of a run |
 //! | `signals`, `service` | signals as events, the service manager |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
@@ -36,6 +37,7 @@ mod error;
 pub mod fuzzing;
 mod guide;
 mod habits;
+mod helper;
 mod host_cpus;
 mod instance;
 mod instances;

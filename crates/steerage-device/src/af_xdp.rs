@@ -15,7 +15,9 @@
 mod assembler;
 mod attach;
 mod bind;
+mod bond;
 mod device;
+pub mod dispatcher;
 pub mod flow_dissector;
 mod interface;
 mod program;
@@ -37,11 +39,13 @@ use steerage::{DeviceError, Input, device::RxQueue};
 use crate::device_hash::{self, DeviceHash};
 use crate::options::setters;
 use attach::attach;
+use bond::Bond;
 use device::Device;
 use interface::ETHERNET;
 use queue::Queue;
 use sys::Socket;
 
+pub use dispatcher::Component;
 pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
@@ -83,6 +87,19 @@ const HEADROOM_BYTES: usize = 256;
 const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
+
+/// The programs of this process in dispatchers of libxdp, on interfaces of the network namespace of
+/// this thread.
+pub fn components() -> Vec<Component> {
+    Device::components()
+}
+
+/// Lets the [`components`] stay in their dispatchers at the end. For a process that drops its
+/// privileges: another process removes the programs with [`dispatcher::remove`]. Without this
+/// process, they leave all packets to the next program.
+pub fn stay_in_dispatchers() {
+    Device::stay_in_dispatchers();
+}
 
 /// The point in the kernel at which the program sees frames, and whether frames are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,6 +151,10 @@ pub struct AfXdpOptions {
     pub device_hash: DeviceHash,
     /// Whether to replace an XDP program that is attached already.
     pub replace: bool,
+    /// The priority of the program in libxdp's dispatcher. With a priority, a dispatcher is attached
+    /// if no program is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is
+    /// attached.
+    pub priority: Option<u32>,
 }
 
 /// An interface from which packets are taken.
@@ -159,6 +180,7 @@ impl AfXdpOptions {
             coalesce: None,
             device_hash: DeviceHash::Never,
             replace: false,
+            priority: None,
         }
     }
 
@@ -189,6 +211,11 @@ impl AfXdpOptions {
         device_hash: DeviceHash;
         /// Whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
+        /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs programs in
+        /// the order of their priorities, the lowest first. Default:
+        /// [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is attached. If no program is attached,
+        /// the default is to attach the program alone.
+        priority: u32 => Some;
     }
 
     /// Attaches the program. No packet is taken before the first poll. When the instance is built,
@@ -215,16 +242,19 @@ impl AfXdpOptions {
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }
         self.check_coalescing()?;
-        let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-        let there_are = interface::queues(&self.interface).receiving();
-        let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
-        if *queues.end() >= there_are {
-            let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));
+        let mut first = Some(Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?);
+        let bond = Bond::of(&interface).map_err(|e| self.error("look at the ports of the bond", e))?;
+        let all = bond.ports.iter().map(|port| port.queues).max();
+        let all = all.unwrap_or_else(|| interface::queues(&self.interface).receiving());
+        let fewest = bond.ports.iter().map(|port| port.queues).min().unwrap_or(all);
+        if let Some(last) = self.queues.as_ref().map(RangeInclusive::end).filter(|last| **last >= fewest) {
+            let cause = io::Error::other(format!("they are numbered from 0, and there are {fewest}; {last} was named"));
             return Err(self.error("receive from a queue that is not there", cause).advise("`ethtool -l` shows them"));
         }
         let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
         let affinity = self.device_hash.of_af_xdp(hashed_by);
-        let attached = attach(self, take, &interface, there_are, affinity.is_some())?;
+        let ports = bond.for_program();
+        let attached = attach(self, take, &interface, all, &ports, affinity.is_some())?;
         let mut notes = attached.notes;
         if self.device_hash == DeviceHash::Always {
             notes.extend(device_hash::note(&self.interface, hashed_by));
@@ -233,12 +263,27 @@ impl AfXdpOptions {
             let name = &self.interface;
             notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
         }
-        let hash = affinity.filter(|_| attached.program.hashes);
-        let device = Device::new(self, &interface, attached.program, queues.clone(), socket)?.listed();
+        notes.extend(bond.note);
+        let program = Arc::new(attached.program);
+        let hash = affinity.filter(|_| program.hashes);
+        let as_port = (interface.index, ports.queues);
+        let devices: Vec<_> = match program.mode {
+            sys::Mode::Native if !bond.ports.is_empty() => {
+                let keys = (0..).map(|nth| (nth * as_port.1, Some(as_port.0)));
+                bond.ports.iter().map(|port| (&port.link, port.queues)).zip(keys).collect()
+            }
+            _ => vec![((&interface, all), (0, None))],
+        };
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
-        for number in queues {
-            let queue = Queue::new(Arc::clone(&device), number, hash, inputs.is_empty());
-            inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
+        for ((link, count), place) in devices {
+            let queues = self.queues.clone().unwrap_or(0..=count - 1);
+            let sockets = queues.clone().map(|_| first.take().map_or_else(Socket::new, Ok)).collect::<io::Result<_>>();
+            let sockets = sockets.map_err(|e| self.error("open an AF_XDP socket", e))?;
+            let device = Device::new(self, link, place, Arc::clone(&program), *queues.start(), sockets)?.listed();
+            for number in queues.clone() {
+                let queue = Queue::new(Arc::clone(&device), number, hash, number == *queues.start());
+                inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
+            }
         }
         Ok(AfXdp { input: Input::new(crate::interface_name::following(&self.interface), "af_xdp", inputs), notes })
     }

@@ -52,28 +52,54 @@ impl Namespaces {
 
     /// Joins two of the namespaces with a veth pair, and sets both ends up.
     pub fn veth(&self, (one, name): (usize, &str), (other, peer): (usize, &str)) {
-        self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", self.0[other]));
-        for (nth, name) in [(one, name), (other, peer)] {
+        self.veth_to(one, name, self, other, peer);
+    }
+
+    /// Joins one of the namespaces with one of `others` by a veth pair, and sets both ends up.
+    pub fn veth_to(&self, one: usize, name: &str, others: &Self, other: usize, peer: &str) {
+        self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", others.0[other]));
+        for (ends, nth, name) in [(self, one, name), (others, other, peer)] {
             // Without link-local addresses, the kernel sends only packets that the test requested.
-            self.must(nth, &format!("link set dev {name} addrgenmode none"));
-            self.must(nth, &format!("link set dev {name} up"));
+            ends.must(nth, &format!("link set dev {name} addrgenmode none"));
+            ends.must(nth, &format!("link set dev {name} up"));
         }
     }
 
+    /// Moves a card of this machine to one of the namespaces, and sets the card up. The card returns
+    /// when the namespace is deleted.
+    pub fn card(&self, nth: usize, name: &str) {
+        assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
+        self.must(nth, &format!("link set dev {name} addrgenmode none"));
+        self.must(nth, &format!("link set dev {name} up"));
+    }
+
     /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
-    /// `None` and prints the reason to standard error if this kernel does not support VLAN
-    /// interfaces. Missing support is no failure in CI, because the gate cannot install a kernel.
-    /// With `STEERAGE_VLANS` in the environment, missing support is a failure.
+    /// `None` as described at [`optional`](Self::optional).
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
-        if !ip(&format!("-n {} link add link {cable} name {name} type vlan id {id}", self.0[nth])) {
-            assert!(env::var_os("STEERAGE_VLANS").is_none(), "this kernel should have VLAN interfaces");
-            let why = "this kernel has no VLAN interfaces; `bash .ci/full other_kernel` starts one that has them";
-            let _ = writeln!(io::stderr(), "skipped: {why}");
-            return None;
-        }
+        self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
         self.must(nth, &format!("link set dev {name} up"));
         Some(name)
+    }
+
+    /// Creates the bond `bond0` with these options. Returns `None` as described at
+    /// [`optional`](Self::optional).
+    pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
+        self.optional(nth, &format!("link add bond0 type bond {options}"))
+    }
+
+    /// Runs `ip` to create an interface that this kernel may not support. Returns `None` and prints
+    /// the reason to standard error if the kernel does not. Missing support is no failure in CI,
+    /// because the gate cannot install a kernel. With `STEERAGE_VLANS` in the environment, missing
+    /// support is a failure.
+    fn optional(&self, nth: usize, args: &str) -> Option<()> {
+        if ip(&format!("-n {} {args}", self.0[nth])) {
+            return Some(());
+        }
+        assert!(env::var_os("STEERAGE_VLANS").is_none(), "this kernel should support `ip {args}`");
+        let why = "this kernel has no VLAN interfaces or bonds; `bash .ci/full other_kernel` starts one that has them";
+        let _ = writeln!(io::stderr(), "skipped: {why}");
+        None
     }
 
     /// Assigns 10.210.0.`host` and fd00:210::`host` to an interface.

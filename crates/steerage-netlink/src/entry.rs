@@ -4,7 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_APPEND, ParseableParametrized, parse_u16};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64};
+use netlink_packet_route::link::{
+    BondPortState, InfoBond, InfoBondPort, InfoData, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    LinkXdp, Stats64,
+};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -57,6 +60,13 @@ pub struct Link {
     pub mtu: Option<usize>,
     /// The link address of the interface. An Ethernet address has 6 bytes.
     pub address: Option<Vec<u8>>,
+    /// The index of the interface that this interface is a port of: a bond, or a bridge.
+    pub controller: Option<u32>,
+    /// True if the interface is a port of a bond that is not in use: the bond ignores packets from it.
+    pub is_backup: bool,
+    /// If the interface is a bond: how many milliseconds a port must be without a link until the bond
+    /// stops using it.
+    pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
     /// The statistics of the interface since it was created.
@@ -194,13 +204,28 @@ impl Link {
                     let kind =
                         |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
                     link.kind = infos.iter().find_map(kind);
+                    infos.iter().for_each(|info| link.add_bond(info));
                 }
                 LinkAttribute::Stats64(statistics) => link.statistics = Some(Box::new(statistics)),
+                LinkAttribute::Controller(index) => link.controller = Some(index).filter(|index| *index > 0),
                 LinkAttribute::Xdp(xdp) => link.programs = xdp.iter().filter_map(XdpProgram::new).collect(),
                 _ => {}
             }
         }
         Some(link)
+    }
+
+    fn add_bond(&mut self, info: &LinkInfo) {
+        match info {
+            LinkInfo::Data(InfoData::Bond(bond)) => {
+                let delay = |info: &InfoBond| if let InfoBond::DownDelay(delay) = info { Some(*delay) } else { None };
+                self.down_delay = bond.iter().find_map(delay);
+            }
+            LinkInfo::PortData(InfoPortData::BondPort(port)) => {
+                self.is_backup = port.contains(&InfoBondPort::BondPortState(BondPortState::Backup));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -59,6 +59,23 @@ impl Rtnetlink {
         self.described(index, Vec::new())
     }
 
+    /// Returns the ports of a bond or a bridge.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not reply.
+    pub fn ports(&mut self, controller: u32) -> io::Result<Vec<Link>> {
+        let mut ports = Vec::new();
+        self.request(
+            &RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            NLM_F_DUMP,
+            &mut |change| match change.entry {
+                Entry::Link(link) if link.controller == Some(controller) => ports.push(link),
+                _ => {}
+            },
+        )?;
+        Ok(ports)
+    }
+
     fn described(&mut self, index: u32, attributes: Vec<LinkAttribute>) -> io::Result<Link> {
         let mut found = None;
         let request = RouteNetlinkMessage::GetLink(link_message(index, attributes));
@@ -105,6 +122,29 @@ impl Rtnetlink {
     pub fn set_xdp_program(&mut self, link: u32, place: XdpPlace, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
         let message = link_message(link, vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])]);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
+    }
+
+    /// Replaces the XDP program of a hook of the link, in one step, if the program that is attached
+    /// is still `expected`. If `expected` is `None`, no program must be attached. `None` as the new
+    /// program detaches the old one. The caller needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the change.
+    pub fn exchange_xdp_program(
+        &mut self,
+        link: u32,
+        place: XdpPlace,
+        expected: Option<BorrowedFd<'_>>,
+        program: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        const IF_NO_PROGRAM: u32 = 1;
+        const IF_EXPECTED: u32 = 1 << 4;
+        let condition = if expected.is_some() { IF_EXPECTED } else { IF_NO_PROGRAM };
+        let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
+        let mut attributes = vec![program, LinkXdp::Flags(place as u32 | condition)];
+        attributes.extend(expected.map(|expected| LinkXdp::ExpectedFd(expected.as_raw_fd() as u32)));
+        let message = link_message(link, vec![LinkAttribute::Xdp(attributes)]);
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 

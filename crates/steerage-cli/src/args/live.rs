@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
-use steerage_device::af_xdp::Take;
+use steerage_device::af_xdp::{Component, Take};
 
 use super::memory;
 use super::values::{duration, number};
@@ -54,6 +54,11 @@ pub(crate) struct LiveArgs {
     #[arg(hide_short_help = true, long)]
     pub(crate) replace: bool,
 
+    /// Share the interface with other XDP programs: which runs first; the lowest number does
+    /// [default: 50 if xdp-loader loaded one]
+    #[arg(hide_short_help = true, long, value_name = "N")]
+    pub(crate) xdp_priority: Option<u32>,
+
     /// The command sends received packets on, so their checksums must be right.
     #[arg(skip)]
     pub(crate) forwards: bool,
@@ -65,6 +70,14 @@ pub(crate) struct LiveArgs {
     /// The command needs neither both directions of a flow on one CPU, nor the flows inside of tunnels.
     #[arg(skip)]
     pub(crate) outer_flows: bool,
+}
+
+/// The programs to remove from libxdp's dispatchers.
+#[derive(Debug, Args)]
+pub(crate) struct LeaveDispatchersArgs {
+    /// The programs, as INTERFACE:PROGRAM by their numbers
+    #[arg(value_name = "PROGRAM", required = true)]
+    pub(crate) components: Vec<Component>,
 }
 
 /// The direction of packets.

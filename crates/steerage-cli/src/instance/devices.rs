@@ -51,6 +51,7 @@ fn af_xdp_options(interface: &str, args: &RunArgs, listens: bool) -> AfXdpOption
     let hash = args.steering.hash.of_interfaces(args.live.outer_flows);
     let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(hash);
     let options = if listens { options.coalesce(COALESCE_DEFAULT) } else { options };
+    let options = set_if_given(options, args.live.xdp_priority, AfXdpOptions::priority);
     set_if_given(options, args.live.take.clone(), AfXdpOptions::take)
 }
 

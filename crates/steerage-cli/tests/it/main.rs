@@ -4,10 +4,13 @@
 //! sent once the program has reported that it listens.
 
 mod attacks;
+mod bonds;
 mod captures;
+mod cards;
 mod command_line;
 mod control;
 mod demo;
+mod dispatcher;
 mod docs_examples;
 mod doctor;
 mod explain;

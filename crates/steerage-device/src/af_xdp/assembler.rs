@@ -77,6 +77,8 @@ const BY_MAP: Register = Register(1);
 /// `BPF_PSEUDO_KFUNC_CALL`: the call goes to a function of the kernel, named by its number in the
 /// kernel's types.
 const BY_TYPE: Register = Register(2);
+/// `BPF_PSEUDO_CALL`: the call goes to a function of this program.
+const BY_DISTANCE: Register = Register(1);
 
 /// A program that is being written.
 #[derive(Debug, Default)]
@@ -86,6 +88,8 @@ pub(super) struct Assembler {
     labels: Vec<Option<usize>>,
     /// The jumps, each with its target.
     jumps: Vec<(usize, Label)>,
+    /// The calls of functions of this program, each with the function.
+    calls: Vec<(usize, Label)>,
 }
 
 impl Assembler {
@@ -165,6 +169,17 @@ impl Assembler {
         self.put(CALL, R0, BY_TYPE, 0, function as i32);
     }
 
+    /// Calls the function of this program that begins at the label.
+    pub(super) fn call_function(&mut self, function: Label) {
+        self.calls.push((self.instructions.len(), function));
+        self.put(CALL, R0, BY_DISTANCE, 0, 0);
+    }
+
+    /// The number of instructions so far.
+    pub(super) fn len(&self) -> usize {
+        self.instructions.len()
+    }
+
     pub(super) fn exit(&mut self) {
         self.put(EXIT, R0, R0, 0, 0);
     }
@@ -198,6 +213,9 @@ impl Assembler {
         for (at, label) in self.jumps {
             let distance = self.labels[label.0]? as i64 - at as i64 - 1;
             self.instructions[at].offset = i16::try_from(distance).ok()?;
+        }
+        for (at, label) in self.calls {
+            self.instructions[at].immediate = i32::try_from(self.labels[label.0]? as i64 - at as i64 - 1).ok()?;
         }
         Some(self.instructions)
     }

@@ -1,17 +1,20 @@
 //! Attaches the program to its interface, in native or generic mode, and with or without the card's
 //! hash. If another program is attached already, that program is replaced only if the user asks for
-//! the replacement.
+//! the replacement. If a dispatcher of libxdp is attached, the program becomes one of its components.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use steerage::DeviceError;
-use steerage_netlink::{self as netlink, Rtnetlink, XdpProgram};
+use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram};
 
+use super::assembler::Instruction;
+use super::dispatcher::{self, Added, Component, PRIORITY_DEFAULT};
 use super::interface;
-use super::program::{Maps, program};
+use super::program::{Maps, Ports, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
 use super::{AfXdpOptions, Mode, PERMISSION};
@@ -40,8 +43,70 @@ pub(super) struct Attached {
     /// Whether the program writes the hardware's hash in front of each frame.
     pub(super) hashes: bool,
     pub(super) mode: sys::Mode,
-    /// The program stays attached until this link is dropped.
-    pub(super) link: Link,
+    /// The program stays attached until the attachment is dropped.
+    pub(super) attachment: Attachment,
+}
+
+/// How the program is attached.
+#[derive(Debug)]
+pub(super) enum Attachment {
+    /// Alone, by a link.
+    Link(Link),
+    /// As a component of a dispatcher.
+    Component(InDispatcher),
+}
+
+impl Attachment {
+    /// Whether the program is still attached.
+    pub(super) fn is_attached(&self) -> io::Result<bool> {
+        match self {
+            Self::Link(link) => link.is_attached(),
+            // Relaxed: the flag refers to no other memory.
+            Self::Component(component) => Ok(component.attached.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Notes the current state of the interface.
+    pub(super) fn changed(&self, link: &netlink::Link) {
+        if let Self::Component(component) = self {
+            component.attached.store(!link.programs.is_empty(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn component(&self) -> Option<Component> {
+        match self {
+            Self::Link(_) => None,
+            Self::Component(component) => Some(component.added.component),
+        }
+    }
+
+    /// Lets the program stay in the dispatcher at the end.
+    pub(super) fn stay(&self) {
+        if let Self::Component(component) = self {
+            component.stays.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The program in a dispatcher. Without permission to read the dispatcher, a process can see only
+/// whether the interface has any program.
+#[derive(Debug)]
+pub(super) struct InDispatcher {
+    added: Added,
+    stays: AtomicBool,
+    attached: AtomicBool,
+}
+
+impl Drop for InDispatcher {
+    fn drop(&mut self) {
+        if *self.stays.get_mut() {
+            self.added.stay();
+            return;
+        }
+        if let Err(error) = dispatcher::remove(self.added.component) {
+            tracing::warn!(%error, program = self.added.component.program, "the program stays in the dispatcher, and leaves all packets to the kernel");
+        }
+    }
 }
 
 /// The attached program, and notes for the user.
@@ -56,26 +121,30 @@ pub(super) fn attach(
     take: &Take,
     interface: &netlink::Link,
     queues: u32,
+    ports: &Ports,
     wants_hash: bool,
 ) -> Result<Noted, DeviceError> {
     let cannot = |operation| move |cause| options.error(operation, cause).advise(PERMISSION);
+    let queues = queues.max(ports.interfaces.len() as u32 * ports.queues);
     let sockets = Map::of_sockets(queues).map_err(cannot("make a map of sockets"))?;
     let counters = Map::of_counters(2 * queues).map_err(cannot("make a map of counters"))?;
-    let attempt = Attempt { options, take, interface, wants_hash, sockets: &sockets, counters: &counters };
+    let attempt = Attempt { options, take, interface, ports, wants_hash, sockets: &sockets, counters: &counters };
+    if let Some(noted) = attempt.share()? {
+        let (added, mode, notes) = noted;
+        let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
+        let attachment = Attachment::Component(in_dispatcher);
+        return Ok(Noted { program: Attached { sockets, counters, hashes: false, mode, attachment }, notes });
+    }
     let mut notes = Vec::new();
-    let modes: &[sys::Mode] = match options.mode {
-        Mode::Auto => &[sys::Mode::Native, sys::Mode::Skb],
-        Mode::Native | Mode::Copy => &[sys::Mode::Native],
-        Mode::Skb => &[sys::Mode::Skb],
-    };
     let mut refused = None;
-    for mode in modes {
+    for mode in modes(options.mode) {
         match attempt.in_mode(*mode, &mut notes) {
             Ok((link, hashes)) => {
                 if let Some(error) = refused {
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
-                let program = Attached { sockets, counters, hashes, mode: *mode, link };
+                let attachment = Attachment::Link(link);
+                let program = Attached { sockets, counters, hashes, mode: *mode, attachment };
                 return Ok(Noted { program, notes });
             }
             Err(Refused::For(error)) => return Err(error),
@@ -84,6 +153,15 @@ pub(super) fn attach(
     }
     let cause = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
     Err(options.error("attach an XDP program", cause).advise("try mode=skb, or listen instead: af_packet:NAME"))
+}
+
+/// The modes to try, in this order.
+fn modes(wanted: Mode) -> &'static [sys::Mode] {
+    match wanted {
+        Mode::Auto => &[sys::Mode::Native, sys::Mode::Skb],
+        Mode::Native | Mode::Copy => &[sys::Mode::Native],
+        Mode::Skb => &[sys::Mode::Skb],
+    }
 }
 
 /// Why the program could not be attached.
@@ -97,6 +175,7 @@ struct Attempt<'a> {
     options: &'a AfXdpOptions,
     take: &'a Take,
     interface: &'a netlink::Link,
+    ports: &'a Ports,
     wants_hash: bool,
     sockets: &'a Map,
     counters: &'a Map,
@@ -118,7 +197,7 @@ impl Attempt<'_> {
                 }
             }
         }
-        let program = self.load(None).map_err(|error| Refused::For(self.load_error(error)))?;
+        let program = self.load(mode, None).map_err(|error| Refused::For(self.load_error(error)))?;
         self.attach(&program, mode).map(|link| (link, false))
     }
 
@@ -130,17 +209,78 @@ impl Attempt<'_> {
         let function = function_number(&types, HASH_FUNCTION)
             .ok_or_else(|| Refused::Mode(io::Error::other("this kernel does not report it")))?;
         // If the driver has no such function, the kernel reports that the program is invalid.
-        let program = self.load(Some(function)).map_err(|error| match error.raw_os_error() {
+        let program = self.load(mode, Some(function)).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
             _ => Refused::Mode(io::Error::other("its driver does not report it")),
         })?;
         self.attach(&program, mode)
     }
 
-    fn load(&self, hash_function: Option<u32>) -> io::Result<Program> {
+    /// Adds the program to the dispatcher of the interface, if a dispatcher is attached, or if no
+    /// program is attached and the user named a priority. `None` if the program is to be attached
+    /// alone.
+    fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
+        let (name, wanted) = (&self.options.interface, modes(self.options.mode));
+        let there = self.interface.programs.first();
+        let found = there.and_then(|there| Some((there.place, ProgramInfo::of(there.id).ok()?)));
+        let places: Vec<XdpPlace> = match found {
+            Some((place, program)) if dispatcher::is_one(&program.name) && !self.options.replace => vec![place],
+            None if there.is_none() && self.options.priority.is_some() => {
+                wanted.iter().copied().map(place_of).collect()
+            }
+            _ => return Ok(None),
+        };
+        let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+        for place in places {
+            let Some(mode) = wanted.iter().copied().find(|mode| place_of(*mode) == place) else {
+                refused = io::Error::other("its dispatcher of libxdp is attached in another mode");
+                continue;
+            };
+            match self.add(mode) {
+                Ok(added) => {
+                    let without_hash = format!(
+                        "{name}: the hash of the card is not available in a dispatcher of libxdp; steerage computes its own hash"
+                    );
+                    return Ok(Some((added, mode, self.wants_hash.then_some(without_hash).into_iter().collect())));
+                }
+                Err(Refused::For(error)) => return Err(error),
+                Err(Refused::Mode(error)) => refused = error,
+            }
+        }
+        const ADVICE: &str = "`xdp-loader status` lists its programs; without the option mode=, it takes any mode";
+        Err(self.options.error("add a program to the dispatcher of libxdp", refused).advise(ADVICE))
+    }
+
+    fn add(&self, mode: sys::Mode) -> Result<Added, Refused> {
+        let instructions = self.instructions(mode, None).map_err(|error| Refused::For(self.load_error(error)))?;
+        let priority = self.options.priority.unwrap_or(PRIORITY_DEFAULT);
+        let mut wait = WAIT_FIRST;
+        loop {
+            match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
+                Ok(added) => return Ok(added),
+                // The program of a process that has just ended is removed soon.
+                Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST => {}
+                Err(dispatcher::Refused::ByAnother(id)) => {
+                    return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
+                }
+                Err(dispatcher::Refused::Error(error)) => return Err(Refused::Mode(error)),
+            }
+            thread::sleep(wait);
+            wait *= 2;
+        }
+    }
+
+    fn instructions(&self, mode: sys::Mode, hash_function: Option<u32>) -> io::Result<Vec<Instruction>> {
         let [sockets, counters] = [self.sockets, self.counters].map(|map| map.as_fd().as_raw_fd());
-        let instructions = program(self.take, Maps { sockets, counters, hash_function })
-            .ok_or_else(|| io::Error::other("what to take is too long for a program"))?;
+        // After the driver, the frames of all ports are the bond's.
+        let no_ports = Ports::default();
+        let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
+        program(self.take, Maps { sockets, ports, counters, hash_function })
+            .ok_or_else(|| io::Error::other("what to take is too long for a program"))
+    }
+
+    fn load(&self, mode: sys::Mode, hash_function: Option<u32>) -> io::Result<Program> {
+        let instructions = self.instructions(mode, hash_function)?;
         let bound_to = hash_function.map(|_| self.interface.index);
         // Supports frames longer than a chunk. Kernels before 5.18 cannot load such a program.
         let loaded = Program::load(&instructions, bound_to, true, &mut []);
@@ -201,8 +341,14 @@ impl Attempt<'_> {
     }
 
     fn occupied(&self, there: Option<(XdpProgram, ProgramInfo)>, error: io::Error) -> DeviceError {
+        match there {
+            Some((_, there)) => self.occupied_by(&there),
+            None => self.options.error("attach an XDP program", error),
+        }
+    }
+
+    fn occupied_by(&self, there: &ProgramInfo) -> DeviceError {
         let name = &self.options.interface;
-        let Some((_, there)) = there else { return self.options.error("attach an XDP program", error) };
         let replace = if self.options.replace { AGAIN } else { REPLACE };
         let (whose, advice) = match there.is_ours() {
             true => ("another steerage".to_owned(), "stop that first"),
@@ -214,7 +360,14 @@ impl Attempt<'_> {
     }
 }
 
-const REPLACE: &str = "stop that first, or say --replace to take its place";
+fn place_of(mode: sys::Mode) -> XdpPlace {
+    match mode {
+        sys::Mode::Native => XdpPlace::Driver,
+        sys::Mode::Skb => XdpPlace::Generic,
+    }
+}
+
+const REPLACE: &str = "load it with xdp-loader to share the interface, or stop it, or say --replace to take its place";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 
 /// The number of a function in the kernel's types, which are in the BPF type format (the kernel's

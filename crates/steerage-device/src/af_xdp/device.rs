@@ -2,7 +2,6 @@
 //! the same time.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use steerage_netlink::Link;
 
 use super::attach::Attached;
 use super::bind::{self, PINNED, chunk_bytes};
+use super::dispatcher::Component;
 use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
 use super::tx_sockets::{SharedUmem, TxSockets};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, Mode, RING_MAX, RING_MIN};
@@ -26,7 +26,11 @@ use crate::namespace::Namespace;
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) index: u32,
-    pub(super) program: Attached,
+    pub(super) program: Arc<Attached>,
+    /// The number of the interface's queue 0 in the maps of the program.
+    pub(super) first_key: u32,
+    /// The bond that the interface is a port of, if packets are taken from the bond.
+    pub(super) bond: Option<u32>,
     /// The longest frame of the interface, in bytes, when it was opened.
     pub(super) frame_bytes: usize,
     pub(super) ring: u32,
@@ -55,35 +59,35 @@ struct Sockets {
 }
 
 impl Device {
+    /// The device for some queues of `interface`, with a socket for each.
     pub(super) fn new(
         options: &AfXdpOptions,
         interface: &Link,
-        program: Attached,
-        queues: RangeInclusive<u32>,
-        first: Socket,
+        (first_key, bond): (u32, Option<u32>),
+        program: Arc<Attached>,
+        first_queue: u32,
+        unbound: Vec<Socket>,
     ) -> Result<Self, DeviceError> {
         if !options.ring.is_power_of_two() || !(RING_MIN..=RING_MAX).contains(&options.ring) {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no length for it", options.ring));
             return Err(options.error("make its rings", cause).advise("use a power of two, 128 to 32768"));
-        }
-        let mut unbound = vec![first];
-        for _ in queues.clone().skip(1) {
-            unbound.push(Socket::new().map_err(|e| options.error("open an AF_XDP socket", e))?);
         }
         if let Some(time) = options.busy_poll {
             let set = unbound.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
             set.map_err(|e| options.error("poll busily", e))?;
         }
         Ok(Self {
-            name: options.interface.clone(),
+            name: interface.name.clone().unwrap_or_else(|| options.interface.clone()),
             index: interface.index,
             program,
+            first_key,
+            bond,
             frame_bytes: interface.mtu.unwrap_or_default() + ethernet::TAGGED_BYTES,
             ring: options.ring,
             busy_poll: options.busy_poll,
             coalesce: options.coalesce,
             copies: options.mode == Mode::Copy,
-            first_queue: *queues.start(),
+            first_queue,
             namespace: Namespace::here(),
             senders: Mutex::new(Weak::new()),
             sockets: Mutex::new(Sockets { unbound, ready: Vec::new(), several: false }),
@@ -101,9 +105,24 @@ impl Device {
     /// The device with which this process takes packets from that interface of the current
     /// namespace.
     pub(super) fn find(index: u32) -> Option<Arc<Self>> {
+        Self::here().into_iter().find(|device| device.index == index)
+    }
+
+    /// The programs of this process in dispatchers, on interfaces of the current namespace.
+    pub(super) fn components() -> Vec<Component> {
+        Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
+    }
+
+    /// Lets the programs of [`components`](Self::components) stay in their dispatchers at the end.
+    pub(super) fn stay_in_dispatchers() {
+        Self::here().iter().for_each(|device| device.program.attachment.stay());
+    }
+
+    /// The devices with which this process takes packets from interfaces of the current namespace.
+    fn here() -> Vec<Arc<Self>> {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = Namespace::here();
-        open.iter().filter_map(Weak::upgrade).find(|device| (device.index, device.namespace) == (index, here))
+        open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
     }
 
     pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {

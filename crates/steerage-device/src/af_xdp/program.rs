@@ -31,11 +31,13 @@ const ADDRESSES: [i16; 2] = [-32, -48];
 const KEY: i16 = -52;
 const HASH: i16 = -56;
 const HASH_TYPE: i16 = -60;
+const QUEUE: i16 = -64;
 
 // Offsets in `struct xdp_md`.
 const CTX_DATA: i16 = 0;
 const CTX_DATA_END: i16 = 4;
 const CTX_DATA_META: i16 = 8;
+const CTX_INTERFACE: i16 = 12;
 const CTX_QUEUE: i16 = 16;
 
 // `enum xdp_action` and `enum bpf_func_id`.
@@ -54,6 +56,8 @@ const HAS_PORTS: u32 = 16;
 /// The frame is a fragment, or may be a fragment because the frame has more extension headers than
 /// the program reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
+/// The frame belongs to a protocol between the two ends of a link, such as LACP.
+const SLOW_PROTOCOL: u32 = 64;
 
 /// The IPv6 extension headers that encode their length in the same way.
 const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
@@ -62,9 +66,12 @@ const WITH_PORTS: [u8; 5] = [protocol::TCP, protocol::UDP, protocol::DCCP, proto
 
 /// The maps and the function that the program uses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Maps {
+pub(super) struct Maps<'a> {
     /// The descriptor of the map from queue to socket.
     pub(super) sockets: i32,
+    /// The ports of the bond on which the program runs. A queue's number in the maps is then that of
+    /// the first queue of its port, plus the queue's number on the port. Empty on other interfaces.
+    pub(super) ports: &'a Ports,
     /// The descriptor of the map of counters. For queue q, counter 2q counts the frames that the
     /// program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
     pub(super) counters: i32,
@@ -73,14 +80,29 @@ pub(super) struct Maps {
     pub(super) hash_function: Option<u32>,
 }
 
+/// The ports of a bond.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ports {
+    /// The numbers of the interfaces.
+    pub(super) interfaces: Vec<u32>,
+    /// How many queues each port has in the maps.
+    pub(super) queues: u32,
+}
+
 /// The instructions of the program. `None` if the program is too long.
-pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
+pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let decide = asm.label();
     asm.copy(R6, R1);
     parse(&mut asm, decide);
     asm.bind(decide);
+    number_queue(&mut asm, maps.ports);
     let (taken, passed, count) = (asm.label(), asm.label(), asm.label());
+    if !maps.ports.interfaces.is_empty() {
+        // The kernel's bond runs LACP itself.
+        asm.load(Size::Word, R1, FRAME, KIND);
+        asm.jump_if(R1, When::AnyOf, SLOW_PROTOCOL, passed);
+    }
     choose(&mut asm, take, taken, passed);
     asm.bind(taken);
     if let Some(function) = maps.hash_function {
@@ -95,6 +117,26 @@ pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
     asm.copy(R0, R9);
     asm.exit();
     asm.finish()
+}
+
+/// Stores the number of the frame's queue in the maps. Leaves frames to the kernel that come from
+/// other interfaces than the ports.
+fn number_queue(asm: &mut Assembler, ports: &Ports) {
+    asm.load(Size::Word, R2, R6, CTX_QUEUE);
+    if !ports.interfaces.is_empty() {
+        let (known, unknown) = (asm.label(), asm.label());
+        asm.jump_if(R2, When::Above, ports.queues - 1, unknown);
+        asm.load(Size::Word, R1, R6, CTX_INTERFACE);
+        for port in &ports.interfaces {
+            asm.jump_if(R1, When::Equal, *port, known);
+            asm.add(R2, ports.queues as i32);
+        }
+        asm.bind(unknown);
+        asm.set(R0, XDP_PASS);
+        asm.exit();
+        asm.bind(known);
+    }
+    asm.store(Size::Word, FRAME, QUEUE, R2);
 }
 
 const fn half(network: u16) -> u32 {
@@ -134,7 +176,12 @@ fn parse(asm: &mut Assembler, decide: Label) {
     let (ipv4, ipv6, transport) = (asm.label(), asm.label(), asm.label());
     asm.jump_if(R9, When::Equal, half(ethertype::IPV4), ipv4);
     asm.jump_if(R9, When::Equal, half(ethertype::IPV6), ipv6);
-    asm.jump_if(R9, When::NotEqual, half(ethertype::ARP), decide);
+    let arp = asm.label();
+    asm.jump_if(R9, When::Equal, half(ethertype::ARP), arp);
+    asm.jump_if(R9, When::NotEqual, half(ethertype::SLOW_PROTOCOLS), decide);
+    asm.store_number(Size::Word, FRAME, KIND, SLOW_PROTOCOL);
+    asm.jump(decide);
+    asm.bind(arp);
     asm.store_number(Size::Word, FRAME, KIND, ARP);
     asm.jump(decide);
     asm.bind(ipv4);
@@ -376,7 +423,7 @@ fn place(asm: &mut Assembler, to: Register, at: i16) {
 /// resulting action.
 fn redirect(asm: &mut Assembler, sockets: i32) {
     asm.load_map(R1, sockets);
-    asm.load(Size::Word, R2, R6, CTX_QUEUE);
+    asm.load(Size::Word, R2, FRAME, QUEUE);
     asm.set(R3, XDP_PASS);
     asm.call(REDIRECT_MAP);
     asm.copy(R9, R0);
@@ -384,7 +431,7 @@ fn redirect(asm: &mut Assembler, sockets: i32) {
 
 fn count_action(asm: &mut Assembler, counters: i32) {
     let (is_taken, out) = (asm.label(), asm.label());
-    asm.load(Size::Word, R1, R6, CTX_QUEUE);
+    asm.load(Size::Word, R1, FRAME, QUEUE);
     asm.shift_left(R1, 1);
     asm.jump_if(R9, When::Equal, XDP_REDIRECT, is_taken);
     asm.add(R1, 1);

@@ -15,9 +15,10 @@ use steerage::{
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
-use steerage_netlink::{Change, Changes, Entry, Link};
+use steerage_netlink::{Change, Changes, Entry, Link, Rtnetlink};
 
 use super::bind::chunk_bytes;
+use super::bond;
 use super::device::Device;
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
@@ -90,6 +91,9 @@ pub(super) struct Queue {
     seconds: TimerFd,
     /// Whether the program was missing at the last check.
     missing: bool,
+    /// Whether frames go to the socket. They do not while the queue's interface is a port that its
+    /// bond does not use.
+    receives: bool,
     up: bool,
     mtu: usize,
     /// The longest frame that the queue can receive, in bytes.
@@ -163,6 +167,7 @@ impl Queue {
         Ok(Self {
             seconds,
             missing: false,
+            receives: Self::receives_now(&device)?,
             mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
             fit: Fit::new(device.frame_bytes_max()),
             coalescing: device.coalesce.map(Coalescing::new),
@@ -189,6 +194,13 @@ impl Queue {
         })
     }
 
+    /// Whether frames are wanted in the current state of the interface. The changes that come later
+    /// are reported.
+    fn receives_now(device: &Device) -> io::Result<bool> {
+        let Some(bond) = device.bond else { return Ok(true) };
+        Ok(bond::uses(bond, &Rtnetlink::open()?.link_at(device.index)?))
+    }
+
     /// Fills up the fill ring. Received frames leave no gap in it, so it has gaps only at the start
     /// and if all pages were in use then.
     fn refill(&mut self, out: &mut Completions<'_>) {
@@ -208,7 +220,9 @@ impl Queue {
     /// arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let ends = matches!(self.stage, Stage::Ending(..));
-        let (Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else { return false };
+        let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else {
+            return false;
+        };
         let (filled, hashes) = (ready.filled(), self.hash.is_some());
         for _ in 0..filled {
             if out.len() >= budget {
@@ -268,6 +282,11 @@ impl Queue {
         match last {
             Some(Change { entry: Entry::Link(link), is_there: true }) => self.changed(&link),
             Some(Change { is_there: false, .. }) => {
+                if self.device.bond.is_some() {
+                    tracing::warn!(device = %self.device.name, "the port of the bond was deleted");
+                    self.end(None);
+                    return Ok(());
+                }
                 let cause = io::Error::from_raw_os_error(libc::ENODEV);
                 let error = self.device.error("go on receiving", cause).advise("the interface was deleted");
                 self.end(Some(error));
@@ -281,7 +300,7 @@ impl Queue {
     /// removed it, or the interface is being deleted. Netlink reports the deletion of the interface
     /// before the next check.
     fn look_for_program(&mut self) -> Result<(), DeviceError> {
-        let is_there = self.device.program.link.is_attached();
+        let is_there = self.device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| self.device.error("look for the XDP program", e))?;
         if !is_there && self.missing {
             let cause = io::Error::other("another program took the XDP program away");
@@ -293,6 +312,10 @@ impl Queue {
     }
 
     fn changed(&mut self, link: &Link) {
+        self.device.program.attachment.changed(link);
+        if let Some(bond) = self.device.bond {
+            self.follow(bond::uses(bond, link));
+        }
         let mtu = link.mtu.unwrap_or(self.mtu);
         let before = (std::mem::replace(&mut self.up, link.up), std::mem::replace(&mut self.mtu, mtu));
         if !self.tells {
@@ -309,6 +332,27 @@ impl Queue {
         } else if mtu != before.1 {
             tracing::info!(%device, mtu, "the MTU was changed");
         }
+    }
+
+    /// Lets frames of a bond's port go to the socket, or to the kernel.
+    fn follow(&mut self, receives: bool) {
+        if std::mem::replace(&mut self.receives, receives) == receives {
+            return;
+        }
+        if self.tells {
+            tracing::info!(device = %self.device.name, receives, "the bond changed the use of its port");
+        }
+        if receives {
+            return;
+        }
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Open(ready) => {
+                // The entry may be gone already, together with the interface.
+                let _ = self.device.program.sockets.clear(self.device.first_key + self.number);
+                Stage::Ready(ready)
+            }
+            stage => stage,
+        };
     }
 
     /// Counts the frames that the socket has lost since the last call.
@@ -329,7 +373,7 @@ impl Queue {
 
     /// Counts the frames that the program has left to the kernel.
     fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
-        let passed = self.device.program.counters.sum(2 * self.number + 1, &mut self.by_cpu);
+        let passed = self.device.program.counters.sum(2 * (self.device.first_key + self.number) + 1, &mut self.by_cpu);
         let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
         out.passed(passed.saturating_sub(self.passed));
         self.passed = passed;
@@ -341,7 +385,7 @@ impl Queue {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
                 // The entry may be gone already, together with the interface.
-                let _ = self.device.program.sockets.clear(self.number);
+                let _ = self.device.program.sockets.clear(self.device.first_key + self.number);
                 if !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }
@@ -368,7 +412,7 @@ impl Queue {
         self.count_passed(out)?;
         // Frames that the program redirected, but that were neither received nor counted as lost:
         // the socket was not in the map at that time.
-        let taken = self.device.program.counters.sum(2 * self.number, &mut self.by_cpu);
+        let taken = self.device.program.counters.sum(2 * (self.device.first_key + self.number), &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);
         self.lost += missing;
@@ -404,7 +448,7 @@ impl RxQueue for Queue {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         self.refill(out);
-        if matches!(self.stage, Stage::Ready(_)) {
+        if matches!(self.stage, Stage::Ready(_)) && self.receives {
             self.activate()?;
         }
         let more = self.receive(out, budget);
@@ -414,7 +458,7 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        if let Stage::Open(ready) = &self.stage {
+        if let Stage::Ready(ready) | Stage::Open(ready) = &self.stage {
             if ready.needs_wakeup() || (self.device.busy_poll.is_some() && !more) {
                 ready.wake_up();
             }
@@ -457,7 +501,7 @@ impl Queue {
     fn activate(&mut self) -> Result<(), DeviceError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) => {
-                let set = self.device.program.sockets.set(self.number, ready.as_fd());
+                let set = self.device.program.sockets.set(self.device.first_key + self.number, ready.as_fd());
                 set.map_err(|e| self.device.error("give the program its socket", e))?;
                 Stage::Open(ready)
             }

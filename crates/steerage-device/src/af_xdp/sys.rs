@@ -14,11 +14,12 @@ use steerage::device::{Page, Posted, Region};
 use crate::sys::{checked, socket};
 
 mod bpf;
+pub(super) mod extension;
 mod ring;
 mod send;
 
 pub use bpf::attached_dissector;
-pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, Program, ProgramInfo, link_of};
+pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of};
 use ring::{Descriptor, Ring};
 pub(super) use send::{Completions, Rings, Sender, Unsent};
 

@@ -15,6 +15,8 @@ pub mod ethertype {
     pub const VLAN_SERVICE: u16 = 0x88a8;
     /// A provider's VLAN tag from before IEEE 802.1ad.
     pub const VLAN_QINQ: u16 = 0x9100;
+    /// IEEE 802.3, annex 57A: LACP, and other protocols between the two ends of a link.
+    pub const SLOW_PROTOCOLS: u16 = 0x8809;
     /// RFC 5332: unicast, or all MPLS packets.
     pub const MPLS: u16 = 0x8847;
     /// RFC 5332.

@@ -1,23 +1,18 @@
 //! The process that keeps the kernel from answering IPv6 packets that `forward` forwards, until
 //! `forward` ends.
 //!
-//! `forward` drops its capabilities before it handles packets, so it cannot remove the kernel's
-//! rules at its end. A helper process, which adds and removes the rules, handles no packets, keeps
-//! `CAP_NET_ADMIN` alone, and notices by the end of a pipe if `forward` is killed.
+//! A helper process, which keeps `CAP_NET_ADMIN` alone, adds and removes the kernel's rules.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::io;
 
-use nix::sys::signal::SigSet;
 use steerage_guard::capabilities::{Needed, drop_except};
-use steerage_guard::program;
 use steerage_netlink::Rule;
 use steerage_router::kernel::SilentKernel;
 
 use crate::args::SilenceKernelArgs;
 use crate::error::Error;
+use crate::helper::{self, Helper, say};
 use crate::terminal::warn;
 
 /// The lines of the process.
@@ -28,8 +23,7 @@ const REMOVED: &str = "removed";
 #[derive(Debug)]
 pub(super) struct Silence {
     rules: Vec<Rule>,
-    ends: Option<ChildStdin>,
-    lines: BufReader<ChildStdout>,
+    helper: Helper,
 }
 
 impl Silence {
@@ -44,17 +38,10 @@ impl Silence {
         if missing.is_empty() {
             return Ok(None);
         }
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("steerage-silence").arg("silence-kernel");
-        command.args(missing.iter().filter_map(|rule| rule.interface.as_ref()));
-        // In a process group of its own, the process does not receive the signal of Ctrl-C.
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-        let mut child = program::start(&mut command)
-            .map_err(|error| Error::System { operation: "start a process that adds rules", error })?;
-        let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else { return Ok(None) };
-        let mut lines = BufReader::new(says);
-        match next_line(&mut lines).as_str() {
-            READY => Ok(Some(Self { rules: missing, ends: Some(ends), lines })),
+        let interfaces = missing.iter().filter_map(|rule| rule.interface.clone());
+        let mut helper = Helper::start("steerage-silence", "silence-kernel", interfaces)?;
+        match helper.next_line().as_str() {
+            READY => Ok(Some(Self { rules: missing, helper })),
             "" => Err(refused(&missing, "the process that adds rules ended early")),
             reason => Err(refused(&missing, reason)),
         }
@@ -62,11 +49,9 @@ impl Silence {
 }
 
 impl Drop for Silence {
-    /// Waits until the rules are removed. The sandbox does not allow waiting for the process, so
-    /// this waits for its last line.
+    /// Waits until the rules are removed.
     fn drop(&mut self) {
-        self.ends = None;
-        let warning = match next_line(&mut self.lines).as_str() {
+        let warning = match self.helper.last_line().as_str() {
             REMOVED => return,
             "" => {
                 let commands = commands("del", &self.rules);
@@ -76,14 +61,6 @@ impl Drop for Silence {
         };
         warn(&warning);
     }
-}
-
-/// The next line of the process. The line is empty if the process has ended.
-fn next_line(lines: &mut BufReader<ChildStdout>) -> String {
-    let mut line = String::new();
-    // If nothing can be read, the line stays empty.
-    let _ = lines.read_line(&mut line);
-    line.trim_end().to_owned()
 }
 
 fn has_ipv6(interface: &str) -> bool {
@@ -113,16 +90,12 @@ fn commands(verb: &str, rules: &[Rule]) -> String {
 
 /// The process itself: adds the rules, waits for the end of standard input, and removes the rules.
 pub(crate) fn run(args: &SilenceKernelArgs) -> Result<(), Error> {
-    // A service manager signals all processes of a service. `forward` ends by its signal, and this
-    // process afterwards.
-    SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })?;
+    helper::outlive_signals()?;
     let _kept = drop_except(&Needed::default().network_administration())?;
-    // If a write fails, `forward` has ended, and so does standard input.
-    let say = |line: &str| drop(writeln!(io::stdout(), "{line}"));
     match SilentKernel::begin(&args.interfaces) {
         Ok(silent) => {
             say(READY);
-            let _ = io::stdin().read_to_end(&mut Vec::new());
+            helper::wait_for_end();
             say(&silent.end().map_or_else(|error| error.to_string(), |()| REMOVED.to_owned()));
         }
         Err(error) => say(&error.to_string()),

@@ -6,29 +6,30 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::super::assembler::Instruction;
 
-const MAP_CREATE: c_long = 0;
-const MAP_LOOKUP: c_long = 1;
-const MAP_UPDATE: c_long = 2;
+pub(super) const MAP_CREATE: c_long = 0;
+pub(super) const MAP_LOOKUP: c_long = 1;
+pub(super) const MAP_UPDATE: c_long = 2;
 const MAP_DELETE: c_long = 3;
-const PROG_LOAD: c_long = 5;
+pub(super) const PROG_LOAD: c_long = 5;
 const PROG_ATTACH: c_long = 8;
 const PROG_DETACH: c_long = 9;
-const PROG_BY_ID: c_long = 13;
+pub(super) const PROG_BY_ID: c_long = 13;
 const INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
-const LINK_CREATE: c_long = 28;
+pub(super) const LINK_CREATE: c_long = 28;
 const LINK_BY_ID: c_long = 30;
 const LINK_NEXT_ID: c_long = 31;
 const LINK_DETACH: c_long = 34;
 
+pub(super) const TYPE_ARRAY: u32 = 2;
 const TYPE_XSKMAP: u32 = 17;
 const TYPE_PERCPU_ARRAY: u32 = 6;
-const PROG_TYPE_XDP: u32 = 6;
-const ATTACH_XDP: u32 = 37;
+pub(super) const PROG_TYPE_XDP: u32 = 6;
+pub(super) const ATTACH_XDP: u32 = 37;
 const PROG_TYPE_FLOW_DISSECTOR: u32 = 22;
 const ATTACH_FLOW_DISSECTOR: u32 = 17;
 const LINK_TYPE_XDP: u32 = 6;
-const HAS_FRAGS: u32 = 1 << 5;
+pub(super) const HAS_FRAGS: u32 = 1 << 5;
 const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
@@ -44,50 +45,59 @@ const KERNEL_CPUS_MAX: usize = 8192;
 /// The maximum number of links that are searched for the link of a program.
 const LINKS_MAX: usize = 10_000;
 
+/// The bytes of an object's name (`BPF_OBJ_NAME_LEN`).
+const NAME_BYTES: usize = 16;
+
 /// `union bpf_attr` as plain bytes.
 #[repr(C, align(8))]
-struct Attributes([u8; BYTES]);
+pub(super) struct Attributes([u8; BYTES]);
 
 impl Attributes {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self([0; BYTES])
     }
 
-    fn word(mut self, at: usize, value: u32) -> Self {
+    pub(super) fn word(mut self, at: usize, value: u32) -> Self {
         self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         self
     }
 
-    fn descriptor(self, at: usize, fd: BorrowedFd<'_>) -> Self {
+    pub(super) fn descriptor(self, at: usize, fd: BorrowedFd<'_>) -> Self {
         self.word(at, fd.as_raw_fd() as u32)
     }
 
     /// Sets the address of a value that lives until the call ends.
-    fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
+    pub(super) fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
         self.0[at..at + 8].copy_from_slice(&(value.expose_provenance() as u64).to_ne_bytes());
         self
     }
 
-    fn name(mut self, at: usize, name: &str) -> Self {
+    pub(super) fn name(mut self, at: usize, name: &str) -> Self {
         self.0[at..at + name.len()].copy_from_slice(name.as_bytes());
         self
     }
 
-    fn word_at(&self, at: usize) -> u32 {
+    pub(super) fn word_at(&self, at: usize) -> u32 {
         u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    /// The name of an object, which has up to `NAME_BYTES` bytes.
+    pub(super) fn text(&self, at: usize) -> String {
+        let name = self.0[at..at + NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
     }
 }
 
 /// The name of steerage's XDP program, by which steerage recognizes the program.
-const NAME: &str = "steerage";
+pub(in crate::af_xdp) const NAME: &str = "steerage";
 
 /// The license of all programs, as the kernel requires it for some of its functions.
-const LICENSE: &[u8] = b"Dual MIT/GPL\0";
+pub(super) const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
 /// # Safety
 /// Each pointer in `attributes` must be valid: alive, as long as `command` assumes, and writable if
 /// `command` writes there.
-unsafe fn bpf(command: c_long, attributes: &mut Attributes) -> io::Result<i32> {
+pub(super) unsafe fn bpf(command: c_long, attributes: &mut Attributes) -> io::Result<i32> {
     // SAFETY: `attributes` has `BYTES` bytes. The rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.0.as_mut_ptr(), BYTES) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
@@ -95,7 +105,7 @@ unsafe fn bpf(command: c_long, attributes: &mut Attributes) -> io::Result<i32> {
 
 /// # Safety
 /// As for [`bpf`]. In addition, `command` must return a new descriptor.
-unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::Result<OwnedFd> {
+pub(super) unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise. The descriptor is new, so nothing else owns it.
     unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
@@ -111,6 +121,10 @@ impl AsFd for Map {
 }
 
 impl Map {
+    pub(super) fn of(map: OwnedFd) -> Self {
+        Self(map)
+    }
+
     /// A map from queues to their AF_XDP sockets.
     pub(in crate::af_xdp) fn of_sockets(queues: u32) -> io::Result<Self> {
         Self::create(TYPE_XSKMAP, 4, queues)
@@ -269,9 +283,8 @@ impl ProgramInfo {
         // SAFETY: numbers only.
         let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
         let info = info(program.as_fd())?;
-        // `struct bpf_prog_info` has the name, 16 bytes, at 64.
-        let name = info.0[64..80].split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(Self { id, name: String::from_utf8_lossy(name).into_owned() })
+        // `struct bpf_prog_info` has the name at 64.
+        Ok(Self { id, name: info.text(64) })
     }
 
     /// Whether the program is one of steerage's.
@@ -281,11 +294,19 @@ impl ProgramInfo {
 }
 
 /// Reads the kernel's description of a program or a link.
-fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
-    let mut info = Attributes::new();
+pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
+    // SAFETY: the description has no list.
+    unsafe { info_into(fd, Attributes::new()) }
+}
+
+/// Like [`info`], but the kernel also fills the lists whose addresses `info` has.
+///
+/// # Safety
+/// Each list must be valid for writes of as many elements as `info` says.
+pub(super) unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::Result<Attributes> {
     let attributes = Attributes::new().descriptor(0, fd).word(4, BYTES as u32);
     let mut attributes = attributes.pointer(8, info.0.as_mut_ptr().cast_const());
-    // SAFETY: the kernel writes at most `BYTES` bytes, as the request says.
+    // SAFETY: the kernel writes at most `BYTES` bytes, as the request says. The lists are the caller's promise.
     unsafe { bpf(INFO_BY_FD, &mut attributes) }?;
     Ok(std::hint::black_box(info))
 }

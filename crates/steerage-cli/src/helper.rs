@@ -1,0 +1,67 @@
+//! Processes that keep the privileges to undo a change of the kernel at the end of a run.
+//!
+//! A run drops its capabilities before it handles packets, so it cannot undo such a change. A helper
+//! process handles no packets, and notices by the end of its standard input if the run is killed.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use nix::sys::signal::SigSet;
+use steerage_guard::program;
+
+use crate::error::Error;
+
+/// A running helper process.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    ends: Option<ChildStdin>,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    /// Starts the hidden command `command`, whose process is listed as `name`.
+    pub(crate) fn start(name: &str, command: &str, args: impl Iterator<Item = String>) -> Result<Self, Error> {
+        let failed = |error| Error::System { operation: "start a helper process", error };
+        let mut process = Command::new("/proc/self/exe");
+        process.arg0(name).arg(command).args(args);
+        // In a process group of its own, the process does not receive the signal of Ctrl-C.
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let mut child = program::start(&mut process).map_err(failed)?;
+        let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(io::ErrorKind::BrokenPipe.into()));
+        };
+        Ok(Self { ends: Some(ends), lines: BufReader::new(says) })
+    }
+
+    /// The next line of the process. The line is empty if the process has ended.
+    pub(crate) fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        // If nothing can be read, the line stays empty.
+        let _ = self.lines.read_line(&mut line);
+        line.trim_end().to_owned()
+    }
+
+    /// Lets the process end, and returns its last line. The sandbox does not allow waiting for the
+    /// process itself.
+    pub(crate) fn last_line(&mut self) -> String {
+        self.ends = None;
+        self.next_line()
+    }
+}
+
+/// Blocks the signals of a helper process. A service manager signals all processes of a service. The
+/// run ends by its signal, and the helper process afterwards.
+pub(crate) fn outlive_signals() -> Result<(), Error> {
+    SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
+}
+
+/// Writes a line to the run. If that fails, the run has ended, and so does standard input.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Waits until the run ends.
+pub(crate) fn wait_for_end() {
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+}

@@ -1,0 +1,230 @@
+//! Packets taken from bonds and from VLAN interfaces: a bond of two cables at each end. This kernel may
+//! have none of them; `.ci/other-kernel` starts one that has them.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use steerage_fixtures::namespaces::{Namespaces, bind_when_free};
+use steerage_fixtures::until;
+
+use crate::program::{Started, command, run};
+
+const NEAR: &str = "10.210.0.1";
+const FAR: &str = "10.210.0.2";
+
+/// The time after which LACP gives up a link without messages, at its fast rate (IEEE 802.1AX, 6.4.4).
+const LACP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
+struct Bonds {
+    ends: Namespaces,
+    /// A socket of the kernel at the near end.
+    kernel: UdpSocket,
+}
+
+impl Bonds {
+    fn new(options: &str) -> Option<Self> {
+        let ends = Namespaces::new(2)?;
+        for nth in [0, 1] {
+            ends.veth((0, &format!("p{nth}")), (1, &format!("q{nth}")));
+        }
+        for (end, port) in [(0, 'p'), (1, 'q')] {
+            ends.bond(end, &format!("{options} miimon 10 downdelay 20"))?;
+            for nth in [0, 1] {
+                Self::add(&ends, end, &format!("{port}{nth}"));
+            }
+            ends.must(end, "link set bond0 addrgenmode none up");
+            ends.address(end, end + 1, "bond0");
+        }
+        let kernel = ends.within(0, || bind_when_free((NEAR, 9)));
+        kernel.set_nonblocking(true).unwrap();
+        let bonds = Self { ends, kernel };
+        until("both ports are in use", || bonds.ports_up() == [2, 2]);
+        // The neighbours are known before packets are taken.
+        bonds.send(1);
+        until("the first datagram arrives", || bonds.passed() == 1);
+        Some(bonds)
+    }
+
+    fn add(ends: &Namespaces, end: usize, port: &str) {
+        ends.must(end, &format!("link set {port} down"));
+        ends.must(end, &format!("link set {port} master bond0"));
+        ends.must(end, &format!("link set {port} up"));
+    }
+
+    /// How many ports each end uses, or could use, according to its kernel.
+    fn ports_up(&self) -> [usize; 2] {
+        [0, 1].map(|end| {
+            let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
+            match text.lines().find_map(|line| line.trim().strip_prefix("Number of ports: ")) {
+                Some(ports) => ports.parse().unwrap(),
+                // Each port has such a line, and so has the bond.
+                None => text.lines().filter(|line| *line == "MII Status: up").count() - 1,
+            }
+        })
+    }
+
+    fn count(&self, device: &str) -> Started {
+        let args = [
+            "count",
+            device,
+            "--take",
+            "all",
+            "--virtual-cpus",
+            "2",
+            "--check-order",
+            "--backlog",
+            "10000",
+            "--json",
+            "-v",
+        ];
+        Started::of(self.ends.within(0, || command(&args).spawn().unwrap()))
+    }
+
+    /// Sends datagrams from 50 ports.
+    fn send(&self, each: usize) {
+        self.ends.within(1, || {
+            let sockets: Vec<UdpSocket> = (0..50).map(|flow| bind_when_free((FAR, 20_000 + flow))).collect();
+            for socket in sockets.iter().cycle().take(if each == 1 { 1 } else { each * 50 }) {
+                socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
+            }
+        });
+    }
+
+    /// Sends datagrams while `change` runs, and returns how many.
+    fn send_during(&self, change: impl FnOnce() + Send) -> usize {
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut sent = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    self.send(2);
+                    sent += 100;
+                }
+                sent
+            });
+            change();
+            ended.store(true, Ordering::Relaxed);
+            sender.join().unwrap()
+        })
+    }
+
+    /// The number of datagrams that the kernel received since the last call.
+    fn passed(&self) -> usize {
+        std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
+    }
+}
+
+fn received(report: &Value) -> usize {
+    report["snapshot"]["received"].as_u64().unwrap() as usize
+}
+
+fn by_queue(report: &Value) -> Vec<u64> {
+    let queues = report["snapshot"]["queues"].as_array().unwrap();
+    queues.iter().map(|queue| queue["received"].as_u64().unwrap()).collect()
+}
+
+/// The run takes the packets of both ports, also of one that leaves the bond and returns, and of no
+/// other interface. No datagram is missing.
+#[test]
+fn a_port_leaves_a_bond_and_returns() {
+    for options in
+        ["mode balance-xor xmit_hash_policy layer3+4", "mode 802.3ad lacp_rate fast xmit_hash_policy layer3+4"]
+    {
+        let Some(bonds) = Bonds::new(options) else { return };
+        let started = bonds.count("af_xdp:bond0");
+        let sent = bonds.send_during(|| {
+            // The sender's port leaves first, so that nothing is sent to a port without a bond.
+            bonds.ends.must(1, "link set q1 nomaster");
+            bonds.ends.must(0, "link set p1 nomaster");
+            Bonds::add(&bonds.ends, 0, "p1");
+            Bonds::add(&bonds.ends, 1, "q1");
+            until("both ports are in use", || bonds.ports_up() == [2, 2]);
+            if options.contains("802.3ad") {
+                // The kernel still gets LACP.
+                let start = Instant::now();
+                until("LACP had to time out", || start.elapsed() > 2 * LACP_TIMEOUT);
+                assert_eq!(bonds.ports_up(), [2, 2]);
+            }
+        });
+        let report = started.stop_at_rest();
+        assert_eq!(received(&report) + bonds.passed(), sent, "{options}: {report}");
+        let by_queue = by_queue(&report);
+        assert!(by_queue.len() == 2 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
+        let mode = |queue: &Value| queue["mode"] == json!("native, copy");
+        assert!(report["snapshot"]["queues"].as_array().unwrap().iter().all(mode), "{report}");
+    }
+}
+
+/// The backup receives nothing until it becomes active.
+#[test]
+fn the_active_port_of_a_bond_changes() {
+    let Some(bonds) = Bonds::new("mode active-backup") else { return };
+    let active = |port| {
+        for (end, side) in [(0, 'p'), (1, 'q')] {
+            bonds.ends.must(end, &format!("link set bond0 type bond active_slave {side}{port}"));
+        }
+    };
+    active(0);
+    let started = bonds.count("af_xdp:bond0");
+    bonds.send(100);
+    // The far end sends by a port that the near end does not use. The kernel drops these packets, too.
+    bonds.ends.must(1, "link set bond0 type bond active_slave q1");
+    bonds.send(10);
+    active(1);
+    until("the other port is taken from", || {
+        bonds.send(2);
+        received_so_far(&started) > 5_000
+    });
+    let report = started.stop_at_rest();
+    let by_queue = by_queue(&report);
+    assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
+}
+
+/// The number of packets that the run has received.
+fn received_so_far(started: &Started) -> u64 {
+    let ran = run(&["get", "--socket", &started.id().to_string(), "steerage/received"]);
+    ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
+}
+
+/// A VLAN interface on a bond works after the driver.
+#[test]
+fn a_vlan_on_a_bond_is_taken_from() {
+    let Some(bonds) = Bonds::new("mode balance-xor") else { return };
+    for end in [0, 1] {
+        let Some(vlan) = bonds.ends.vlan(end, "bond0", 5) else { return };
+        bonds.ends.must(end, &format!("addr add 10.211.0.{}/24 dev {vlan}", end + 1));
+    }
+    let kernel = bonds.ends.within(0, || bind_when_free(("10.211.0.1", 9)));
+    kernel.set_nonblocking(true).unwrap();
+    let send = |count| {
+        bonds.ends.within(1, || {
+            let socket = bind_when_free(("10.211.0.2", 20_000));
+            for _ in 0..count {
+                socket.send_to(&[0; 100], ("10.211.0.1", 9)).unwrap();
+            }
+        });
+    };
+    let passed = || std::iter::from_fn(|| kernel.recv(&mut [0; 100]).ok()).count();
+    send(1);
+    until("the first datagram arrives", || passed() == 1);
+    let started = bonds.count("af_xdp:bond0.5");
+    send(500);
+    let report = started.stop_at_rest();
+    assert_eq!((received(&report) + passed(), received(&report) > 0), (500, true), "{report}");
+    assert_eq!(report["snapshot"]["queues"][0]["mode"], "skb, copy");
+}
+
+#[test]
+fn a_bond_without_a_delay_is_named() {
+    let Some(bonds) = Bonds::new("mode balance-xor") else { return };
+    bonds.ends.must(0, "link set bond0 type bond downdelay 0");
+    let started = bonds.count("af_xdp:bond0");
+    let note = |line: &String| line.contains("bond0: its downdelay is 0");
+    assert!(started.said().iter().any(note), "{:?}", started.said());
+    started.stop_at_rest();
+}

@@ -1,0 +1,287 @@
+//! Interfaces that steerage shares with the programs of libxdp: xdp-loader and xdp-filter of Debian's
+//! package xdp-tools.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::namespaces::bind_when_free;
+use steerage_fixtures::until;
+
+use crate::program::{Ran, Started, command};
+
+/// A cable, and a BPF file system of its own for the programs on its near end.
+struct Shared {
+    net: Net,
+    pins: PathBuf,
+    /// The kernel's sockets for ports 9 and 10.
+    kernel: [UdpSocket; 2],
+}
+
+impl Shared {
+    fn new() -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // The gate's kernel may not have what the dispatcher needs, so a missing package is no failure.
+        let must = std::env::var_os("STEERAGE_VLANS").is_some();
+        let is_there = ["/usr/sbin/xdp-loader", "/usr/sbin/xdp-filter"].iter().all(|path| Path::new(path).exists());
+        if !is_there {
+            assert!(!must, "install the package xdp-tools");
+            eprintln!("skipped: xdp-loader is absent: install the package xdp-tools");
+            return None;
+        }
+        let net = Net::new()?;
+        let name = format!("steerage-bpf-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let pins = std::env::temp_dir().join(name);
+        fs::create_dir(&pins).unwrap();
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&pins).status().unwrap();
+        assert!(mounted.success(), "mount a BPF file system");
+        let kernel = net.near(|| [9, 10].map(|port| bind_when_free((NEAR, port))));
+        kernel.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let shared = Self { net, pins, kernel };
+        shared.load_pass("native");
+        let has_dispatcher = !shared.programs().is_empty();
+        shared.tool("xdp-loader unload near0 --all");
+        if !has_dispatcher {
+            assert!(!must, "this kernel should let programs replace functions");
+            eprintln!(
+                "skipped: xdp-loader cannot use its dispatcher here; `bash .ci/full other_kernel` starts a kernel that can"
+            );
+        }
+        has_dispatcher.then_some(shared)
+    }
+
+    /// Runs a program of xdp-tools, which must succeed.
+    fn tool(&self, words: &str) -> String {
+        let mut words = words.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        let output = self.net.near(|| command.args(words).env("LIBXDP_BPFFS", &self.pins).output().unwrap());
+        let ran = Ran::of(output);
+        assert!(ran.code == Some(0), "{command:?}: {ran:?}");
+        ran.out
+    }
+
+    /// Loads a program that passes all packets, by xdp-loader.
+    fn load_pass(&self, mode: &str) {
+        self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
+    }
+
+    /// The names of the programs in the dispatcher, in their order, as xdp-loader lists them.
+    fn programs(&self) -> Vec<String> {
+        let status = self.tool("xdp-loader status near0");
+        let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
+        lines.map(|line| line.split_whitespace().nth(1).unwrap().to_owned()).collect()
+    }
+
+    fn has_programs(&self, names: &[&str]) {
+        assert_eq!(self.programs(), names);
+    }
+
+    fn count(&self, args: &[&str]) -> Started {
+        Started::of(self.net.near(|| self.command(args).spawn().unwrap()))
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let fixed = ["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "1", "--check-order", "--json", "-v"];
+        let mut command = command(&[&fixed[..], args].concat());
+        command.env("LIBXDP_BPFFS", &self.pins);
+        command
+    }
+
+    fn send(&self, port: u16, count: usize) {
+        self.net.far(|| {
+            let socket = bind_when_free((FAR, 20_000));
+            for _ in 0..count {
+                socket.send_to(&[0; 100], (NEAR, port)).unwrap();
+            }
+        });
+    }
+
+    /// The number of datagrams that the kernel received since the last call, from both ports.
+    fn passed(&self) -> usize {
+        let of = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
+        self.kernel.iter().map(of).sum()
+    }
+
+    /// Waits until no dispatcher is pinned. A dispatcher is unpinned after it is detached.
+    fn is_clean(&self) {
+        until("nothing is pinned", || fs::read_dir(self.pins.join("xdp")).unwrap().count() == 0);
+        assert!(!self.tool("ip link show near0").contains("xdp"));
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.pins).status();
+        let _ = fs::remove_dir(&self.pins);
+    }
+}
+
+/// The path of an object file of libxdp.
+fn object(name: &str) -> String {
+    let folders = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path().join("bpf").join(name));
+    let mut there = folders.filter(|path| path.exists());
+    there.next().expect("xdp-tools installs it").display().to_string()
+}
+
+const OURS: &str = "steerage";
+const PASS: &str = "xdp_pass";
+const FILTER: &str = "xdpfilt_alw_udp";
+
+fn received(report: &Value) -> usize {
+    report["snapshot"]["received"].as_u64().unwrap() as usize
+}
+
+/// The process that removes the program at the end.
+fn helper(started: &Started) -> Pid {
+    let id = started.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    Pid::from_raw(children.trim().parse().expect("there is one child"))
+}
+
+#[test]
+fn a_dispatcher_that_is_there_is_joined_and_left() {
+    for (mode, name) in [("native", "native, copy"), ("skb", "skb, copy")] {
+        let Some(shared) = Shared::new() else { return };
+        shared.load_pass(mode);
+        let started = shared.count(&["--hash", "device"]);
+        // With the same priority, the order is that of the names.
+        shared.has_programs(&[OURS, PASS]);
+        let note = "near0: the hash of the card is not available in a dispatcher of libxdp";
+        assert!(started.said().iter().any(|line| line.contains(note)), "{:?}", started.said());
+        shared.send(9, 100);
+        let report = started.stop_at_rest();
+        assert_eq!((received(&report), shared.passed()), (100, 0), "{report}");
+        let queue = &report["snapshot"]["queues"][0];
+        assert_eq!((&queue["mode"], queue["hash"] == "device"), (&json!(name), false), "{queue}");
+        shared.has_programs(&[PASS]);
+        shared.send(9, 10);
+        assert_eq!(shared.passed(), 10);
+        shared.tool("xdp-loader unload near0 --all");
+        shared.is_clean();
+    }
+}
+
+/// xdp-filter, which has priority 10, drops port 9. steerage takes the packets of that port only if
+/// its program runs earlier.
+#[test]
+fn the_priority_decides_who_sees_packets_first() {
+    for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
+        for filter_first in [false, true] {
+            let Some(shared) = Shared::new() else { return };
+            let load = || {
+                shared.tool("xdp-filter load near0 -f udp");
+                shared.tool("xdp-filter port 9 -m dst -p udp");
+            };
+            if filter_first {
+                load();
+            }
+            let started = shared.count(&["--xdp-priority", priority]);
+            if !filter_first {
+                shared.has_programs(&[OURS]);
+                load();
+            }
+            shared.has_programs(&order);
+            shared.send(9, 100);
+            shared.send(10, 100);
+            // The filter is unloaded before the end of the run, or after it.
+            if filter_first {
+                shared.tool("xdp-filter unload near0");
+                shared.has_programs(&[OURS]);
+                shared.send(9, 100);
+            }
+            let report = started.stop_at_rest();
+            let after_unload = if filter_first { 100 } else { 0 };
+            assert_eq!((received(&report), shared.passed()), (received_of_9 + 100 + after_unload, 0), "{report}");
+            if !filter_first {
+                shared.has_programs(&[FILTER]);
+                shared.send(9, 10);
+                shared.send(10, 10);
+                assert_eq!(shared.passed(), 10);
+                shared.tool("xdp-filter unload near0");
+            }
+            shared.is_clean();
+        }
+    }
+}
+
+#[test]
+fn the_program_of_a_killed_run_is_removed() {
+    let Some(shared) = Shared::new() else { return };
+    shared.load_pass("native");
+    let started = shared.count(&[]);
+    let the_helper = helper(&started);
+    started.signal(Signal::SIGKILL);
+    assert_eq!(started.end_unread(), None);
+    until("the helper removes it", || shared.programs() == [PASS]);
+    // The directory of the program's lock is removed as well.
+    until("the helper ends", || kill(the_helper, None).is_err());
+    assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
+
+    // Nobody is left to remove the program, which passes all packets then.
+    let started = shared.count(&[]);
+    kill(helper(&started), Signal::SIGKILL).unwrap();
+    started.signal(Signal::SIGKILL);
+    assert_eq!(started.end_unread(), None);
+    shared.has_programs(&[OURS, PASS]);
+    shared.send(9, 100);
+    assert_eq!(shared.passed(), 100);
+
+    let started = shared.count(&[]);
+    shared.has_programs(&[OURS, PASS]);
+    shared.send(9, 100);
+    assert_eq!(received(&started.stop_at_rest()), 100);
+    shared.has_programs(&[PASS]);
+    shared.tool("xdp-loader unload near0 --all");
+    shared.is_clean();
+}
+
+#[test]
+fn two_runs_do_not_share_an_interface() {
+    let Some(shared) = Shared::new() else { return };
+    shared.load_pass("native");
+    let started = shared.count(&[]);
+    let ran = Ran::of(shared.net.near(|| shared.command(&[]).output().unwrap()));
+    assert!(ran.code == Some(1) && ran.err.contains("another steerage has near0 already"), "{ran:?}");
+    shared.has_programs(&[OURS, PASS]);
+    assert_eq!(received(&started.stop_at_rest()), 0);
+}
+
+/// If a later device cannot be opened, the program of the first device is removed without a helper.
+#[test]
+fn a_run_that_does_not_start_leaves_the_dispatcher() {
+    let Some(shared) = Shared::new() else { return };
+    shared.load_pass("native");
+    let ran = Ran::of(shared.net.near(|| shared.command(&["af_xdp:nosuch0"]).output().unwrap()));
+    assert!(ran.code == Some(1) && ran.err.contains("nosuch0"), "{ran:?}");
+    shared.has_programs(&[PASS]);
+}
+
+/// A mode that the dispatcher does not have is refused, and nothing changes.
+#[test]
+fn the_mode_is_that_of_the_dispatcher() {
+    let Some(shared) = Shared::new() else { return };
+    shared.load_pass("skb");
+    let ran = shared.net.near(|| {
+        let mut command = command(&["count", "af_xdp:near0,mode=native", "--take", "udp"]);
+        Ran::of(command.env("LIBXDP_BPFFS", &shared.pins).output().unwrap())
+    });
+    assert!(ran.code == Some(1) && ran.complaint().contains("attached in another mode"), "{ran:?}");
+    shared.has_programs(&[PASS]);
+}
+
+#[test]
+fn a_dispatcher_that_is_taken_away_is_missed() {
+    let Some(shared) = Shared::new() else { return };
+    shared.load_pass("native");
+    let started = shared.count(&[]);
+    shared.tool("xdp-loader unload near0 --all");
+    let ran = started.end();
+    assert!(ran.code == Some(1) && ran.err.contains("another program took the XDP program away"), "{ran:?}");
+    shared.is_clean();
+}

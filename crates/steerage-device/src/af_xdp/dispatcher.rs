@@ -1,0 +1,400 @@
+//! The dispatcher of libxdp, by which several XDP programs share an interface.
+//!
+//! The dispatcher is an XDP program that calls a function for each of up to ten components, which
+//! are programs that replace these functions. libxdp's document "protocol" describes the dispatcher.
+//! To add or remove a component, a process creates another dispatcher with all components, and
+//! replaces the old dispatcher in one step, so each packet meets all the components of one of the
+//! two. The components are pinned in a directory of the BPF file system, so they stay after the end
+//! of their processes.
+//!
+//! steerage's program in a dispatcher therefore stays too, until it is removed. Without the sockets
+//! of its process, it leaves all packets to the next component. A lock on a directory of the
+//! program, which ends with the process, shows whether the process is alive.
+
+mod code;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use steerage_netlink::{Rtnetlink, XdpPlace, XdpProgram};
+
+use super::assembler::Instruction;
+use super::sys::NAME;
+use super::sys::extension::{
+    Description, Function, Typed, constant, pin, pinned, program_of, replace_function, value_of,
+};
+use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
+
+/// The priority of a program for which the user names none, as in libxdp.
+pub const PRIORITY_DEFAULT: u32 = 50;
+
+/// The mount point of the BPF file system, and the variable that names another one, as in libxdp.
+const FILE_SYSTEM: &str = "/sys/fs/bpf";
+const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
+
+/// How often a change is tried if other processes change the dispatcher at the same time. The waits
+/// between the tries double. libxdp gives up as late.
+const TRIES_MAX: u32 = 10;
+const WAIT_FIRST: Duration = Duration::from_millis(1);
+
+/// The longest log of the verifier, in bytes.
+const LOG_BYTES: usize = 1 << 16;
+
+/// steerage's program in the dispatcher of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Component {
+    /// The interface's number in its network namespace.
+    pub interface: u32,
+    /// The program's number for bpf(2).
+    pub program: u32,
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.interface, self.program)
+    }
+}
+
+impl FromStr for Component {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let numbers = text.split_once(':').and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+        let (interface, program) = numbers.ok_or("is not such as 3:71")?;
+        Ok(Self { interface, program })
+    }
+}
+
+/// Why a program could not be added to a dispatcher.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// A steerage process that is alive has a program there.
+    ByAnother(u32),
+    Error(io::Error),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A component that this process has added. The lock shows other processes that this process is alive.
+#[derive(Debug)]
+pub(super) struct Added {
+    pub(super) component: Component,
+    alive: Option<Flock<File>>,
+}
+
+impl Added {
+    /// Keeps the lock until the process ends. Releasing the lock would take a system call that
+    /// packet threads may not make.
+    pub(super) fn stay(&mut self) {
+        std::mem::forget(self.alive.take());
+    }
+}
+
+/// Whether this program is a dispatcher.
+pub(super) fn is_one(program: &str) -> bool {
+    program == DISPATCHER
+}
+
+/// Adds the program to the dispatcher of the interface. If no program is attached to the interface,
+/// attaches a dispatcher at `place`. Removes programs of steerage processes that have ended.
+pub(super) fn add(
+    interface: u32,
+    place: XdpPlace,
+    priority: u32,
+    instructions: &[Instruction],
+) -> Result<Added, Refused> {
+    let directory = Directory::open()?;
+    let functions = [Function { at: 0, kind: FIRST_FUNCTION }];
+    let types = code::types([NAME].into_iter());
+    let ours = Typed { name: NAME, instructions, functions: &functions, types: &types };
+    directory.repeat(|directory| {
+        let mut old = Dispatcher::attached(directory, interface)?;
+        let mut components = old.as_mut().map_or_else(Vec::new, |old| std::mem::take(&mut old.components));
+        for component in components.iter().filter(|component| component.name == NAME) {
+            if directory.is_alive(component.id) {
+                return Err(Refused::ByAnother(component.id));
+            }
+        }
+        let ended: Vec<u32> = components.iter().filter(|one| one.name == NAME).map(|one| one.id).collect();
+        components.retain(|component| component.name != NAME);
+        let rule = Rule::of_ours(priority);
+        let before = components.iter().take_while(|one| (one.rule.priority, one.name.as_str()) <= (priority, NAME));
+        let at = before.count();
+        components.insert(at, Loaded { program: None, id: 0, name: NAME.to_owned(), rule });
+        let built = Built::new(components, Some(ours))?;
+        let id = built.components[at].id;
+        // The lock comes first, so that no other process takes the program for one that has ended.
+        let alive = directory.lock_for(id)?;
+        let place = old.as_ref().map_or(place, |old| old.place);
+        let replaced = built.replace(directory, interface, place, old.as_ref());
+        if let Err(error) = replaced {
+            directory.forget(id);
+            return Err(error.into());
+        }
+        ended.into_iter().for_each(|id| directory.forget(id));
+        Ok(Added { component: Component { interface, program: id }, alive: Some(alive) })
+    })
+}
+
+/// Removes the component from the dispatcher, and the dispatcher if it was the only component.
+/// Does nothing if the component is not there.
+///
+/// # Errors
+/// Fails if the process lacks permission: removing takes root's capabilities.
+pub fn remove(component: Component) -> io::Result<()> {
+    let Component { interface, program } = component;
+    let directory = Directory::open()?;
+    let removed = directory.repeat(|directory| {
+        let Some(mut old) = Dispatcher::attached(directory, interface)? else { return Ok(()) };
+        let count = old.components.len();
+        old.components.retain(|component| component.id != program);
+        if old.components.len() == count {
+            return Ok(());
+        }
+        if old.components.is_empty() {
+            let mut kernel = Rtnetlink::open()?;
+            kernel.exchange_xdp_program(interface, old.place, Some(old.program.as_fd()), None)?;
+            directory.unpin(&old.pins)?;
+            return Ok(());
+        }
+        let components = std::mem::take(&mut old.components);
+        Built::new(components, None)?.replace(directory, interface, old.place, Some(&old))?;
+        Ok(())
+    });
+    directory.forget(program);
+    match removed {
+        Ok(()) => Ok(()),
+        Err(Refused::Error(error)) => Err(error),
+        Err(Refused::ByAnother(_)) => Err(io::ErrorKind::ResourceBusy.into()),
+    }
+}
+
+/// A component of a dispatcher, or steerage's program that is not loaded yet.
+#[derive(Debug)]
+struct Loaded {
+    program: Option<OwnedFd>,
+    id: u32,
+    name: String,
+    rule: Rule,
+}
+
+/// The dispatcher that is attached to an interface.
+#[derive(Debug)]
+struct Dispatcher {
+    program: OwnedFd,
+    place: XdpPlace,
+    components: Vec<Loaded>,
+    pins: PathBuf,
+}
+
+impl Dispatcher {
+    fn attached(directory: &Directory, interface: u32) -> io::Result<Option<Self>> {
+        let link = Rtnetlink::open()?.link_at(interface)?;
+        let Some(&XdpProgram { id, place }) = link.programs.first() else { return Ok(None) };
+        let program = program_of(id)?;
+        let description = Description::of(program.as_fd())?;
+        let foreign = || io::Error::other(format!("program {id}, `{}`, is no dispatcher", description.name));
+        if !is_one(&description.name) {
+            return Err(foreign());
+        }
+        let mut bytes = [0; CONFIGURATION_BYTES];
+        value_of(description.map.ok_or_else(foreign)?, &mut bytes).map_err(|_| foreign())?;
+        let rules = rules(&bytes).map_err(|version| {
+            io::Error::other(format!("its dispatcher has version {version} of the layout, and steerage knows 2"))
+        })?;
+        let pins = directory.pins(interface, id);
+        let component = |(nth, rule): (usize, Rule)| {
+            let path = pins.join(format!("prog{nth}-prog"));
+            let program =
+                pinned(&path).map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", path.display())))?;
+            let Description { id, name, .. } = Description::of(program.as_fd())?;
+            Ok(Loaded { program: Some(program), id, name, rule })
+        };
+        let components = rules.into_iter().enumerate().map(component).collect::<io::Result<_>>()?;
+        Ok(Some(Self { program, place, components, pins }))
+    }
+}
+
+/// A new dispatcher with its components, which is not attached yet.
+#[derive(Debug)]
+struct Built {
+    program: OwnedFd,
+    id: u32,
+    components: Vec<Loaded>,
+    /// The links by which the components replace their functions, in the same order.
+    links: Vec<OwnedFd>,
+}
+
+impl Built {
+    /// Creates the dispatcher. `ours` is the program of the component that is not loaded yet.
+    fn new(mut components: Vec<Loaded>, ours: Option<Typed<'_>>) -> io::Result<Self> {
+        if components.len() > COMPONENTS_MAX {
+            return Err(io::Error::other(format!("its dispatcher has {COMPONENTS_MAX} programs, which is the most")));
+        }
+        let rules: Vec<Rule> = components.iter().map(|component| component.rule).collect();
+        let map = constant("xdp_disp.rodata", &configuration(&rules))?;
+        let too_long = || io::Error::from(io::ErrorKind::InvalidData);
+        let (instructions, functions) = code::dispatcher(&rules, map.as_fd().as_raw_fd()).ok_or_else(too_long)?;
+        let stubs: Vec<String> = (0..rules.len()).map(|nth| format!("prog{nth}")).collect();
+        let types = code::types([DISPATCHER].into_iter().chain(stubs.iter().map(String::as_str)));
+        let typed = Typed { name: DISPATCHER, instructions: &instructions, functions: &functions, types: &types };
+        let program = with_log(|log| typed.load(code::several(&rules), log))?;
+        let mut links = Vec::with_capacity(components.len());
+        for (nth, component) in components.iter_mut().enumerate() {
+            let (target, function) = (program.as_fd(), function_of(nth));
+            if let (None, Some(ours)) = (&component.program, &ours) {
+                let loaded = with_log(|log| ours.load_for(target, function, log))?;
+                component.id = Description::of(loaded.as_fd())?.id;
+                component.program = Some(loaded);
+            }
+            let component = component.program.as_ref().ok_or_else(too_long)?;
+            links.push(replace_function(component.as_fd(), target, function)?);
+        }
+        let id = Description::of(program.as_fd())?.id;
+        Ok(Self { program, id, components, links })
+    }
+
+    /// Pins the components, and attaches the dispatcher instead of the old one.
+    fn replace(
+        &self,
+        directory: &Directory,
+        interface: u32,
+        place: XdpPlace,
+        old: Option<&Dispatcher>,
+    ) -> io::Result<()> {
+        let pins = directory.pins(interface, self.id);
+        let attached = self.pin(&pins).and_then(|()| {
+            let expected = old.map(|old| old.program.as_fd());
+            Rtnetlink::open()?.exchange_xdp_program(interface, place, expected, Some(self.program.as_fd()))
+        });
+        match (&attached, old) {
+            (Ok(()), Some(old)) => directory.unpin(&old.pins)?,
+            (Ok(()), None) => {}
+            (Err(_), _) => drop(directory.unpin(&pins)),
+        }
+        attached
+    }
+
+    fn pin(&self, pins: &Path) -> io::Result<()> {
+        create_directory(pins)?;
+        for (nth, (link, component)) in self.links.iter().zip(&self.components).enumerate() {
+            pin(link.as_fd(), &pins.join(format!("prog{nth}-link")))?;
+            if let Some(program) = &component.program {
+                pin(program.as_fd(), &pins.join(format!("prog{nth}-prog")))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The directory of the pins of all dispatchers, locked against changes by other processes.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Directory {
+    fn open() -> io::Result<Self> {
+        let root = std::env::var_os(FILE_SYSTEM_VARIABLE).unwrap_or_else(|| OsString::from(FILE_SYSTEM));
+        if !statfs(Path::new(&root)).is_ok_and(|there| there.filesystem_type() == BPF_FS_MAGIC) {
+            let root = Path::new(&root).display();
+            return Err(io::Error::other(format!("no BPF file system is mounted at {root} (mount -t bpf bpf {root})")));
+        }
+        let path = Path::new(&root).join("xdp");
+        create_directory(&path)?;
+        // A directory that other users can change could have any program.
+        let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
+        if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
+            return Err(io::Error::other(format!("other users can change {}", path.display())));
+        }
+        let lock = Flock::lock(File::open(&path)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    fn pins(&self, interface: u32, dispatcher: u32) -> PathBuf {
+        self.path.join(format!("dispatch-{interface}-{dispatcher}"))
+    }
+
+    /// The directory whose lock shows that the process of a component is alive.
+    fn of_component(&self, id: u32) -> PathBuf {
+        self.path.join(format!("{NAME}-{id}"))
+    }
+
+    fn is_alive(&self, id: u32) -> bool {
+        let Ok(file) = File::open(self.of_component(id)) else { return false };
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err()
+    }
+
+    fn lock_for(&self, id: u32) -> io::Result<Flock<File>> {
+        let path = self.of_component(id);
+        create_directory(&path)?;
+        Ok(Flock::lock(File::open(path)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?)
+    }
+
+    fn forget(&self, id: u32) {
+        // The directory may be removed already.
+        let _ = fs::remove_dir(self.of_component(id));
+    }
+
+    /// Removes the pins of a dispatcher, as far as they are there.
+    fn unpin(&self, pins: &Path) -> io::Result<()> {
+        for pin in fs::read_dir(pins)? {
+            fs::remove_file(pin?.path())?;
+        }
+        fs::remove_dir(pins)
+    }
+
+    /// Repeats `change` while another process changes the dispatcher at the same time.
+    fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
+        let mut wait = WAIT_FIRST;
+        for _ in 1..TRIES_MAX {
+            match change(self) {
+                Err(Refused::Error(error)) if is_race(&error) => thread::sleep(wait),
+                changed => return changed,
+            }
+            wait *= 2;
+        }
+        change(self)
+    }
+}
+
+/// Whether the error means that the attached program has changed since it was read.
+fn is_race(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, NotFound, ResourceBusy};
+    matches!(error.kind(), AlreadyExists | NotFound | ResourceBusy)
+}
+
+fn create_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        created => created,
+    }
+}
+
+/// Loads a program. If the kernel refuses it, loads it again to log the verifier's reason.
+fn with_log(load: impl Fn(&mut [u8]) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    load(&mut []).inspect_err(|_| {
+        let mut log = vec![0; LOG_BYTES];
+        let _ = load(&mut log);
+        let reason = String::from_utf8_lossy(&log);
+        tracing::debug!(verifier = reason.trim_end_matches('\0'), "a program of the dispatcher would not load");
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ mod bind;
 mod device;
 pub mod flow_dissector;
 mod interface;
+mod metadata;
 mod program;
 mod queue;
 mod send;
@@ -124,7 +125,7 @@ pub struct AfXdpOptions {
     /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
     /// [`RING_MAX`].
     pub ring: u32,
-    /// How long each poll lets the driver poll too. `None` means that the driver uses interrupts.
+    /// How often a CPU that polls runs the driver. `None` means that the driver uses interrupts.
     pub busy_poll: Option<Duration>,
     /// How long frames may wait in the ring after a poll that emptied the ring. `None` means that
     /// the ring is polled again at once.
@@ -174,7 +175,8 @@ impl AfXdpOptions {
         /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
         ring: u32;
-        /// Lets the driver poll in each poll, for this long, at most [`BUSY_POLL_MAX`]. Default:
+        /// The CPU that polls runs the driver itself, and never sleeps. While no frames
+        /// arrive, the driver runs once in this time, at most [`BUSY_POLL_MAX`]. Default:
         /// the driver uses interrupts.
         busy_poll: Duration => Some;
         /// After a poll that emptied the ring, leaves the ring alone for this time, from
@@ -233,7 +235,7 @@ impl AfXdpOptions {
             let name = &self.interface;
             notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
         }
-        let hash = affinity.filter(|_| attached.program.hashes);
+        let hash = affinity.filter(|_| attached.program.functions.hash.is_some());
         let device = Device::new(self, &interface, attached.program, queues.clone(), socket)?.listed();
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
         for number in queues {

@@ -10,6 +10,7 @@ mod control;
 mod demo;
 mod docs_examples;
 mod doctor;
+mod dump;
 mod explain;
 mod export;
 mod export_collectors;

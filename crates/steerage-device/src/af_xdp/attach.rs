@@ -1,16 +1,18 @@
 //! Attaches the program to its interface, in native or generic mode, and with or without the card's
-//! hash. If another program is attached already, that program is replaced only if the user asks for
+//! metadata. If another program is attached already, that program is replaced only if the user asks for
 //! the replacement.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::Duration;
 
 use steerage::DeviceError;
-use steerage_netlink::{self as netlink, Rtnetlink, XdpProgram};
+use steerage_netlink::{self as netlink, Rtnetlink, XdpProgram, netdev};
 
 use super::interface;
+use super::metadata::Functions;
 use super::program::{Maps, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
@@ -28,8 +30,10 @@ const WAIT_LAST: Duration = Duration::from_millis(512);
 /// The longest log of the verifier, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// The kernel's function that returns a frame's hash, and the file with the kernel's types.
+/// The kernel's functions that return a frame's metadata, and the file with the kernel's types.
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
+const TIME_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
+const TAG_FUNCTION: &str = "bpf_xdp_metadata_rx_vlan_tag";
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// The XDP program, attached to an interface.
@@ -37,8 +41,8 @@ const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 pub(super) struct Attached {
     pub(super) sockets: Map,
     pub(super) counters: Map,
-    /// Whether the program writes the hardware's hash in front of each frame.
-    pub(super) hashes: bool,
+    /// The metadata that the program writes in front of each frame.
+    pub(super) functions: Functions,
     pub(super) mode: sys::Mode,
     /// The program stays attached until this link is dropped.
     pub(super) link: Link,
@@ -71,11 +75,11 @@ pub(super) fn attach(
     let mut refused = None;
     for mode in modes {
         match attempt.in_mode(*mode, &mut notes) {
-            Ok((link, hashes)) => {
+            Ok((link, functions)) => {
                 if let Some(error) = refused {
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
-                let program = Attached { sockets, counters, hashes, mode: *mode, link };
+                let program = Attached { sockets, counters, functions, mode: *mode, link };
                 return Ok(Noted { program, notes });
             }
             Err(Refused::For(error)) => return Err(error),
@@ -104,44 +108,68 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Attaches the program in this mode. The program uses the hash if the hash is wanted and
-    /// available. The second result is true if the program uses the hash.
-    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, bool), Refused> {
-        if self.wants_hash {
-            match self.with_hash(mode) {
-                Ok(link) => return Ok((link, true)),
-                Err(Refused::For(error)) => return Err(Refused::For(error)),
-                // Do not bother users who did not ask for the hash.
-                Err(Refused::Mode(_)) if self.options.device_hash != DeviceHash::Always => {}
-                Err(Refused::Mode(why)) => {
-                    let name = &self.options.interface;
-                    notes.push(format!("{name}: no hash by the device ({why}); flows are told apart by ours"));
-                }
+    /// available, and the time and the tag if the driver reports them. The second result is the
+    /// metadata that the program uses.
+    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, Functions), Refused> {
+        // Kernels before 6.8 do not say what a driver reports.
+        let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
+        let is_wanted = Functions {
+            hash: self.wants_hash && support.hash != Some(false),
+            time: support.time == Some(true),
+            tag: support.vlan_tag == Some(true),
+        };
+        // Do not bother users who did not ask for the hash.
+        let mut note = |why: &dyn fmt::Display| {
+            if self.wants_hash && self.options.device_hash == DeviceHash::Always {
+                let name = &self.options.interface;
+                notes.push(format!("{name}: no hash by the device ({why}); flows are told apart by ours"));
             }
+        };
+        match self.with_metadata(mode, is_wanted) {
+            Ok((link, functions)) => {
+                if functions.hash.is_none() {
+                    note(&NOT_BY_DRIVER);
+                }
+                return Ok((link, functions));
+            }
+            Err(Refused::For(error)) => return Err(Refused::For(error)),
+            Err(Refused::Mode(why)) => note(&why),
         }
-        let program = self.load(None).map_err(|error| Refused::For(self.load_error(error)))?;
-        self.attach(&program, mode).map(|link| (link, false))
+        let functions = Functions::default();
+        let program = self.load(functions).map_err(|error| Refused::For(self.load_error(error)))?;
+        self.attach(&program, mode).map(|link| (link, functions))
     }
 
-    fn with_hash(&self, mode: sys::Mode) -> Result<Link, Refused> {
+    fn with_metadata(&self, mode: sys::Mode, is_wanted: Functions<bool>) -> Result<(Link, Functions), Refused> {
         if mode == sys::Mode::Skb {
             return Err(Refused::Mode(io::Error::other("in skb mode there is none")));
         }
+        if !is_wanted.any() {
+            return Err(Refused::Mode(io::Error::other(NOT_BY_DRIVER)));
+        }
         let types = std::fs::read(KERNEL_TYPES).map_err(Refused::Mode)?;
-        let function = function_number(&types, HASH_FUNCTION)
-            .ok_or_else(|| Refused::Mode(io::Error::other("this kernel does not report it")))?;
-        // If the driver has no such function, the kernel reports that the program is invalid.
-        let program = self.load(Some(function)).map_err(|error| match error.raw_os_error() {
+        let function = |is_wanted: bool, name| is_wanted.then(|| function_number(&types, name)).flatten();
+        let functions = Functions {
+            hash: function(is_wanted.hash, HASH_FUNCTION),
+            time: function(is_wanted.time, TIME_FUNCTION),
+            tag: function(is_wanted.tag, TAG_FUNCTION),
+        };
+        if !functions.any() {
+            return Err(Refused::Mode(io::Error::other("this kernel does not report it")));
+        }
+        // If the driver reports no metadata, the kernel says that the program is invalid.
+        let program = self.load(functions).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
-            _ => Refused::Mode(io::Error::other("its driver does not report it")),
+            _ => Refused::Mode(io::Error::other(NOT_BY_DRIVER)),
         })?;
-        self.attach(&program, mode)
+        self.attach(&program, mode).map(|link| (link, functions))
     }
 
-    fn load(&self, hash_function: Option<u32>) -> io::Result<Program> {
+    fn load(&self, functions: Functions) -> io::Result<Program> {
         let [sockets, counters] = [self.sockets, self.counters].map(|map| map.as_fd().as_raw_fd());
-        let instructions = program(self.take, Maps { sockets, counters, hash_function })
+        let instructions = program(self.take, Maps { sockets, counters, functions })
             .ok_or_else(|| io::Error::other("what to take is too long for a program"))?;
-        let bound_to = hash_function.map(|_| self.interface.index);
+        let bound_to = functions.any().then_some(self.interface.index);
         // Supports frames longer than a chunk. Kernels before 5.18 cannot load such a program.
         let loaded = Program::load(&instructions, bound_to, true, &mut []);
         let Err(error) = loaded else { return loaded };
@@ -214,6 +242,7 @@ impl Attempt<'_> {
     }
 }
 
+const NOT_BY_DRIVER: &str = "its driver does not report it";
 const REPLACE: &str = "stop that first, or say --replace to take its place";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 

@@ -30,6 +30,9 @@ use crate::units::counted;
 
 const STDOUT: &str = "-";
 
+/// What the last line says if the run ended without the last counts.
+const UNREAD: &str = "; the run ended before its last packets were read";
+
 /// How long a read waits until the command checks for signals.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
@@ -62,7 +65,10 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
     let mut is_read = shown.begin()?;
     while is_read && left > 0 && !ended.load(Ordering::Relaxed) {
         match packets.fill_buf() {
-            Ok([]) => break,
+            Ok([]) => {
+                shown.is_cut = !shown.has_last;
+                break;
+            }
             Ok(bytes) => {
                 stream.extend_from_slice(bytes);
                 let length = bytes.len();
@@ -70,7 +76,10 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
             // The run was killed.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                shown.is_cut = true;
+                break;
+            }
             Err(error) => return Err(system("read from the run")(error)),
         }
         let mut rest = &stream[..];
@@ -82,7 +91,8 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
         stream.drain(..used);
         is_read = shown.flush()?;
     }
-    print_to_stderr(format_args!("{}, {} missed", counted(shown.packets, "packet"), shown.missed));
+    let (packets, unread) = (counted(shown.packets, "packet"), if shown.is_cut { UNREAD } else { "" });
+    print_to_stderr(format_args!("{packets}, {} missed{unread}", shown.missed));
     Ok(())
 }
 
@@ -124,6 +134,9 @@ struct Shown<'a> {
     bytes: Vec<u8>,
     packets: u64,
     missed: u64,
+    /// Whether the run has said that no more packets come, and whether it ended without saying so.
+    has_last: bool,
+    is_cut: bool,
 }
 
 impl<'a> Shown<'a> {
@@ -135,7 +148,7 @@ impl<'a> Shown<'a> {
                 Some((PcapngEncoder::default(), file, name))
             }
         };
-        Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0 })
+        Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 
     /// Writes the header of the capture, so that its reader knows what it reads.
@@ -149,8 +162,8 @@ impl<'a> Shown<'a> {
     /// Shows a record at the next `flush`. Returns the number of packets in the record.
     fn add(&mut self, record: Record<'_>) -> u64 {
         let (head, data) = match record {
-            Record::Counts { missed, .. } => {
-                self.missed = missed;
+            Record::Counts { missed, is_last, .. } => {
+                (self.missed, self.has_last) = (missed, is_last);
                 return 0;
             }
             Record::Packet(head, data) => (head, data),

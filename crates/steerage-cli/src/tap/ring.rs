@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The number of words before the bytes of a packet: time, lengths, and origin.
 pub(crate) const HEAD_WORDS: usize = 3;
 
-/// The lengths of a record that has counts instead of a packet. No packet is this long.
+/// The lengths of a record that has counts instead of a packet, and of the record that ends the
+/// stream. No packet is this long.
 const COUNTS: u64 = u64::MAX;
+const LAST_COUNTS: u64 = u64::MAX - 1;
 
 /// What is known about a packet, apart from its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +32,12 @@ pub(crate) struct DumpedHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
     Packet(DumpedHead, &'a [u8]),
-    /// The packets so far that were wanted, and how many of them were missed.
+    /// The packets so far that were wanted, and how many of them were missed. After the last counts,
+    /// the stream ends.
     Counts {
         wanted: u64,
         missed: u64,
+        is_last: bool,
     },
 }
 
@@ -57,8 +61,8 @@ impl DumpedHead {
 }
 
 /// Appends a record with counts to a stream.
-pub(super) fn append_counts(to: &mut Vec<u8>, wanted: u64, missed: u64) {
-    [wanted, COUNTS, missed].iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
+pub(super) fn append_counts(to: &mut Vec<u8>, (wanted, missed): (u64, u64), is_last: bool) {
+    [wanted, if is_last { LAST_COUNTS } else { COUNTS }, missed].iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
 /// Returns the first record of a stream and its length, or `None` if the record is not complete.
@@ -68,8 +72,9 @@ pub(crate) fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
     for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().ok()?);
     }
-    if words[1] == COUNTS {
-        return Some((Record::Counts { wanted: words[0], missed: words[2] }, head.len()));
+    let [wanted, lengths, missed] = words;
+    if [COUNTS, LAST_COUNTS].contains(&lengths) {
+        return Some((Record::Counts { wanted, missed, is_last: lengths == LAST_COUNTS }, head.len()));
     }
     let dumped = DumpedHead::of_words(words);
     let captured = dumped.captured as usize;
@@ -253,9 +258,9 @@ mod tests {
         ring.push(head(1, 9), [&[1; 9][..]].into_iter());
         let mut stream = Vec::new();
         ring.pop(&mut stream);
-        append_counts(&mut stream, 5, 2);
+        append_counts(&mut stream, (5, 2), true);
         assert!((0..40).all(|cut| first_record(&stream[..cut]).is_none()));
         let (Record::Packet(..), 40) = first_record(&stream).unwrap() else { panic!("a packet comes first") };
-        assert_eq!(first_record(&stream[40..]), Some((Record::Counts { wanted: 5, missed: 2 }, 24)));
+        assert_eq!(first_record(&stream[40..]), Some((Record::Counts { wanted: 5, missed: 2, is_last: true }, 24)));
     }
 }

@@ -161,9 +161,9 @@ impl Tap {
             session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
             let counts = session.counts();
-            if counts != told {
+            if counts != told || is_last {
                 told = counts;
-                append_counts(&mut bytes, counts.0, counts.1);
+                append_counts(&mut bytes, counts, is_last);
             }
             self.write(&bytes, stream)?;
             if is_last {

@@ -82,7 +82,11 @@ impl FileSeries {
             self.files.pop_front().iter().for_each(Written::remove);
         }
         let path = PathBuf::from(self.name.at(time));
-        let (directory, name) = Directory::holding_created(&path, DIRECTORY_MODE)?;
+        self.create_at(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    }
+
+    fn create_at(&mut self, path: &Path) -> io::Result<File> {
+        let (directory, name) = Directory::holding_created(path, DIRECTORY_MODE)?;
         let name = name.to_str().ok_or(io::ErrorKind::InvalidInput)?;
         let first = if self.last.0 == path { self.last.1 + 1 } else { 1 };
         for number in first..=SAME_NAME_MAX {
@@ -92,7 +96,7 @@ impl FileSeries {
                 created => {
                     let file = created?;
                     self.add(path.with_file_name(numbered), &file)?;
-                    self.last = (path, number);
+                    self.last = (path.to_owned(), number);
                     return Ok(file);
                 }
             }

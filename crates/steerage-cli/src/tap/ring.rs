@@ -62,7 +62,9 @@ impl DumpedHead {
 
 /// Appends a record with counts to a stream.
 pub(super) fn append_counts(to: &mut Vec<u8>, (wanted, missed): (u64, u64), is_last: bool) {
-    [wanted, if is_last { LAST_COUNTS } else { COUNTS }, missed].iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
+    [wanted, if is_last { LAST_COUNTS } else { COUNTS }, missed]
+        .iter()
+        .for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
 /// Returns the first record of a stream and its length, or `None` if the record is not complete.

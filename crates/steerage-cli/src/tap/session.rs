@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use steerage::packet::Received;
 use steerage::{Batch, CpuId, LinkType};
 use steerage_capture::filter::{Filter, FrameFilter};
+use steerage_control::PacketSender;
 
 use super::ring::{DumpedHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap};
@@ -133,7 +134,7 @@ impl Tap {
         self: &Arc<Self>,
         request: &serde_json::Value,
         cpus: &[CpuId],
-    ) -> Result<Box<dyn FnOnce(&UnixStream)>, String> {
+    ) -> Result<PacketSender, String> {
         let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
         let filter = |(link, text): &(u16, String)| {
             let filter = text.parse::<Filter>().and_then(|filter| filter.for_frames());

@@ -1,7 +1,7 @@
 //! The formats in which captures are written, in the machine's byte order: pcap with micro- or
 //! nanoseconds, and pcapng according to draft-ietf-opsawg-pcapng.
 
-use steerage::LinkType;
+use steerage::{LinkType, WallTime};
 
 use super::PACKET_BYTES_MAX;
 
@@ -131,16 +131,22 @@ impl StreamFormat {
         }
     }
 
+    /// Returns the length in a file of a packet with this many captured bytes.
+    #[inline]
+    pub(super) fn packet_len(self, captured: usize) -> usize {
+        if self.takes_several_links() { PACKET_HEAD + 4 + captured.next_multiple_of(4) } else { RECORD_HEAD + captured }
+    }
+
     /// Appends a packet. Returns false if the format cannot represent the packet's time.
     #[inline]
     pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) -> bool {
         let PacketHead { interface, nanos, captured, wire } = head;
         let (captured_word, wire) = (captured as u32, wire as u32);
         let (number, Interface { has_nanos, .. }) = interface;
+        to.reserve(self.packet_len(captured));
         if self.takes_several_links() {
             let padded = captured.next_multiple_of(4);
-            let len = (PACKET_HEAD + 4 + padded) as u32;
-            to.reserve(PACKET_HEAD + 4 + padded);
+            let len = self.packet_len(captured) as u32;
             let ticks = if has_nanos { nanos } else { nanos / 1000 };
             extend(to, [PACKET, len, number, (ticks >> 32) as u32, ticks as u32, captured_word, wire]);
             parts.for_each(|part| to.extend_from_slice(part));
@@ -151,7 +157,6 @@ impl StreamFormat {
         let Ok(seconds) = u32::try_from(nanos / 1_000_000_000) else { return false };
         let rest = (nanos % 1_000_000_000) as u32;
         let rest = if has_nanos { rest } else { rest / 1000 };
-        to.reserve(RECORD_HEAD + captured);
         extend(to, [seconds, rest, captured_word, wire]);
         parts.for_each(|part| to.extend_from_slice(part));
         true
@@ -177,6 +182,46 @@ impl StreamFormat {
             whole =
                 Whole { packets: whole.packets + packets, bytes: whole.bytes + u64::from(bytes), len: whole.len + len };
         }
+    }
+}
+
+/// Writes packets as pcapng with nanoseconds to memory.
+///
+/// ```
+/// use steerage::{LinkType, WallTime};
+/// use steerage_capture::PcapngEncoder;
+///
+/// let (mut encoder, mut capture) = (PcapngEncoder::default(), Vec::new());
+/// encoder.begin(&mut capture);
+/// encoder.packet(&mut capture, LinkType::ETHERNET, WallTime::from_nanos(0), 60, &[0; 60]);
+/// assert_eq!(capture[..4], 0x0a0d_0d0a_u32.to_ne_bytes());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct PcapngEncoder {
+    interfaces: Vec<LinkType>,
+}
+
+impl PcapngEncoder {
+    const FORMAT: StreamFormat = StreamFormat::Pcapng;
+
+    /// Appends the header of the file. Call this function once, before the first packet.
+    pub fn begin(&mut self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&Self::FORMAT.file_head());
+    }
+
+    /// Appends a packet of `wire_len` bytes, of which `data` was captured, and before it the header
+    /// of its interface if no packet with this link type came before.
+    pub fn packet(&mut self, to: &mut Vec<u8>, link: LinkType, time: WallTime, wire_len: u32, data: &[u8]) {
+        let nanos = time.as_nanos();
+        let interface = Self::FORMAT.interface(link, nanos);
+        let number = self.interfaces.iter().position(|known| *known == link).unwrap_or_else(|| {
+            to.extend_from_slice(&Self::FORMAT.interface_head(interface));
+            self.interfaces.push(link);
+            self.interfaces.len() - 1
+        });
+        let wire = (wire_len as usize).max(data.len());
+        let head = PacketHead { interface: (number as u32, interface), nanos, captured: data.len(), wire };
+        Self::FORMAT.packet(to, head, std::iter::once(data));
     }
 }
 

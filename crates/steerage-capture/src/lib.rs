@@ -71,17 +71,18 @@ use steerage::{
     limits::POLL_BUDGET,
 };
 
-pub use encode::StreamFormat;
+pub use encode::{PcapngEncoder, StreamFormat};
 pub use info::CaptureInfo;
 pub use inner::{Inner, LinksSeen, Unwrap};
 pub use links::link_name;
 pub use listen::{Waiting, fifo, listen};
 pub use options::{CaptureError, CaptureOptions};
 pub use pace::{Pace, ParsePaceError};
-pub use save::{create, create_when_read};
+pub use save::{create, create_rotating, create_when_read};
+pub use steerage_guard::file::FilePattern;
 pub use stream::{Stream, StreamOptions, stream};
 pub use strip::strip_tunnels;
-pub use writer::StreamFailure;
+pub use writer::{Rotate, StreamFailure};
 
 use classic::Classic;
 use files::{Files, Kinds, Open};

@@ -5,8 +5,8 @@
 //! thread a batch at a time. Therefore the file contains the packets in the order in which they
 //! were sent, whichever CPU handles a flow.
 
-use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{self, Seek, Write};
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -16,12 +16,12 @@ use steerage::{
     device::{Outgoing, Sent, TxCapabilities, TxQueue, TxResources},
     packet::{Received, Segments},
 };
-use steerage_guard::file::{self, Opened, Readers};
+use steerage_guard::file::{self, FilePattern, FileSeries, Opened, Readers};
 
 use super::PACKET_BYTES_MAX;
 use super::encode::{Interface, PacketHead, StreamFormat};
 use super::inner::{LinksSeen, Unwrap};
-use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
+use super::writer::{BUFFER_BYTES, Entry, Lane, Rotate, Target, Writer, WriterOptions};
 
 /// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
@@ -64,8 +64,7 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
         asked += 1;
     };
     let (Opened::File(file) | Opened::Special(file)) = opened.map_err(|error| failed("create", error))?;
-    let is_classic = path.as_ref().extension().is_some_and(|end| end == "pcap");
-    let format = if is_classic { StreamFormat::PcapNanos } else { StreamFormat::Pcapng };
+    let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
     // The file of a descriptor, such as /dev/stdout, may already have contents. A FIFO has no
@@ -73,19 +72,61 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
-    Ok(output(name, "pcap", Arc::new(shared), file, written))
+    Ok(output(name, "pcap", Arc::new(shared), Target::File(file, written)))
 }
 
-/// Makes the output whose queues write to `file`. The file already contains `written` bytes.
-pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, file: File, written: u64) -> Output {
+/// Makes an output that creates a capture file, and then another one whenever `rotate` says so. No
+/// packet is lost in between. `name` must contain a time, because each file has a name of its own;
+/// the time is that of the file's first packet, or the start of its period. An existing file is not
+/// replaced: a new file whose name is taken gets a number.
+///
+/// The packets are in the order in which they were sent. With several CPUs, one CPU may be a little
+/// behind another, so a file may have a few packets from the end of the previous period.
+///
+/// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
+///
+/// # Errors
+/// [`DeviceError`] if files cannot be created in the directory, or if `name` contains no time.
+///
+/// ```no_run
+/// use std::num::NonZero;
+/// use std::time::Duration;
+///
+/// use steerage_capture::{FilePattern, Rotate, create_rotating};
+///
+/// let name = FilePattern::parse("kept/%Y%m%d-%H%M%S.pcapng")?;
+/// let output = create_rotating(name, Rotate::Every(Duration::from_secs(3600)), NonZero::new(48))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn create_rotating(name: FilePattern, rotate: Rotate, keep: Option<NonZero<usize>>) -> Result<Output, DeviceError> {
+    let text = name.as_str().to_owned();
+    let failed = |error| DeviceError::new(text.clone(), "create files of", error);
+    if !name.has_time() {
+        let error = failed(io::Error::new(io::ErrorKind::InvalidInput, "all files would have the same name"));
+        return Err(error.advise("put the time into the name, such as %Y%m%d-%H%M%S"));
+    }
+    let format = format_of(Path::new(name.as_str()));
+    let series = FileSeries::new(name, keep).map_err(failed)?;
+    let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
+    let writer = Arc::new(Writer::new(text.clone(), options).rotating(rotate));
+    writer.append(&format.file_head());
+    Ok(output(text, "pcap", Arc::new(SavedFile::new(writer, format)), Target::Series(series)))
+}
+
+fn format_of(path: &Path) -> StreamFormat {
+    if path.extension().is_some_and(|end| end == "pcap") { StreamFormat::PcapNanos } else { StreamFormat::Pcapng }
+}
+
+/// Makes the output whose queues write to `target`.
+pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
     // The first queue starts the thread, so that the thread starts after the program has dropped
     // its privileges.
-    let mut unwritten = Some(file);
+    let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
         let save = Save { file: Arc::clone(&shared), lane, interfaces: Vec::new(), failed: None };
-        if let Some(file) = unwritten.take() {
-            shared.writer.start(file, written)?;
+        if let Some(target) = unwritten.take() {
+            shared.writer.start(target)?;
         }
         Ok(Box::new(save) as Box<dyn TxQueue>)
     });
@@ -239,6 +280,7 @@ impl TxQueue for Save {
                 (Some(number), Some(entry)) => {
                     let (captured, wire) =
                         (total_len - from + front.len(), wire_len.max(total_len) - from + front.len());
+                    entry.place(nanos, || format.packet_len(captured));
                     let head = PacketHead { interface: (number, interface), nanos, captured, wire };
                     let parts = std::iter::once(front).chain(parts_behind(packet.segments(), from));
                     let written = format.packet(entry.blocks(), head, parts);

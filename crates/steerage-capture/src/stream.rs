@@ -13,7 +13,7 @@ use super::encode::StreamFormat;
 use super::inner::{LinksSeen, Unwrap};
 use super::pipe;
 use super::save::{self, SavedFile};
-use super::writer::{StreamFailure, Writer, WriterOptions};
+use super::writer::{StreamFailure, Target, Writer, WriterOptions};
 
 /// The smallest limit that users can set for the bytes that wait to be written to a stream.
 const BUFFER_MIN: usize = 1 << 20;
@@ -126,7 +126,7 @@ pub fn stream(
     let writer = Arc::new(Writer::new(name.clone(), writing));
     writer.append(&format.file_head());
     let stream = Stream { file: Arc::new(SavedFile::new(writer, format).part_of(seen, unwrap)) };
-    Ok((save::output(name, "stream", Arc::clone(&stream.file), to, 0), stream))
+    Ok((save::output(name, "stream", Arc::clone(&stream.file), Target::File(to, 0)), stream))
 }
 
 /// Observes and ends a stream that is being written. The function [`stream()`] returns a `Stream`.

@@ -29,6 +29,8 @@ use steerage::{
     limits::OUTPUT_STUCK_AFTER,
 };
 
+use steerage_guard::file::{FileSeries, start_of_period};
+
 use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
@@ -88,10 +90,42 @@ struct Sent {
 
 #[derive(Debug, Default)]
 struct Chunk {
+    /// The time in the name of a new file that begins with this chunk. `None` if the chunk belongs
+    /// to the current file.
+    begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
     /// The ends of the headers of the file and of its interfaces. Headers are not part of a batch.
     heads: Vec<usize>,
+}
+
+/// When an output begins a new file.
+///
+/// ```
+/// use std::time::Duration;
+/// use steerage_capture::Rotate;
+///
+/// assert_ne!(Rotate::Every(Duration::from_secs(3600)), Rotate::Bytes(1 << 30));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rotate {
+    /// After a period of packet time. Periods begin at multiples of their length since 1970.
+    Every(Duration),
+    /// Before the file would be longer than this number of bytes.
+    Bytes(u64),
+}
+
+/// The current file of an output that rotates.
+#[derive(Debug)]
+struct Rotating {
+    rotate: Rotate,
+    /// The headers of the file and of all interfaces so far. Each file begins with all of them, so
+    /// that an interface has the same number in all files.
+    head: Vec<u8>,
+    /// The end of the file's period. `None` before the first file.
+    ends: Option<u64>,
+    bytes: u64,
 }
 
 /// A batch that is being appended. The buffer stays locked meanwhile. Dropping an `Entry` passes
@@ -126,6 +160,8 @@ struct Buffer {
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
+    /// The current file, if the output rotates.
+    rotating: Option<Rotating>,
 }
 
 /// The reason why a stream was not written, or not read, to its end.
@@ -161,6 +197,14 @@ impl fmt::Display for StreamFailure {
             Self::Write(why) => f.write_str(why),
         }
     }
+}
+
+/// The file or files to which an output writes.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// An open file, which already contains this number of bytes.
+    File(File, u64),
+    Series(FileSeries),
 }
 
 /// The state that the CPUs and the writer share.
@@ -213,12 +257,23 @@ impl Writer {
         }
     }
 
-    /// Starts the thread. The file already contains `written` bytes.
-    pub(super) fn start(self: &Arc<Self>, file: File, written: u64) -> Result<(), DeviceError> {
-        let file = Arc::new(file);
-        self.written.store(written, Ordering::Relaxed);
-        *self.file() = Some(Arc::clone(&file));
-        let writing = Writing::new(file, written, self.options.watched);
+    /// Makes the output begin a new file at the time or size in `rotate`.
+    pub(super) fn rotating(self, rotate: Rotate) -> Self {
+        self.lock().rotating = Some(Rotating { rotate, head: Vec::new(), ends: None, bytes: 0 });
+        self
+    }
+
+    /// Starts the thread.
+    pub(super) fn start(self: &Arc<Self>, target: Target) -> Result<(), DeviceError> {
+        let writing = match target {
+            Target::File(file, written) => {
+                let file = Arc::new(file);
+                self.written.store(written, Ordering::Relaxed);
+                *self.file() = Some(Arc::clone(&file));
+                Writing::new(file, written, self.options.watched)
+            }
+            Target::Series(series) => Writing::series(series),
+        };
         let writer = Arc::clone(self);
         let body = move || {
             writing.run(&writer);
@@ -452,9 +507,40 @@ impl Lane {
     }
 }
 
+impl Rotating {
+    /// Counts a packet with this time and this length in the file. Returns the time in the name of
+    /// the file that begins with the packet, if the packet does not belong to the current file.
+    fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
+        let len = len as u64;
+        let (is_new, start, ends) = match self.rotate {
+            Rotate::Every(period) => {
+                let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+                let start = start_of_period(nanos, period);
+                (self.ends.is_none_or(|ends| nanos >= ends), start, start.saturating_add(period))
+            }
+            Rotate::Bytes(most) => {
+                let has_packets = self.bytes > self.head.len() as u64;
+                (self.ends.is_none() || (has_packets && self.bytes + len > most), nanos, u64::MAX)
+            }
+        };
+        if is_new {
+            (self.ends, self.bytes) = (Some(ends), self.head.len() as u64);
+        }
+        self.bytes += len;
+        is_new.then_some(start)
+    }
+}
+
 impl Buffer {
     /// Appends bytes that are not part of a packet.
     fn append(&mut self, bytes: &[u8]) {
+        if let Some(rotating) = &mut self.rotating {
+            rotating.head.extend_from_slice(bytes);
+            if rotating.ends.is_none() {
+                return;
+            }
+            rotating.bytes += bytes.len() as u64;
+        }
         let chunk = self.chunk_for(bytes.len());
         chunk.bytes.extend_from_slice(bytes);
         chunk.heads.push(chunk.bytes.len());
@@ -465,13 +551,30 @@ impl Buffer {
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
-            let spare = self.spare.pop();
-            let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), ..Chunk::default() };
-            self.waiting.push_back(spare.unwrap_or_else(new));
+            self.push_chunk();
         }
         // The last chunk exists: either it has free space, or the code above has pushed a new
         // chunk.
         self.last_chunk()
+    }
+
+    fn push_chunk(&mut self) {
+        let spare = self.spare.pop();
+        let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), ..Chunk::default() };
+        self.waiting.push_back(spare.unwrap_or_else(new));
+    }
+
+    /// Begins a new file in a new chunk. The result is the length of the file's headers.
+    fn begin_file(&mut self, time: u64) -> usize {
+        self.push_chunk();
+        let Some(Rotating { head, .. }) = &self.rotating else { return 0 };
+        let last = self.waiting.len() - 1;
+        let chunk = &mut self.waiting[last];
+        chunk.begins = Some(time);
+        chunk.bytes.extend_from_slice(head);
+        chunk.heads.push(head.len());
+        self.bytes += head.len();
+        head.len()
     }
 
     fn last_chunk(&mut self) -> &mut Chunk {
@@ -487,6 +590,31 @@ impl Entry<'_> {
         &mut self.buffer.last_chunk().bytes
     }
 
+    /// Begins a new file if the next packet, which has this time and this length in a file, does
+    /// not belong to the current one.
+    #[inline]
+    pub(super) fn place(&mut self, nanos: u64, len: impl FnOnce() -> usize) {
+        let Some(rotating) = &mut self.buffer.rotating else { return };
+        if let Some(time) = rotating.place(nanos, len()) {
+            self.pass();
+            self.start = self.buffer.begin_file(time);
+        }
+    }
+
+    /// Passes the packets so far to the writer.
+    fn pass(&mut self) {
+        let Self { lane, source, start, ref mut packets, ref mut bytes, ref mut buffer, .. } = *self;
+        let chunk = buffer.last_chunk();
+        let end = chunk.bytes.len();
+        let len = end - start;
+        let (packets, bytes) = (std::mem::take(packets), std::mem::take(bytes));
+        if packets > 0 {
+            chunk.sent.push(Sent { lane: Arc::clone(lane), source, packets, bytes, end, len });
+            lane.held.fetch_add(len, Ordering::Relaxed);
+        }
+        buffer.bytes += len;
+    }
+
     /// Counts an appended packet with this many captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
@@ -497,15 +625,8 @@ impl Entry<'_> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        let Self { writer, lane, source, start, packets, bytes, ref mut buffer } = *self;
-        let chunk = buffer.last_chunk();
-        let end = chunk.bytes.len();
-        let len = end - start;
-        if packets > 0 {
-            chunk.sent.push(Sent { lane: Arc::clone(lane), source, packets, bytes, end, len });
-            lane.held.fetch_add(len, Ordering::Relaxed);
-        }
-        buffer.bytes += len;
+        self.pass();
+        let Self { writer, ref mut buffer, .. } = *self;
         writer.waiting.store(buffer.bytes, Ordering::Relaxed);
         if buffer.wakes_at.is_some_and(|wakes_at| buffer.bytes >= wakes_at) {
             writer.wake_writer(buffer);
@@ -537,6 +658,7 @@ impl Chunk {
     /// Returns the chunk, emptied for reuse. Returns `None` if a long batch has made the chunk
     /// unusually large.
     fn emptied(mut self) -> Option<Self> {
+        self.begins = None;
         self.bytes.clear();
         self.sent.clear();
         self.heads.clear();

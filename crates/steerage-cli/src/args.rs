@@ -12,6 +12,7 @@ mod control;
 mod count;
 mod cpus;
 mod doctor;
+mod dump;
 mod explain;
 mod fanout;
 mod forward;
@@ -37,6 +38,7 @@ pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs};
 pub(crate) use count::CountArgs;
 pub(crate) use cpus::CpuArgs;
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use dump::DumpArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::{ForwardArgs, SilenceKernelArgs};
@@ -105,6 +107,10 @@ pub(crate) enum Command {
     #[command(after_help = include_str!("../help/top.txt"))]
     Top(TopArgs),
 
+    /// Show or write the packets that a run handles
+    #[command(after_help = include_str!("../help/dump.txt"))]
+    Dump(DumpArgs),
+
     /// Read the attributes of a run
     #[command(after_help = include_str!("../help/get.txt"))]
     Get(GetArgs),
@@ -153,7 +159,7 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Look at traffic", &["count", "meter", "explain"]),
     ("Steer packets", &["parallel", "fanout", "forward", "send"]),
-    ("Operate", &["tune", "top", "get", "set", "run", "check", "doctor"]),
+    ("Operate", &["tune", "top", "dump", "get", "set", "run", "check", "doctor"]),
     ("Help", &["help", "man", "completions"]),
 ];
 

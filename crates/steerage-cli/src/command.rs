@@ -4,6 +4,7 @@ mod completions;
 mod control;
 mod count;
 mod doctor;
+mod dump;
 mod exec_when_ready;
 mod explain;
 mod fanout;
@@ -44,6 +45,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Send(args) => send::run(args, verbose),
         Command::Tune(args) => tune::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Dump(args) => dump::run(args),
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),
         Command::Top(args) => top::run(args),

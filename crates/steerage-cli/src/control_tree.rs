@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustix::process::geteuid;
-use steerage::{CpuMask, Handle};
+use steerage::{CpuId, CpuMask, Handle};
 use steerage_control::{Audience, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree, find};
 
 use crate::args::{ControlArgs, RunArgs};
@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::host_cpus;
 use crate::instances::{self, USER_VARIABLE};
 use crate::sandbox::Needs;
+use crate::tap::Tap;
 use crate::terminal::{print_to_stderr, printable};
 
 const NONE: &str = "none";
@@ -34,8 +35,16 @@ struct Prepared {
 
 #[derive(Debug, Default)]
 pub(crate) struct ServedTree {
+    tap: Option<Arc<Tap>>,
     _socket: Option<Serving>,
     _files: Option<ServedFiles>,
+}
+
+impl Drop for ServedTree {
+    fn drop(&mut self) {
+        // Clients get the last packets before the socket is closed.
+        self.tap.iter().for_each(|tap| tap.end());
+    }
 }
 
 impl ControlTree {
@@ -59,11 +68,13 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the tree. `report` creates the report as JSON, in the form for the given audience.
+    /// Serves the tree. `report` creates the report as JSON, in the form for the given audience. `tap`
+    /// copies packets for clients.
     pub(crate) fn serve(
         &self,
         handle: Handle,
         report: impl Fn(Audience) -> String + Send + Sync + 'static,
+        tap: &Arc<Tap>,
     ) -> Result<ServedTree, Error> {
         let Some(prepared) = self.0.borrow_mut().take() else { return Ok(ServedTree::default()) };
         let mut machine = CpuView::new(prepared.nr_cpu_ids).isolated(prepared.isolated);
@@ -72,6 +83,7 @@ impl ControlTree {
         }
         let uid = geteuid().as_raw();
         let queues_off = prepared.queues_off;
+        let cpus: Vec<CpuId> = handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect();
         let tree = Arc::new(Tree::new(handle, Options { machine, uid, queues_off, settle_max: SETTLE_MAX }));
         let failed = |error| Error::System { operation: "serve the control tree", error };
         let mut served = ServedTree::default();
@@ -79,7 +91,10 @@ impl ControlTree {
             served._files = Some(mounted.serve(Arc::clone(&tree)).map_err(failed)?);
         }
         if let Some(socket) = prepared.socket {
-            served._socket = Some(socket.serve(tree, report).map_err(failed)?);
+            served.tap = Some(Arc::clone(tap));
+            let tap = Arc::clone(tap);
+            let packets = move |wanted: &serde_json::Value| tap.serve(wanted, &cpus);
+            served._socket = Some(socket.serve_with_packets(tree, report, packets).map_err(failed)?);
         }
         Ok(served)
     }

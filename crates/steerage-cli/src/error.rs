@@ -25,7 +25,7 @@ use steerage_tune::TuneError;
 use crate::units::size;
 use crate::usage::{self, WRONG_COMMAND_LINE};
 
-pub(crate) use command_line::CommandLineError;
+pub(crate) use command_line::{CommandLineError, NEEDS_TIME};
 pub(crate) use ending::EndingError;
 pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
 pub(crate) use search::{NoInstance, SearchError};

@@ -37,6 +37,7 @@ use crate::metrics::Metrics;
 use crate::sandbox::{Confinement, Direction, Needs};
 use crate::service::ServiceManager;
 use crate::signals::{self, HeldSignals};
+use crate::tap::{Tap, Tapped};
 use cpus::CpuSelection;
 use dispatchers::Dispatchers;
 
@@ -54,7 +55,7 @@ pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
-) -> Result<(Instance<H>, RunServices), Error>
+) -> Result<(Instance<Tapped<H>>, RunServices), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
@@ -70,6 +71,8 @@ pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     pub(crate) can_wait: bool,
     pub(crate) control: ControlTree,
+    /// The clients that get copies of packets by the control socket.
+    pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
     /// The service manager, if it wants to know when the run has started.
     pub(crate) service: ServiceManager,
@@ -110,7 +113,7 @@ pub(crate) fn sending<H, F>(
     needs: Needs<'_>,
     sending: SendOptions<impl FnOnce(&OpenedInputs) -> Result<Vec<Output>, Error>>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
-) -> Result<(Instance<H>, RunServices), Error>
+) -> Result<(Instance<Tapped<H>>, RunServices), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
@@ -172,7 +175,8 @@ where
     // Everything that may not answer is open. The instance starts threads, which inherit the signal
     // mask.
     let signals = signals.hold()?;
-    let instance = builder.build(confinement.of_packet_threads(make_handler)?)?;
+    let tap = Arc::new(Tap::default());
+    let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;
     if args.cpus.rx_cpu.is_none() && args.cpus.virtual_cpus.is_none() {
         interrupts::poll_where_interrupts_are(&instance);
     }
@@ -180,7 +184,7 @@ where
     // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
     // yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, can_wait, control, signals, service, metrics, sandbox, dispatchers }))
+    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, sandbox, dispatchers }))
 }
 
 /// Checks the command line without opening a device. Returns a line that describes the work of each

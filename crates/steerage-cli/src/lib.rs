@@ -12,6 +12,7 @@
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
 //! | `top` | `steerage top`, which needs more than one file |
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
+//! | `tap` | copies of packets for `steerage dump` |
 //! | `view` | the live view of a run: the screen of `top`, and the table that a run redraws on its terminal |
 //! | `report` | writes reports and explanations, as text and as JSON |
 //! | `routing` | the kernel's routes and neighbours, for `forward` |
@@ -50,6 +51,7 @@ mod sandbox;
 mod service;
 mod signals;
 mod stdout;
+mod tap;
 mod terminal;
 mod top;
 mod units;

@@ -74,7 +74,8 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         intervals: options.interval.map(|every| Intervals::new(every, start)),
         live_table: LiveTable::new(options.live_table && can_redraw(), ends, options.meters.is_some()),
     };
-    let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
+    let _shown =
+        options.control.serve(running.handle(), reports(options, running.handle(), started, start), &options.tap)?;
     let _metrics = options.metrics.serve(Some(running.handle()), ReportSources::of(options).metrics())?;
     tracing::info!("running; signals are listened to");
     options.service.ready();

@@ -46,6 +46,7 @@ pub(crate) enum SandboxProfile {
     Get,
     Set,
     Top,
+    Dump,
     Doctor,
     Tune,
     Check,
@@ -56,7 +57,7 @@ pub(crate) enum SandboxProfile {
 
 impl SandboxProfile {
     #[cfg(test)]
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Count,
         Self::Meter,
         Self::Explain,
@@ -67,6 +68,7 @@ impl SandboxProfile {
         Self::Get,
         Self::Set,
         Self::Top,
+        Self::Dump,
         Self::Doctor,
         Self::Tune,
         Self::Check,
@@ -90,7 +92,7 @@ impl SandboxProfile {
             Self::Forward => &[Receive, Send, SendTo, OpenSockets, Threads, Files, Clients, Netlink],
             Self::Fanout => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait],
             Self::Parallel => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait, Signal],
-            Self::Get | Self::Set => &[Receive, Send, OpenSockets],
+            Self::Get | Self::Set | Self::Dump => &[Receive, Send, OpenSockets],
             Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
             Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],

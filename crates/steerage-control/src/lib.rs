@@ -41,5 +41,5 @@ pub use error::{AttributeError, ErrorCode};
 pub use history::Event;
 pub use limits::*;
 pub use mount::{MountError, Mounted, ServedFiles};
-pub use socket::{Client, ClientError, Listening, Serving, SocketError, find};
+pub use socket::{Client, ClientError, Listening, PacketSender, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree, directory_names};

@@ -20,6 +20,7 @@ mod device;
 pub mod dispatcher;
 pub mod flow_dissector;
 mod interface;
+mod metadata;
 mod program;
 mod queue;
 mod send;
@@ -141,7 +142,7 @@ pub struct AfXdpOptions {
     /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
     /// [`RING_MAX`].
     pub ring: u32,
-    /// How long each poll lets the driver poll too. `None` means that the driver uses interrupts.
+    /// How often a CPU that polls runs the driver. `None` means that the driver uses interrupts.
     pub busy_poll: Option<Duration>,
     /// How long frames may wait in the ring after a poll that emptied the ring. `None` means that
     /// the ring is polled again at once.
@@ -196,7 +197,8 @@ impl AfXdpOptions {
         /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
         ring: u32;
-        /// Lets the driver poll in each poll, for this long, at most [`BUSY_POLL_MAX`]. Default:
+        /// The CPU that polls runs the driver itself, and never sleeps. While no frames
+        /// arrive, the driver runs once in this time, at most [`BUSY_POLL_MAX`]. Default:
         /// the driver uses interrupts.
         busy_poll: Duration => Some;
         /// After a poll that emptied the ring, leaves the ring alone for this time, from
@@ -265,7 +267,7 @@ impl AfXdpOptions {
         }
         notes.extend(bond.note);
         let program = Arc::new(attached.program);
-        let hash = affinity.filter(|_| program.hashes);
+        let hash = affinity.filter(|_| program.functions.hash.is_some());
         let as_port = (interface.index, ports.queues);
         let devices: Vec<_> = match program.mode {
             sys::Mode::Native if !bond.ports.is_empty() => {

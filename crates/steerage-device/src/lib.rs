@@ -43,6 +43,7 @@ pub mod synthetic;
 mod sys;
 pub mod tap;
 pub mod udp;
+mod vlan_tag;
 mod wrapper;
 
 use std::fmt;

@@ -34,6 +34,10 @@ pub(crate) struct Interface {
     /// Whether the driver gives XDP programs the card's hash. `None` if the kernel does not report
     /// it.
     xdp_hash: Option<bool>,
+    /// Whether the driver gives XDP programs the card's time of reception, and the VLAN tag that the
+    /// card removed.
+    xdp_time: Option<bool>,
+    xdp_vlan_tag: Option<bool>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -106,6 +110,8 @@ impl Interface {
             features: features.map(|features| features.on),
             nic,
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
+            xdp_time: xdp.and_then(|xdp| xdp.time),
+            xdp_vlan_tag: xdp.and_then(|xdp| xdp.vlan_tag),
             xdp: xdp.map(|xdp| Xdp { driver: xdp.driver, zero_copy: xdp.zero_copy }),
         }
     }
@@ -138,6 +144,22 @@ impl Interface {
                 "ours: the driver does not report the card's"
             };
             Finding::info("AF_XDP hash", hash)
+        }));
+        findings.extend(self.xdp_time.map(|is_reported| {
+            let time = if is_reported {
+                "the card's clock, for frames that the card stamps; else the system's"
+            } else {
+                "the system's clock: the driver does not report the card's"
+            };
+            Finding::info("AF_XDP time", time)
+        }));
+        findings.extend(self.xdp_vlan_tag.map(|is_reported| {
+            let tag = if is_reported {
+                "tags that the card removes are put back"
+            } else {
+                "tags that the card removes are lost: the driver does not report them (ethtool -K NAME rxvlan off)"
+            };
+            Finding::info("AF_XDP VLAN tags", tag)
         }));
         findings
     }
@@ -236,7 +258,8 @@ mod tests {
         fake.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
         let on = vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()];
         let features = Features { on, changeable: vec!["rx-gro".to_owned()] };
-        let xdp = XdpSupport { driver: true, zero_copy: false, hash: Some(true) };
+        let xdp =
+            XdpSupport { driver: true, zero_copy: false, hash: Some(true), time: Some(false), vlan_tag: Some(true) };
         let interface = Interface::read(&fake.host(), "eth0", Some(features), None, 2, Some(xdp));
         assert_eq!(
             found(&interface),
@@ -249,7 +272,9 @@ mod tests {
              Ok XDP: in the driver, with a copy\n\
              Info XDP offloads: rx-gro-hw is on, and virtio_net may refuse XDP programs, and cannot be switched off\n\
              Info fastest: AF_PACKET to listen, AF_XDP for forward\n\
-             Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n"
+             Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n\
+             Info AF_XDP time: the system's clock: the driver does not report the card's\n\
+             Info AF_XDP VLAN tags: tags that the card removes are put back\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Missing).unwrap().fix.unwrap();
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
@@ -272,7 +297,7 @@ mod tests {
         let on = vec!["rx-udp-gro-forwarding".to_owned(), "tx-gre-segmentation".to_owned()];
         let features = Features { changeable: on.clone(), on };
         let channels = Channels { combined: 8, combined_max: 8, ..Channels::default() };
-        let xdp = XdpSupport { driver: true, zero_copy: false, hash: None };
+        let xdp = XdpSupport { driver: true, zero_copy: false, ..XdpSupport::default() };
         let interface = Interface::read(&fake.host(), "eth0", Some(features), Some(channels), 8, Some(xdp));
         let fixes: Vec<(State, &str, String)> = interface
             .findings()

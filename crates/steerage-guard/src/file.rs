@@ -17,6 +17,8 @@
 //! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to what is open.
 //!
 //! Architecture invariant: only this module creates files.
+mod pattern;
+mod series;
 mod unnamed;
 
 use std::ffi::{OsStr, OsString};
@@ -30,6 +32,8 @@ use rustix::fs::{FileType, OFlags};
 
 use crate::path::{Directory, PathError, open_descriptor};
 
+pub use pattern::{FilePattern, ParsePatternError};
+pub use series::{FileSeries, start_of_period};
 pub use unnamed::unnamed;
 
 /// The users who may read a new file, before the umask is applied.

@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use steerage_guard::file::start_of_period;
 
 use super::file::{FlowFile, STDOUT};
 use super::ipfix::{Export, OpenCollector};
@@ -300,7 +301,7 @@ impl Sink {
         // A record of a completed period goes to the first incomplete file.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
-            from.max(last - last % period)
+            from.max(start_of_period(last, period))
         };
         let from = self.from;
         for records in records.chunk_by(|one, next| start(one, from) == start(next, from)) {
@@ -385,8 +386,8 @@ mod tests {
     use super::super::flow::{Flow, FlowEnd, Seen};
     use super::super::key::Key;
     use super::super::output::Rotation;
-    use super::super::pattern::FilePattern;
     use super::*;
+    use steerage_guard::file::FilePattern;
 
     pub(super) const S: u64 = 1_000_000_000;
     pub(super) const START: u64 = 1_699_999_800;

@@ -10,7 +10,7 @@
 //! | `lists`, `wheel`, `flow_limit` | the flow that ends next, the flows of a bucket, and the limit for all flows |
 //! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
 //! | `names` | looks for names in packets, if enabled |
-//! | `record`, `row`, `output`, `pattern` | the record of a flow, its columns, its format, and its file's name |
+//! | `record`, `row`, `output` | the record of a flow, its columns, and its format |
 //! | `cells` | keeps spreadsheets from taking names for formulas |
 //! | `writer_state`, `export` | hand records over to threads that write them |
 //! | `record_ledger`, `record_writer` | count each record as written or lost, as the kernel accepts it |
@@ -39,7 +39,6 @@ mod names;
 mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod pattern;
 mod read;
 mod record;
 mod record_ledger;
@@ -72,8 +71,8 @@ pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
-pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
+pub use steerage_guard::file::{FilePattern, ParsePatternError};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};

@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::pattern::FilePattern;
+use steerage_guard::file::FilePattern;
+
 use super::timeouts::{LATE_MAX, nanos};
 
 /// The format of records.

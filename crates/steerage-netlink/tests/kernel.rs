@@ -239,6 +239,8 @@ fn drivers_report_their_support_of_xdp() {
             return steerage_fixtures::skip("this kernel does not report the support of XDP");
         };
         assert!(support.driver && !support.zero_copy, "{support:?}");
+        // A veth reports all metadata, or the kernel reports none of it.
+        assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
         // Detaching a program from an empty hook is no error.
         let index = if_nametoindex("near0").unwrap();

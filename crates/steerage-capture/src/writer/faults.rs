@@ -3,6 +3,7 @@
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;
+use steerage_guard::file::FilePattern;
 use steerage_ledger::TxLedger;
 
 use super::super::encode::PacketHead;
@@ -81,4 +82,71 @@ fn a_head_that_cannot_be_written_is_an_error() {
     lane.set_account(TxAccount::new(&ledger));
     writer.leave(&lane, b"head");
     assert!(ledger.error().is_some_and(|error| error.contains("No space left")));
+}
+
+/// Writes files that rotate in the middle of each batch until the disk is full. Returns the bytes of
+/// all files in order, and the number of packets that count as sent.
+fn write_rotating(format: StreamFormat, room: usize) -> (Vec<Vec<u8>>, u64) {
+    const SECOND: u64 = 1_000_000_000;
+    let scratch = Scratch::new();
+    let pattern = FilePattern::parse(scratch.join("%s").to_str().unwrap()).unwrap();
+    let rotate = Rotate::Every(Duration::from_secs(2));
+    let writer = Writer::new("test".to_owned(), options(format)).rotating(rotate);
+    let ledger = Arc::new(TxLedger::deferring(1));
+    let lane = writer.lane();
+    lane.set_account(TxAccount::new(&ledger));
+    let interface = format.interface(LinkType::ETHERNET, 0);
+    writer.append(&format.file_head());
+    writer.append(&format.interface_head(interface));
+    let source = TxSource::queue(0);
+    let mut nanos = SECOND;
+    for _ in 0..BATCHES {
+        let mut entry = writer.begin(&lane, source).unwrap();
+        for captured in LENGTHS {
+            entry.place(nanos, || format.packet_len(captured));
+            let head = PacketHead { interface: (0, interface), nanos, captured, wire: captured };
+            assert!(format.packet(entry.blocks(), head, [&vec![7; captured][..]].into_iter()));
+            entry.count(captured as u64);
+            nanos += SECOND;
+        }
+    }
+    let packets = BATCHES * LENGTHS.len() as u64;
+    ledger.deferred.as_ref().unwrap().take(source, packets);
+    writer.leave(&lane, b"not written, because a file begins with its first packet");
+
+    fault::fill_after(room, false);
+    Writing::series(FileSeries::new(pattern, None).unwrap()).run(&writer);
+    fault::fill_after(usize::MAX, false);
+    let settled = ledger.deferred.as_ref().unwrap().settled()[0];
+    assert_eq!((settled.packets + settled.dropped.total(), ledger.held()), (packets, 0), "{format:?} {room}");
+    assert_eq!(lane.held.load(Ordering::Relaxed), 0);
+    let names = (0..=BATCHES * LENGTHS.len() as u64 / 2).map(|nth| scratch.join(&(2 * nth).to_string()));
+    (names.map_while(|name| std::fs::read(name).ok()).collect(), settled.packets)
+}
+
+#[test]
+fn files_that_rotate_have_the_packets_that_count_as_sent() {
+    for format in [StreamFormat::PcapNanos, StreamFormat::Pcapng] {
+        let head = format.file_head().len() + format.interface_head(format.interface(LinkType::ETHERNET, 0)).len();
+        let (all, sent) = write_rotating(format, usize::MAX);
+        assert_eq!((all.len(), sent), (6, BATCHES * LENGTHS.len() as u64));
+        let length = all.iter().map(Vec::len).sum::<usize>() + all.len();
+        for room in (0..=length).step_by(3) {
+            let (files, sent) = write_rotating(format, room);
+            let whole = files.iter().map(|file| {
+                let packets = file.get(head..).unwrap_or_default();
+                let whole = format.whole(packets);
+                assert_eq!(whole.len, packets.len(), "{format:?} {room}");
+                whole.packets
+            });
+            assert_eq!(whole.sum::<u64>(), sent, "{format:?} {room}");
+        }
+    }
+}
+
+#[test]
+fn a_file_is_never_longer_than_its_limit_unless_one_packet_is() {
+    let mut rotating = Rotating { rotate: Rotate::Bytes(1000), head: vec![0; 100], ends: None, bytes: 0 };
+    let begins = [400, 500, 1, 2000, 900, 1].map(|len| rotating.place(7, len));
+    assert_eq!(begins, [Some(7), None, Some(7), Some(7), Some(7), Some(7)]);
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use steerage::WallTime;
+use steerage_guard::file::FileSeries;
 
 use super::super::encode::Whole;
 use super::super::pipe::{self, Room};
@@ -18,9 +20,13 @@ const STUCK_LOOK_MILLIS: u8 = 20;
 
 /// The state that only the thread uses.
 pub(super) struct Writing {
-    file: Arc<File>,
+    /// The current file. `None` before the first file of a series.
+    file: Option<Arc<File>>,
+    /// The files that follow the current one.
+    series: Option<FileSeries>,
     can_be_cut: bool,
-    /// The number of bytes in complete chunks and in the file before the start.
+    /// The number of bytes of the current file that were in complete chunks or in the file before
+    /// the start.
     written: u64,
     /// The pipe, if its reader is watched.
     pipe: Option<Room>,
@@ -41,7 +47,26 @@ impl Writing {
     pub(super) fn new(file: Arc<File>, written: u64, watched: bool) -> Self {
         let pipe = watched.then(|| pipe::enlarge(&file).ok()).flatten().map(Room::new);
         let can_be_cut = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        Self { can_be_cut, file, written, pipe, unread: VecDeque::new() }
+        Self { can_be_cut, file: Some(file), series: None, written, pipe, unread: VecDeque::new() }
+    }
+
+    pub(super) fn series(series: FileSeries) -> Self {
+        Self { can_be_cut: true, file: None, series: Some(series), written: 0, pipe: None, unread: VecDeque::new() }
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        self.file.as_deref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Begins the next file of the series. The current file is complete.
+    fn next_file(&mut self, time: u64) -> io::Result<()> {
+        #[cfg(test)]
+        fault::before_write(1)?;
+        if let Some(series) = &mut self.series {
+            self.file = Some(Arc::new(series.create(WallTime::from_nanos(time).into())?));
+            self.written = 0;
+        }
+        Ok(())
     }
 
     pub(super) fn run(mut self, writer: &Writer) {
@@ -57,8 +82,8 @@ impl Writing {
         // for one that ended too early.
         writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
-        if self.pipe.is_some() && !is_over() {
-            let unread = pipe::wait_until_read(&self.file, || is_over() || writer.is_abandoned());
+        if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
+            let unread = pipe::wait_until_read(file, || is_over() || writer.is_abandoned());
             let lost = unread > 0 && !is_over();
             self.settle_unread(if lost { unread } else { 0 }, 0, writer);
             if lost {
@@ -71,6 +96,9 @@ impl Writing {
     fn write(&mut self, chunk: &Chunk, writer: &Writer) -> Result<(), Stopped> {
         let (mut at, mut settled) = (0, 0);
         writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
+        if let Some(time) = chunk.begins {
+            self.next_file(time).map_err(|cause| Stopped { at, settled, cause })?;
+        }
         while at < chunk.bytes.len() {
             let result = if chunk.is_over() {
                 Err(self.too_late())
@@ -107,10 +135,11 @@ impl Writing {
     /// still waits.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
-        match &mut self.pipe {
-            Some(room) => room.wait(&self.file, look),
+        match (&mut self.pipe, &self.file) {
+            (Some(room), Some(file)) => room.wait(file, look),
             // Errors are ignored here, because the next write reports them.
-            None => drop(poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], look)),
+            (None, Some(file)) => drop(poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLOUT)], look)),
+            (_, None) => {}
         }
     }
 
@@ -144,13 +173,13 @@ impl Writing {
     fn write_some(&self, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(test)]
         let bytes = &bytes[..fault::before_write(bytes.len())?];
-        (&*self.file).write(bytes)
+        self.file()?.write(bytes)
     }
 
     fn cut(&self, length: u64) -> io::Result<()> {
         #[cfg(test)]
         fault::before()?;
-        self.file.set_len(length)
+        self.file()?.set_len(length)
     }
 
     fn too_late(&self) -> io::Error {
@@ -162,14 +191,14 @@ impl Writing {
     /// after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
-        if self.can_be_cut {
+        if self.can_be_cut && self.file.is_some() {
             let whole = chunk.whole(at, writer.options.format) as u64;
             if let Err(error) = self.cut(self.written + whole) {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
         if self.pipe.is_some() {
-            let unread = pipe::unread(&self.file);
+            let unread = self.file.as_deref().map_or(0, pipe::unread);
             self.settle_unread(unread, at, writer);
             at = at.saturating_sub(unread);
         }

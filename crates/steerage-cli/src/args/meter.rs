@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use steerage_meter::{ExportRate, FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::RunArgs;
-use super::values::{duration, number};
+use super::values::{duration, number, period};
 
 #[derive(Debug, Args)]
 pub(crate) struct MeterArgs {
@@ -77,21 +77,4 @@ pub(crate) const TOP_MAX: usize = 10_000;
 
 fn top(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))
-}
-
-/// The shortest time after which a new file begins.
-const PERIOD_MIN: Duration = Duration::from_secs(1);
-
-fn period(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|time| if time < PERIOD_MIN { Err("write 1 s or more".to_owned()) } else { Ok(time) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_period_is_a_second_at_least() {
-        assert!(period("999ms").is_err() && period("1s").is_ok());
-    }
 }

@@ -35,9 +35,22 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| if time < INTERVAL_MIN { Err("write 10 ms or more".to_owned()) } else { Ok(time) })
 }
 
+/// The shortest time after which a new file begins.
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+
+/// Parses the time after which a new file begins.
+pub(super) fn period(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| if time < PERIOD_MIN { Err("write 1 s or more".to_owned()) } else { Ok(time) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_period_is_a_second_at_least() {
+        assert!(period("999ms").is_err() && period("1s").is_ok());
+    }
 
     #[test]
     fn durations_have_units_or_are_seconds() {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::{Builder, FlowKey, Snapshot, flow::FlowHasher};
@@ -111,6 +112,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         note: (by_default && !args.json).then_some(LISTENING_NOTE),
         live_table: !verbose && !args.json,
         capture: capture.clone(),
+        tap: Arc::default(),
         control: ControlTree::default(),
         signals,
         service: ServiceManager::default(),

@@ -4,22 +4,24 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 
 use steerage::Output;
 use steerage_apps::Fanout;
-use steerage_capture::{self as capture, StreamFormat, StreamOptions, Waiting};
-use steerage_device::output;
+use steerage_capture::{self as capture, FilePattern, Rotate, StreamFormat, StreamOptions, Waiting};
+use steerage_device::output::{self, OutputError};
 use steerage_guard::program;
 
 use crate::args::FanoutArgs;
-use crate::error::{CommandLineError, EndingError, Error};
+use crate::error::{CommandLineError, EndingError, Error, NEEDS_TIME};
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{print_to_stderr, printable};
 
 const EXEC: &str = "exec:";
+const PCAP: &str = "pcap:";
 
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
@@ -27,15 +29,22 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let cpus = instance::count_cpus(&args.run.cpus)?;
     let mut programs = Programs::default();
     let open = |_: &OpenedInputs| {
-        let open = |spec: &String| match spec.strip_prefix(EXEC) {
-            Some(command) => programs.start(command),
-            None => open_output(spec, cpus),
+        let open = |spec: &String| match (spec.strip_prefix(EXEC), pattern_of(spec, args)?) {
+            (Some(command), _) => programs.start(command),
+            (None, Some((name, rotate))) => {
+                let output = capture::create_rotating(name, rotate, args.keep);
+                output.map_err(|error| Error::Output(OutputError::Device(error)))
+            }
+            (None, None) => open_output(spec, cpus),
         };
         outputs.iter().map(open).collect()
     };
+    // Files that rotate are created during the run.
+    let files = outputs.iter().filter(|_| args.rotate.is_some()).filter_map(|spec| spec.strip_prefix(PCAP));
+    let files: Vec<&Path> = files.map(Path::new).collect();
+    let needs = Needs::of(SandboxProfile::Fanout).written_files(&files);
     let sending = SendOptions { listens: false, rate: None, coalesce: false, outputs: open, input_end: None };
-    let (instance, services) =
-        instance::sending(&args.run, Needs::of(SandboxProfile::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
+    let (instance, services) = instance::sending(&args.run, needs, sending, |_| Ok(move |_cpu| fanout))?;
     let can_wait = services.can_wait;
     let options = RunOptions::new(&args.run, verbose, services);
     let ended = run::to_end(instance, &options)?;
@@ -114,6 +123,17 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     }
 }
 
+/// The pattern of the output's file names, if the output rotates.
+fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rotate)>, Error> {
+    let (Some(rotate), Some(name)) = (args.rotate, spec.strip_prefix(PCAP)) else { return Ok(None) };
+    let wrong = |what: String| CommandLineError::FileName { option: "--to", name: spec.to_owned(), what };
+    let pattern = FilePattern::parse(name).map_err(|error| wrong(error.to_string()))?;
+    if !pattern.has_time() {
+        return Err(wrong(NEEDS_TIME.to_owned()).into());
+    }
+    Ok(Some((pattern, rotate)))
+}
+
 /// The outputs in `--to`. No output may be an input, and no two may be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
@@ -123,6 +143,13 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }
+    }
+    for spec in &specs {
+        pattern_of(spec, args)?;
+    }
+    if args.rotate.is_some() && !specs.iter().any(|spec| spec.starts_with(PCAP)) {
+        let what = "only a capture file rotates: leave --rotate out, or write pcap:FILE".to_owned();
+        return Err(CommandLineError::FileName { option: "--to", name: args.to.join(" "), what }.into());
     }
     for (nth, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.starts_with(EXEC)) {
         not_an_input(spec, &args.run.devices)?;

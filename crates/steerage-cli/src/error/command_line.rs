@@ -7,6 +7,10 @@ use steerage::topology::MaskError;
 
 use crate::terminal::shell_word;
 
+/// The mistake in a file's name without a time, if files rotate.
+pub(crate) const NEEDS_TIME: &str =
+    "with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M";
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandLineError {
     #[error("{option}: {error}")]
@@ -27,9 +31,9 @@ pub(crate) enum CommandLineError {
     SeveralOutputs { spec: String },
     #[error("output {spec}: this file is {what}: give each output a file of its own")]
     SameFile { spec: String, what: &'static str },
-    /// The name of a file or a collector for flows is wrong.
+    /// The name of a file or a collector is wrong.
     #[error("{option} {name}: {what}")]
-    FlowsName { option: &'static str, name: String, what: String },
+    FileName { option: &'static str, name: String, what: String },
     #[error("there is no manual page for {name}: `steerage --help` lists the commands")]
     NoManualPage { name: String },
     #[error(
@@ -54,7 +58,7 @@ impl CommandLineError {
     pub(super) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
-            Self::QueueMask { option, .. } | Self::FlowsName { option, .. } => vec![option],
+            Self::QueueMask { option, .. } | Self::FileName { option, .. } => vec![option],
             Self::Policy(_) => vec!["--policy"],
             Self::NothingToPace => vec!["--pace"],
             _ => Vec::new(),

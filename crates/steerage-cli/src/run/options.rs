@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
 use crate::signals::HeldSignals;
+use crate::tap::Tap;
 use crate::terminal::Keys;
 
 /// How long endless synthetic traffic runs if the command line gives no limit: long enough for a
@@ -38,6 +39,7 @@ pub(crate) struct RunOptions {
     pub(crate) live_table: bool,
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     pub(crate) control: ControlTree,
+    pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
     /// The service manager, which gets a message when the run has started.
     pub(crate) service: ServiceManager,
@@ -90,6 +92,7 @@ impl RunOptions {
             live_table: !args.report.quiet && !verbose,
             capture: services.capture,
             control: services.control,
+            tap: services.tap,
             signals: services.signals,
             service: services.service,
             forwarding: None,

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use clap::Arg;
 
 /// The names of values that cannot be paths.
-const NO_PATHS: [&str; 27] = [
+const NO_PATHS: &[&str] = &[
     "1:N",
     "ADDR:PORT",
     "COMMAND",
     "DURATION",
+    "DURATION|SIZE",
     "EXPR",
     "FACTOR",
     "FLOW",

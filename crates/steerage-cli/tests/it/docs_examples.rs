@@ -44,7 +44,7 @@ fn kept_back(command: &str) -> Option<&'static str> {
         Some("run another program")
     } else if names.any(|name| INTERFACES.contains(&name)) {
         Some("need an interface")
-    } else if ["get", "set", "top"].contains(&subcommand) || command.ends_with('&') {
+    } else if ["get", "set", "top", "dump"].contains(&subcommand) || command.ends_with('&') {
         Some("need a second terminal")
     } else {
         None

@@ -17,6 +17,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, skip, tshark};
 
 use crate::outputs_streams::packets;
@@ -137,6 +138,84 @@ fn what_would_be_overwritten_is_refused() {
     let before = std::fs::read(&one).unwrap();
     let ran = run(&["fanout", "/nowhere.pcap", "--to", &spec]);
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
+}
+
+/// The captures of a directory by name, each with its number of packets and its length.
+fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
+    let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let counted = entries.map(|entry| {
+        let counted = report(&["count", entry.path().to_str().unwrap(), "--virtual-cpus", "1"]);
+        let packets = counted["snapshot"]["received"].as_u64().unwrap();
+        (entry.file_name().into_string().unwrap(), (packets, entry.metadata().unwrap().len()))
+    });
+    counted.collect()
+}
+
+/// Each packet is in exactly one file, and a file begins with the packet that begins a period.
+#[test]
+fn files_rotate_by_packet_time_without_loss() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
+    for (cpus, end) in [("1", "pcapng"), ("3", "pcapng"), ("1", "pcap")] {
+        let scratch = Scratch::new();
+        let to = format!("pcap:{}/%F/%H%M%S.{end}", scratch.display());
+        let report = report(&["fanout", demo, "--to", &to, "--rotate", "1s", "--virtual-cpus", cpus]);
+        let sent = report["snapshot"]["outputs"][0]["packets"].as_u64().unwrap();
+        assert_eq!((Some(sent), &report["snapshot"]["dropped"]), (report["snapshot"]["received"].as_u64(), &json!({})));
+        let day = scratch.join("2026-01-01");
+        let files = captures_in(&day);
+        assert!(files.len() > 1, "{files:?}");
+        assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
+        if cpus == "1" {
+            // One CPU keeps the order of the capture, so no packet is in a later file than its own.
+            for name in files.keys() {
+                let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
+                for time in times {
+                    let second: u64 = time[0].split('.').next().unwrap().parse().unwrap();
+                    let (hour, minute, second) = (second / 3600 % 24, second / 60 % 60, second % 60);
+                    assert_eq!(name[..6], format!("{hour:02}{minute:02}{second:02}"), "{time:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Files of the same second get numbers, no file is longer than the limit, and the newest files are
+/// kept, also from an earlier run.
+#[test]
+fn files_rotate_by_size_and_the_newest_are_kept() {
+    let scratch = Scratch::new();
+    let to = format!("pcap:{}/%Y%m%d-%H%M%S.pcapng", scratch.display());
+    let run = |more: &[&str]| {
+        let args = ["fanout", "synthetic:packets=10000,size=600", "--to", &to, "--rotate", "1M"];
+        report(&[&args[..], &["--virtual-cpus", "2"], more].concat())
+    };
+    run(&[]);
+    let files = captures_in(&scratch);
+    assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), 10_000, "{files:?}");
+    assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
+    // A file of another user of the directory does not fit the pattern.
+    std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
+    run(&["--keep", "2"]);
+    std::fs::remove_file(scratch.join("notes.txt")).unwrap();
+    let kept = captures_in(&scratch);
+    assert!(kept.len() == 2 && kept.keys().all(|name| !files.contains_key(name)), "{kept:?} of {files:?}");
+}
+
+#[test]
+fn a_rotation_that_cannot_be_is_a_wrong_command_line() {
+    for (to, wrong) in [
+        ("pcap:same.pcapng --rotate 1h", "put the time in"),
+        ("pcap:%Q.pcapng --rotate 1h", "%Q is no part of a time"),
+        ("tap:x --rotate 1h", "only a capture file rotates"),
+        ("pcap:%F.pcapng --rotate 10k", "1M or more"),
+        ("pcap:%F.pcapng --rotate 0.1", "1 s or more"),
+        ("pcap:%F.pcapng --keep 3", "--rotate"),
+        ("pcap:%F.pcapng --rotate 1h --keep 0", "--keep"),
+    ] {
+        let args: Vec<&str> = ["fanout", "synthetic:packets=1", "--to"].into_iter().chain(to.split(' ')).collect();
+        let ran = run(&args);
+        assert!(ran.code == Some(2) && ran.err.contains(wrong), "{to}: {ran:?}");
+    }
 }
 
 #[test]

@@ -206,7 +206,11 @@ const ROWS: &[Row] = &[
     Row {
         argument: "--to <OUTPUT>",
         commands: &["fanout"],
-        lines: &["fanout synthetic:packets=1 --to pcap:{d}/x", "fanout synthetic:packets=1 --to fifo:{d}/x"],
+        lines: &[
+            "fanout synthetic:packets=1 --to pcap:{d}/x",
+            "fanout synthetic:packets=1 --to pcap:{d}/%F --rotate 1h",
+            "fanout synthetic:packets=1 --to fifo:{d}/x",
+        ],
     },
     Row {
         argument: "--flows <FILE>",
@@ -257,6 +261,9 @@ const ROWS: &[Row] = &[
         commands: &["top", "get", "set"],
         lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
     },
+    Row { argument: "<PID|NAME|PATH>", commands: &["dump"], lines: &["dump {d}/x", "STEERAGE_RUNTIME_DIR={d} dump x"] },
+    // `dump` creates the file after it has connected to a run.
+    Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
     // The paths are attributes of the control tree, and not files.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },

@@ -13,6 +13,7 @@ mod demo;
 mod dispatcher;
 mod docs_examples;
 mod doctor;
+mod dump;
 mod explain;
 mod export;
 mod export_collectors;

@@ -271,7 +271,14 @@ fn the_directory_of_a_day_that_another_user_planted_is_not_used() {
     if !is_root() {
         return;
     }
-    let row = "meter DEMO --virtual-cpus 1 --socket none -q --rotate 1h --flows {}";
+    let rows = [
+        "meter DEMO --virtual-cpus 1 --socket none -q --rotate 1h --flows {}",
+        "fanout DEMO --virtual-cpus 1 --socket none -q --rotate 1h --to pcap:{}",
+    ];
+    rows.into_iter().for_each(a_planted_day_is_not_used);
+}
+
+fn a_planted_day_is_not_used(row: &str) {
     // Run without the sandbox, because Landlock would hide a mistake in the walk along the path.
     let open = &format!("{row} --no-sandbox");
     for (directory, row) in

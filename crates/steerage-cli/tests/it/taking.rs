@@ -77,7 +77,9 @@ fn udp_is_taken_and_tcp_passes() {
         // 4 MB are sent in segments of the MTU, or one acknowledgement is sent for two segments.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
-            assert_eq!((&queue["kind"], &queue["mode"]), (&json!("af_xdp"), &json!("native, copy")));
+            assert_eq!(queue["kind"], "af_xdp");
+            // Kernels from 6.8 on say that a veth reports metadata.
+            assert!(queue["mode"].as_str().unwrap().starts_with("native, copy"), "{queue}");
             // A veth may pass on the hash of a card, so that `auto` does not use it.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }

@@ -125,6 +125,16 @@ impl Client {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
 
+    /// Requests copies of packets, as `wanted` says. The instance sends the packets over the
+    /// connection that is returned, until the instance ends or the connection is closed.
+    ///
+    /// # Errors
+    /// If this user may not see the packets, if the request is wrong, or if no reply arrives.
+    pub fn packets(mut self, wanted: &Value) -> Result<BufReader<UnixStream>, ClientError> {
+        self.ask(&json!({"packets": wanted}), "packets", ANSWERED_WITHIN)?;
+        Ok(self.stream)
+    }
+
     fn text(&mut self, request: &Value, within: Duration) -> Result<String, ClientError> {
         let answer = self.ask(request, "value", within)?;
         answer.as_str().map(str::to_owned).ok_or(ClientError::Nonsense)

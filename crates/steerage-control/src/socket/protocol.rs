@@ -1,5 +1,7 @@
 //! The protocol: requests and replies.
 
+use std::os::unix::net::UnixStream;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -13,7 +15,7 @@ const PROTOCOL: u32 = 1;
 /// The requests of a client. The keys of the JSON object determine the type of the request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
-enum Asked {
+pub(super) enum Asked {
     Get {
         get: String,
     },
@@ -35,12 +37,15 @@ enum Asked {
         #[serde(rename = "hello")]
         _is: True,
     },
+    Packets {
+        packets: Value,
+    },
 }
 
 /// A field that must be `true`.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "bool")]
-struct True;
+pub(super) struct True;
 
 impl TryFrom<bool> for True {
     type Error = &'static str;
@@ -52,12 +57,43 @@ impl TryFrom<bool> for True {
 
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
-/// The reply to a line from a client of user `uid`, without a newline.
-pub(super) fn answer(line: &[u8], uid: u32, tree: &Tree, report: &Report) -> String {
-    let asked = serde_json::from_slice::<Asked>(line).map_err(|_| {
-        let what = "this is no request: one is get, set with value, list, events, snapshot or hello, in one object";
+/// Sends copies of packets over the connection until the client leaves or the run ends.
+pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
+
+/// Begins to copy packets for a client, as its request says, or returns why not.
+pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
+
+/// Reads a request from a line.
+pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
+    serde_json::from_slice(line).map_err(|_| {
+        let what = "this is no request: one is get, set with value, list, events, snapshot, packets or hello, in one \
+                    object";
         AttributeError::new(ErrorCode::Invalid, what)
-    });
+    })
+}
+
+/// Begins to copy packets for a client of user `uid`. Packets are private, so the user must be root or
+/// the user of the run. Returns the reply, and the function that sends the packets after the reply.
+pub(super) fn packets(request: &Value, uid: u32, tree: &Tree, packets: &Packets) -> (String, Option<PacketSender>) {
+    let begun = match Audience::of(uid, tree.uid()) {
+        Audience::Private => packets(request).map_err(|why| AttributeError::new(ErrorCode::Invalid, why)),
+        Audience::Public => {
+            let why = format!("only root and user {} may see the packets of this run", tree.uid());
+            Err(AttributeError::new(ErrorCode::NotPermitted, why))
+        }
+    };
+    match begun {
+        Ok(sender) => (json!({"packets": true}).to_string(), Some(sender)),
+        Err(error) => (refusal(&error), None),
+    }
+}
+
+fn refusal(error: &AttributeError) -> String {
+    json!({"error": error.code().name(), "message": error.to_string()}).to_string()
+}
+
+/// The reply to a request of a client of user `uid`, without a newline.
+pub(super) fn answer(asked: Result<Asked, AttributeError>, uid: u32, tree: &Tree, report: &Report) -> String {
     let answer = match asked {
         Ok(Asked::Snapshot { .. }) => {
             return format!("{{\"snapshot\":{}}}", report(Audience::of(uid, tree.uid())));
@@ -65,8 +101,7 @@ pub(super) fn answer(line: &[u8], uid: u32, tree: &Tree, report: &Report) -> Str
         Ok(asked) => answer_of(&asked, uid, tree),
         Err(error) => Err(error),
     };
-    let answer = answer.unwrap_or_else(|error| json!({"error": error.code().name(), "message": error.to_string()}));
-    answer.to_string()
+    answer.map_or_else(|error| refusal(&error), |answer| answer.to_string())
 }
 
 fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeError> {
@@ -86,7 +121,8 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        Asked::Snapshot { .. } => Value::Null,
+        // These requests have replies of their own.
+        Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::listening::Listening;
-use super::protocol::{self, Report};
+use super::protocol::{self, Asked, PacketSender, Packets, Report};
 use crate::audience::Audience;
 use crate::clients::{Clients, Otherwise, Sharing};
 use crate::limits::{
@@ -41,6 +41,7 @@ struct Shared {
     all: Arc<Mutex<All>>,
     tree: Arc<Tree>,
     report: Arc<Report>,
+    packets: Arc<Packets>,
 }
 
 impl Listening {
@@ -54,12 +55,27 @@ impl Listening {
         tree: Arc<Tree>,
         report: impl Fn(Audience) -> String + Send + Sync + 'static,
     ) -> io::Result<Serving> {
+        self.serve_with_packets(tree, report, |_| Err("this run shows no packets".to_owned()))
+    }
+
+    /// Like [`serve`](Self::serve), and sends copies of packets to clients of root and of the
+    /// instance's user. `packets` gets what a client wants, and returns a function that sends the
+    /// packets over the client's connection, on the client's thread.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn serve_with_packets(
+        self,
+        tree: Arc<Tree>,
+        report: impl Fn(Audience) -> String + Send + Sync + 'static,
+        packets: impl Fn(&serde_json::Value) -> Result<PacketSender, String> + Send + Sync + 'static,
+    ) -> io::Result<Serving> {
         let owner = Some(tree.uid());
         let quota = Quota { all: CLIENTS_MAX, reserved: CLIENTS_RESERVED, per_party: CLIENTS_PER_USER_MAX, owner };
         let sharing = Sharing { quota, silent: CLIENT_IDLE_SCARCE, otherwise: Otherwise::Refuse };
         let all = Arc::new(Mutex::new(All { clients: Clients::new(sharing), ended: false }));
         let serving = Serving { listening: Arc::new(self), all: Arc::clone(&all) };
-        let shared = Shared { all, tree, report: Arc::new(Box::new(report)) };
+        let shared = Shared { all, tree, report: Arc::new(Box::new(report)), packets: Arc::new(Box::new(packets)) };
         let listener = serving.listening.listener.try_clone()?;
         thread::Builder::new().name("control".to_owned()).spawn(move || {
             loop {
@@ -164,9 +180,18 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         if !locked(&shared.all).clients.asks(id) {
             return Ok(());
         }
-        let mut answer = protocol::answer(&line, uid, &shared.tree, &shared.report);
+        let (mut answer, sender) = match protocol::asked(&line) {
+            Ok(Asked::Packets { packets }) => protocol::packets(&packets, uid, &shared.tree, &shared.packets),
+            asked => (protocol::answer(asked, uid, &shared.tree, &shared.report), None),
+        };
         answer.push('\n');
-        writer.write_all(answer.as_bytes())?;
+        let answered = writer.write_all(answer.as_bytes());
+        if let Some(sender) = sender {
+            // The sender is called also if the client is gone, because it ends what the request began.
+            sender(stream);
+            return answered;
+        }
+        answered?;
         locked(&shared.all).clients.answered(id, Instant::now());
     }
 }

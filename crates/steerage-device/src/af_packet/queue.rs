@@ -20,6 +20,7 @@ use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
+use crate::vlan_tag;
 use steerage_capture::COPY_BYTES_MAX;
 
 /// The interval at which a busy queue reads drops and errors from the kernel, which takes two
@@ -203,7 +204,7 @@ impl Queue {
                 at = at.wrapping_add(frame.next).wrapping_sub(frame.at + frame.len);
                 let (mut start, mut len) = (frame.at, frame.len);
                 if let Some(tag) = frame.tag.filter(|_| tags) {
-                    if put_tag_back(bytes, start, len, tag) {
+                    if vlan_tag::put_back(bytes, start, len, tag) {
                         (start, len) = (start - vlan::BYTES, len + vlan::BYTES);
                     }
                 }
@@ -245,7 +246,7 @@ impl Queue {
             }
         }
         if let Some(tag) = frame.tag.filter(|_| !self.interface.cooked) {
-            if put_tag_back(lending.bytes(), at, len, tag) {
+            if vlan_tag::put_back(lending.bytes(), at, len, tag) {
                 (at, len) = (at - vlan::BYTES, len + vlan::BYTES);
                 offload = offload.and_then(|offload| offload.shifted(vlan::BYTES as isize));
             }
@@ -466,16 +467,6 @@ impl Drop for Queue {
             tracing::info!(device = %self.name, times = self.freezes, "the ring was full");
         }
     }
-}
-
-/// Moves the addresses of the frame at `at` forward, and writes the tag after them. Returns false
-/// if there is no room.
-fn put_tag_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; vlan::BYTES]) -> bool {
-    let Some(start) = at.checked_sub(vlan::BYTES).filter(|_| len >= ethernet::TYPE_AT) else { return false };
-    let Some(frame) = bytes.get_mut(start..at + ethernet::TYPE_AT) else { return false };
-    frame.copy_within(vlan::BYTES.., 0);
-    frame[ethernet::TYPE_AT..].copy_from_slice(&tag);
-    true
 }
 
 fn no_blocks() -> io::Error {

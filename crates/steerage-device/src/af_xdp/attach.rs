@@ -1,7 +1,9 @@
 //! Attaches the program to its interface, in native or generic mode, and with or without the card's
-//! hash. If another program is attached already, that program is replaced only if the user asks for
-//! the replacement. If a dispatcher of libxdp is attached, the program becomes one of its components.
+//! metadata. If another program is attached already, that program is replaced only if the user asks
+//! for the replacement. If a dispatcher of libxdp is attached, the program becomes one of its
+//! components.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +11,12 @@ use std::thread;
 use std::time::Duration;
 
 use steerage::DeviceError;
-use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram};
+use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram, netdev};
 
 use super::assembler::Instruction;
 use super::dispatcher::{self, Added, Component, PRIORITY_DEFAULT};
 use super::interface;
+use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
@@ -31,8 +34,10 @@ const WAIT_LAST: Duration = Duration::from_millis(512);
 /// The longest log of the verifier, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// The kernel's function that returns a frame's hash, and the file with the kernel's types.
+/// The kernel's functions that return a frame's metadata, and the file with the kernel's types.
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
+const TIME_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
+const TAG_FUNCTION: &str = "bpf_xdp_metadata_rx_vlan_tag";
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// The XDP program, attached to an interface.
@@ -40,8 +45,8 @@ const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 pub(super) struct Attached {
     pub(super) sockets: Map,
     pub(super) counters: Map,
-    /// Whether the program writes the hardware's hash in front of each frame.
-    pub(super) hashes: bool,
+    /// The metadata that the program writes in front of each frame.
+    pub(super) functions: Functions,
     pub(super) mode: sys::Mode,
     /// The program stays attached until the attachment is dropped.
     pub(super) attachment: Attachment,
@@ -133,18 +138,18 @@ pub(super) fn attach(
         let (added, mode, notes) = noted;
         let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
         let attachment = Attachment::Component(in_dispatcher);
-        return Ok(Noted { program: Attached { sockets, counters, hashes: false, mode, attachment }, notes });
+        return Ok(Noted { program: Attached { sockets, counters, functions: Functions::default(), mode, attachment }, notes });
     }
     let mut notes = Vec::new();
     let mut refused = None;
     for mode in modes(options.mode) {
         match attempt.in_mode(*mode, &mut notes) {
-            Ok((link, hashes)) => {
+            Ok((link, functions)) => {
                 if let Some(error) = refused {
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
                 let attachment = Attachment::Link(link);
-                let program = Attached { sockets, counters, hashes, mode: *mode, attachment };
+                let program = Attached { sockets, counters, functions, mode: *mode, attachment };
                 return Ok(Noted { program, notes });
             }
             Err(Refused::For(error)) => return Err(error),
@@ -183,37 +188,61 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Attaches the program in this mode. The program uses the hash if the hash is wanted and
-    /// available. The second result is true if the program uses the hash.
-    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, bool), Refused> {
-        if self.wants_hash {
-            match self.with_hash(mode) {
-                Ok(link) => return Ok((link, true)),
-                Err(Refused::For(error)) => return Err(Refused::For(error)),
-                // Do not bother users who did not ask for the hash.
-                Err(Refused::Mode(_)) if self.options.device_hash != DeviceHash::Always => {}
-                Err(Refused::Mode(why)) => {
-                    let name = &self.options.interface;
-                    notes.push(format!("{name}: no hash by the device ({why}); flows are told apart by ours"));
-                }
+    /// available, and the time and the tag if the driver reports them. The second result is the
+    /// metadata that the program uses.
+    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, Functions), Refused> {
+        // Kernels before 6.8 do not say what a driver reports.
+        let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
+        let is_wanted = Functions {
+            hash: self.wants_hash && support.hash != Some(false),
+            time: support.time == Some(true),
+            tag: support.vlan_tag == Some(true),
+        };
+        // Do not bother users who did not ask for the hash.
+        let mut note = |why: &dyn fmt::Display| {
+            if self.wants_hash && self.options.device_hash == DeviceHash::Always {
+                let name = &self.options.interface;
+                notes.push(format!("{name}: no hash by the device ({why}); flows are told apart by ours"));
             }
+        };
+        match self.with_metadata(mode, is_wanted) {
+            Ok((link, functions)) => {
+                if functions.hash.is_none() {
+                    note(&NOT_BY_DRIVER);
+                }
+                return Ok((link, functions));
+            }
+            Err(Refused::For(error)) => return Err(Refused::For(error)),
+            Err(Refused::Mode(why)) => note(&why),
         }
-        let program = self.load(mode, None).map_err(|error| Refused::For(self.load_error(error)))?;
-        self.attach(&program, mode).map(|link| (link, false))
+        let functions = Functions::default();
+        let program = self.load(mode, functions).map_err(|error| Refused::For(self.load_error(error)))?;
+        self.attach(&program, mode).map(|link| (link, functions))
     }
 
-    fn with_hash(&self, mode: sys::Mode) -> Result<Link, Refused> {
+    fn with_metadata(&self, mode: sys::Mode, is_wanted: Functions<bool>) -> Result<(Link, Functions), Refused> {
         if mode == sys::Mode::Skb {
             return Err(Refused::Mode(io::Error::other("in skb mode there is none")));
         }
+        if !is_wanted.any() {
+            return Err(Refused::Mode(io::Error::other(NOT_BY_DRIVER)));
+        }
         let types = std::fs::read(KERNEL_TYPES).map_err(Refused::Mode)?;
-        let function = function_number(&types, HASH_FUNCTION)
-            .ok_or_else(|| Refused::Mode(io::Error::other("this kernel does not report it")))?;
-        // If the driver has no such function, the kernel reports that the program is invalid.
-        let program = self.load(mode, Some(function)).map_err(|error| match error.raw_os_error() {
+        let function = |is_wanted: bool, name| is_wanted.then(|| function_number(&types, name)).flatten();
+        let functions = Functions {
+            hash: function(is_wanted.hash, HASH_FUNCTION),
+            time: function(is_wanted.time, TIME_FUNCTION),
+            tag: function(is_wanted.tag, TAG_FUNCTION),
+        };
+        if !functions.any() {
+            return Err(Refused::Mode(io::Error::other("this kernel does not report it")));
+        }
+        // If the driver reports no metadata, the kernel says that the program is invalid.
+        let program = self.load(mode, functions).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
-            _ => Refused::Mode(io::Error::other("its driver does not report it")),
+            _ => Refused::Mode(io::Error::other(NOT_BY_DRIVER)),
         })?;
-        self.attach(&program, mode)
+        self.attach(&program, mode).map(|link| (link, functions))
     }
 
     /// Adds the program to the dispatcher of the interface, if a dispatcher is attached, or if no
@@ -252,7 +281,7 @@ impl Attempt<'_> {
     }
 
     fn add(&self, mode: sys::Mode) -> Result<Added, Refused> {
-        let instructions = self.instructions(mode, None).map_err(|error| Refused::For(self.load_error(error)))?;
+        let instructions = self.instructions(mode, Functions::default()).map_err(|error| Refused::For(self.load_error(error)))?;
         let priority = self.options.priority.unwrap_or(PRIORITY_DEFAULT);
         let mut wait = WAIT_FIRST;
         loop {
@@ -270,18 +299,18 @@ impl Attempt<'_> {
         }
     }
 
-    fn instructions(&self, mode: sys::Mode, hash_function: Option<u32>) -> io::Result<Vec<Instruction>> {
+    fn instructions(&self, mode: sys::Mode, functions: Functions) -> io::Result<Vec<Instruction>> {
         let [sockets, counters] = [self.sockets, self.counters].map(|map| map.as_fd().as_raw_fd());
         // After the driver, the frames of all ports are the bond's.
         let no_ports = Ports::default();
         let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
-        program(self.take, Maps { sockets, ports, counters, hash_function })
+        program(self.take, Maps { sockets, ports, counters, functions })
             .ok_or_else(|| io::Error::other("what to take is too long for a program"))
     }
 
-    fn load(&self, mode: sys::Mode, hash_function: Option<u32>) -> io::Result<Program> {
-        let instructions = self.instructions(mode, hash_function)?;
-        let bound_to = hash_function.map(|_| self.interface.index);
+    fn load(&self, mode: sys::Mode, functions: Functions) -> io::Result<Program> {
+        let instructions = self.instructions(mode, functions)?;
+        let bound_to = functions.any().then_some(self.interface.index);
         // Supports frames longer than a chunk. Kernels before 5.18 cannot load such a program.
         let loaded = Program::load(&instructions, bound_to, true, &mut []);
         let Err(error) = loaded else { return loaded };
@@ -367,6 +396,7 @@ fn place_of(mode: sys::Mode) -> XdpPlace {
     }
 }
 
+const NOT_BY_DRIVER: &str = "its driver does not report it";
 const REPLACE: &str = "load it with xdp-loader to share the interface, or stop it, or say --replace to take its place";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 

@@ -163,9 +163,20 @@ impl Device {
 
     /// The mode in which the socket runs, for the user.
     pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
+        /// Adds the metadata that the driver reports for this mode's frames.
+        macro_rules! with_metadata {
+            ($mode:literal) => {
+                match (self.program.functions.time.is_some(), self.program.functions.tag.is_some()) {
+                    (true, true) => concat!($mode, ", card time, VLAN tags"),
+                    (true, false) => concat!($mode, ", card time"),
+                    (false, true) => concat!($mode, ", VLAN tags"),
+                    (false, false) => $mode,
+                }
+            };
+        }
         match (self.program.mode, socket.is_zero_copy()) {
-            (sys::Mode::Native, true) => "native, zero-copy",
-            (sys::Mode::Native, false) => "native, copy",
+            (sys::Mode::Native, true) => with_metadata!("native, zero-copy"),
+            (sys::Mode::Native, false) => with_metadata!("native, copy"),
             (sys::Mode::Skb, _) => "skb, copy",
         }
     }

@@ -2,19 +2,13 @@
 //! frames to the kernel, and counts the frames of both groups.
 //!
 //! The program reads the headers once, stores on its stack the values that the tests need, and runs
-//! the tests. The program writes only the hash in front of the frame, and drops no frames.
+//! the tests. The program writes only metadata in front of the frame, and drops no frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
 use super::assembler::{Assembler, FRAME, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
+use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MARK_AT, META_BYTES, TAG_AT, TIME_AT};
 use super::take::{Kind, Prefix, Take, Test, Way};
-
-/// The bytes that the hash and its mark use in front of a frame. The kernel requires a multiple of
-/// 4.
-pub(super) const META_BYTES: usize = 8;
-/// The mark after the hash, if there is a hash. The headroom of a page does not contain the mark
-/// accidentally, and an old mark is cleared when the page is posted.
-pub(super) const META_HASHED: u32 = 0x5e_e2_a6_e1;
 
 /// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
 /// for seven extension headers, but packets with more than two do not occur in practice. Each
@@ -32,6 +26,8 @@ const KEY: i16 = -52;
 const HASH: i16 = -56;
 const HASH_TYPE: i16 = -60;
 const QUEUE: i16 = -64;
+const TAG: i16 = -68;
+const TIME: i16 = -80;
 
 // Offsets in `struct xdp_md`.
 const CTX_DATA: i16 = 0;
@@ -75,9 +71,7 @@ pub(super) struct Maps<'a> {
     /// The descriptor of the map of counters. For queue q, counter 2q counts the frames that the
     /// program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
     pub(super) counters: i32,
-    /// The number of the kernel's function that returns a frame's hash. `None` if the program does
-    /// not call this function.
-    pub(super) hash_function: Option<u32>,
+    pub(super) functions: Functions,
 }
 
 /// The ports of a bond.
@@ -105,8 +99,8 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     }
     choose(&mut asm, take, taken, passed);
     asm.bind(taken);
-    if let Some(function) = maps.hash_function {
-        note_hash(&mut asm, function);
+    if maps.functions.any() {
+        note_metadata(&mut asm, maps.functions);
     }
     redirect(&mut asm, maps.sockets);
     asm.jump(count);
@@ -381,37 +375,71 @@ fn bit(kind: Kind) -> u32 {
     }
 }
 
-/// Writes the device's hash and its mark in front of the frame, or zeros if the device has no hash.
-/// Writes nothing for fragments and for packets other than IP. The bytes in front of such frames
-/// are zero already, and steerage computes the hash of such frames.
-fn note_hash(asm: &mut Assembler, function: u32) {
-    let (redirect, none, whole) = (asm.label(), asm.label(), asm.label());
-    asm.load(Size::Word, R1, FRAME, KIND);
-    asm.jump_if(R1, When::AnyOf, FRAGMENT, redirect);
-    asm.jump_if(R1, When::AnyOf, IPV4 | IPV6, whole);
-    asm.jump(redirect);
-    asm.bind(whole);
+/// Writes what the card knows of the frame in front of the frame: see [`metadata`](super::metadata).
+/// If the kernel has no room in front of the frame, the frame has no metadata. Fragments and packets
+/// other than IP get no hash: steerage computes their hash. R9 holds the frame's properties, and R8
+/// the mark.
+fn note_metadata(asm: &mut Assembler, functions: Functions) {
+    let none = asm.label();
+    asm.load(Size::Word, R9, FRAME, KIND);
     asm.copy(R1, R6);
     asm.set(R2, -(META_BYTES as i32));
     asm.call(ADJUST_META);
-    asm.jump_if(R0, When::NotEqual, 0, redirect);
+    asm.jump_if(R0, When::NotEqual, 0, none);
     asm.load(Size::Word, R7, R6, CTX_DATA_META);
     asm.load(Size::Word, R8, R6, CTX_DATA);
-    require(asm, META_BYTES as i32, redirect);
-    asm.store_number(Size::Word, FRAME, HASH, 0);
-    asm.store_number(Size::Word, FRAME, HASH_TYPE, 0);
-    asm.store_number(Size::Word, R7, 0, 0);
-    asm.store_number(Size::Word, R7, 4, 0);
-    asm.copy(R1, R6);
-    place(asm, R2, HASH);
-    place(asm, R3, HASH_TYPE);
-    asm.call_kernel(function);
-    asm.jump_if(R0, When::NotEqual, 0, none);
-    asm.load(Size::Word, R1, FRAME, HASH);
-    asm.store(Size::Word, R7, 0, R1);
-    asm.store_number(Size::Word, R7, 4, META_HASHED);
+    require(asm, META_BYTES as i32, none);
+    for at in (0..META_BYTES as i16).step_by(4) {
+        asm.store_number(Size::Word, R7, at, 0);
+    }
+    asm.set(R8, MARK as i32);
+    if let Some(function) = functions.time {
+        let unknown = asm.label();
+        asm.store_number(Size::Double, FRAME, TIME, 0);
+        asm.copy(R1, R6);
+        place(asm, R2, TIME);
+        asm.call_kernel(function);
+        asm.jump_if(R0, When::NotEqual, 0, unknown);
+        asm.load(Size::Double, R1, FRAME, TIME);
+        // A frame that the card has not stamped has the time 0.
+        asm.jump_if_null(R1, unknown);
+        asm.store(Size::Double, R7, TIME_AT, R1);
+        asm.add(R8, HAS_TIME as i32);
+        asm.bind(unknown);
+    }
+    if let Some(function) = functions.tag {
+        let untagged = asm.label();
+        asm.store_number(Size::Word, FRAME, TAG, 0);
+        asm.copy(R1, R6);
+        place(asm, R2, TAG);
+        place(asm, R3, TAG + 2);
+        asm.call_kernel(function);
+        asm.jump_if(R0, When::NotEqual, 0, untagged);
+        asm.load(Size::Word, R1, FRAME, TAG);
+        asm.store(Size::Word, R7, TAG_AT, R1);
+        asm.add(R8, HAS_TAG as i32);
+        asm.bind(untagged);
+    }
+    if let Some(function) = functions.hash {
+        let (whole, unhashed) = (asm.label(), asm.label());
+        asm.jump_if(R9, When::AnyOf, FRAGMENT, unhashed);
+        asm.jump_if(R9, When::AnyOf, IPV4 | IPV6, whole);
+        asm.jump(unhashed);
+        asm.bind(whole);
+        asm.store_number(Size::Word, FRAME, HASH, 0);
+        asm.store_number(Size::Word, FRAME, HASH_TYPE, 0);
+        asm.copy(R1, R6);
+        place(asm, R2, HASH);
+        place(asm, R3, HASH_TYPE);
+        asm.call_kernel(function);
+        asm.jump_if(R0, When::NotEqual, 0, unhashed);
+        asm.load(Size::Word, R1, FRAME, HASH);
+        asm.store(Size::Word, R7, HASH_AT, R1);
+        asm.add(R8, HAS_HASH as i32);
+        asm.bind(unhashed);
+    }
+    asm.store(Size::Word, R7, MARK_AT, R8);
     asm.bind(none);
-    asm.bind(redirect);
 }
 
 fn place(asm: &mut Assembler, to: Register, at: i16) {

@@ -20,7 +20,7 @@ use steerage_netlink::{Change, Changes, Entry, Link, Rtnetlink};
 use super::bind::chunk_bytes;
 use super::bond;
 use super::device::Device;
-use super::program::{META_BYTES, META_HASHED};
+use super::metadata::{META_BYTES, Metadata};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
 use super::{COALESCE_MIN, HEADROOM_BYTES};
 
@@ -35,6 +35,10 @@ const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 /// How soon the queue checks for free pages again if almost no page is posted. Without posted
 /// pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
+
+/// The longest time for which a queue that polls busily leaves the driver alone while the ring has
+/// frames. At 10 million packets per second, a card's ring of 2,048 frames holds 200 us.
+const STALL_MAX: Duration = Duration::from_micros(150);
 
 /// Up to this many posted pages count as almost no posted page.
 const POSTED_FEW: usize = 16;
@@ -117,6 +121,35 @@ pub(super) struct Queue {
     starved: bool,
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
+    busy_polling: Option<BusyPolling>,
+}
+
+/// When a queue that polls busily runs the driver.
+#[derive(Clone, Copy, Debug)]
+struct BusyPolling {
+    /// The time between two runs of the driver while no frames arrive. Each run is a system call.
+    interval: Duration,
+    last: Timestamp,
+}
+
+impl BusyPolling {
+    /// Whether the driver is due to run after a poll that `found` frames, and that left `more` frames
+    /// in the ring. A poll that emptied the ring runs the driver at once, because more frames may be
+    /// in the card's ring. After an empty poll, the interval decides. With more frames, the CPU
+    /// handles them first, but lets the driver wait for at most [`STALL_MAX`], because the card's
+    /// ring fills up meanwhile.
+    fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
+        let since = now.since(self.last);
+        let is_due = match (found, more) {
+            (_, true) => since >= STALL_MAX,
+            (true, false) => true,
+            (false, false) => since >= self.interval,
+        };
+        if is_due {
+            self.last = now;
+        }
+        is_due
+    }
 }
 
 /// For how long frames may wait, if the user allows it.
@@ -171,6 +204,7 @@ impl Queue {
             mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
             fit: Fit::new(device.frame_bytes_max()),
             coalescing: device.coalesce.map(Coalescing::new),
+            busy_polling: device.busy_poll.map(|interval| BusyPolling { interval, last: Timestamp::ZERO }),
             device,
             number,
             hash,
@@ -210,8 +244,8 @@ impl Queue {
         if missing == 0 {
             return;
         }
-        let hashes = self.hash.is_some();
-        let posted = out.refill(missing, self.fit, |page| post(ready, page, hashes));
+        let known = self.device.program.functions.any();
+        let posted = out.refill(missing, self.fit, |page| post(ready, page, known));
         self.starved = posted < missing && ready.posted() < POSTED_FEW;
         ready.show();
     }
@@ -223,7 +257,7 @@ impl Queue {
         let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else {
             return false;
         };
-        let (filled, hashes) = (ready.filled(), self.hash.is_some());
+        let (filled, known) = (ready.filled(), self.device.program.functions.any());
         for _ in 0..filled {
             if out.len() >= budget {
                 break;
@@ -231,13 +265,17 @@ impl Queue {
             let page = match ready.take() {
                 Some(Ok(chunk)) if self.begun.frame.is_empty() && !chunk.goes_on => {
                     let FilledChunk { mut page, offset, len, .. } = chunk;
-                    let hash = if hashes { hash_before(out, &mut page, offset) } else { None };
+                    let (offset, len) = (offset as usize, len as usize);
                     self.counted += 1;
-                    out.rx_finish(page, offset as usize, Filled::whole(len as usize).with_hash(hash))
+                    if known {
+                        Metadata::before(out.page_mut(&mut page), offset).hand_over(out, page, offset, len)
+                    } else {
+                        out.rx_finish(page, offset, Filled::whole(len))
+                    }
                 }
                 Some(Ok(chunk)) => {
                     let goes_on = chunk.goes_on;
-                    let page = gather(out, &mut self.begun, chunk, hashes);
+                    let page = gather(out, &mut self.begun, chunk, known);
                     self.counted += u64::from(!goes_on);
                     page
                 }
@@ -253,7 +291,7 @@ impl Queue {
                 None => break,
             };
             // The pages that a zero-copy socket has when it is closed are lost.
-            if let Err(page) = if ends { Err(page) } else { post(ready, page, hashes) } {
+            if let Err(page) = if ends { Err(page) } else { post(ready, page, known) } {
                 out.give_page(page);
             }
         }
@@ -459,7 +497,8 @@ impl RxQueue for Queue {
             self.look(out)?;
         }
         if let Stage::Ready(ready) | Stage::Open(ready) = &self.stage {
-            if ready.needs_wakeup() || (self.device.busy_poll.is_some() && !more) {
+            let is_due = self.busy_polling.as_mut().is_some_and(|busy| busy.is_due(out.now(), !out.is_empty(), more));
+            if ready.needs_wakeup() || is_due {
                 ready.wake_up();
             }
         }
@@ -512,9 +551,9 @@ impl Queue {
 }
 
 #[inline(always)]
-fn post(ready: &mut OpenSocket, mut page: Page, hashes: bool) -> Result<(), Page> {
-    if hashes {
-        // Clear the old bytes in front of the frame, because they are not a hash.
+fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page> {
+    if known {
+        // Clear the old bytes in front of the frame, because they are not metadata of the next frame.
         let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
         ready.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
     }
@@ -522,14 +561,17 @@ fn post(ready: &mut OpenSocket, mut page: Page, hashes: bool) -> Result<(), Page
 }
 
 /// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
-/// Returns the page to post instead.
+/// Returns the page to post instead. A frame of several parts has no time of the card.
 #[cold]
-fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashes: bool) -> Page {
+fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;
-    if begun.frame.is_empty() {
-        begun.hash = if hashes { hash_before(out, &mut page, offset) } else { None };
+    let (mut offset, mut len) = (offset as usize, len as usize);
+    if begun.frame.is_empty() && known {
+        let metadata = Metadata::before(out.page_mut(&mut page), offset);
+        begun.hash = metadata.hash;
+        (offset, len) = metadata.with_tag(out.page_mut(&mut page), offset, len);
     }
-    let page = out.rx_finish_part(&mut begun.frame, page, offset as usize, len as usize);
+    let page = out.rx_finish_part(&mut begun.frame, page, offset, len);
     if !goes_on {
         hand_over(out, begun);
     }
@@ -539,14 +581,6 @@ fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashe
 fn hand_over(out: &mut Completions<'_>, begun: &mut Begun) {
     let hash = std::mem::take(&mut begun.hash);
     out.push_gathered(&mut begun.frame, hash);
-}
-
-/// The hash in front of the frame, if the XDP program wrote a hash.
-fn hash_before(out: &Completions<'_>, page: &mut Page, offset: u32) -> Option<FlowHash> {
-    let offset = offset as usize;
-    let before: &[u8; META_BYTES] = out.page_mut(page).get(..offset)?.last_chunk()?;
-    let [a, b, c, d, mark @ ..] = *before;
-    (u32::from_ne_bytes(mark) == META_HASHED).then_some(FlowHash(u32::from_ne_bytes([a, b, c, d])))
 }
 
 #[cfg(test)]
@@ -572,6 +606,19 @@ mod tests {
             assert!(least <= millis && millis <= most, "{rate} frames per millisecond: {wait:?}");
         }
     }
+
+    #[test]
+    fn the_driver_runs_at_its_interval_and_after_a_stall() {
+        let mut busy = BusyPolling { interval: Duration::from_micros(20), last: Timestamp::ZERO };
+        let mut at = |micros, found, more| busy.is_due(Timestamp::ZERO + Duration::from_micros(micros), found, more);
+        // After empty polls, the driver runs every 20 us.
+        assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
+        // While the ring has frames, it runs after 150 us.
+        assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
+        // It runs at once after a poll that emptied the ring.
+        assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
+    }
+
     /// Frames at long intervals do not wait, because a wait would only add a second sleep.
     #[test]
     fn only_frames_at_short_intervals_wait() {

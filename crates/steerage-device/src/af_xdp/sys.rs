@@ -19,6 +19,8 @@ mod ring;
 mod send;
 
 pub use bpf::attached_dissector;
+#[cfg(test)]
+pub(super) use bpf::tag_what_is_sent;
 pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of};
 use ring::{Descriptor, Ring};
 pub(super) use send::{Completions, Rings, Sender, Unsent};

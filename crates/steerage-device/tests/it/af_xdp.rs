@@ -97,7 +97,7 @@ fn frames_come_in_order_in_every_mode() {
     let Some(net) = Net::new() else { return };
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
-        assert_eq!(taking.tester.mode(), Some(runs));
+        assert!(taking.tester.mode().is_some_and(|mode| mode.starts_with(runs)));
         // The test sends more datagrams than there are pages, so that each page returns.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {

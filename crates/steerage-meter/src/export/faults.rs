@@ -13,9 +13,9 @@ use steerage_fixtures::scratch::Scratch;
 use super::super::disk::Disk;
 use super::super::disk::fault::{self, Fault};
 use super::super::output::Rotation;
-use super::super::pattern::FilePattern;
 use super::tests::{S, START, records};
 use super::*;
+use steerage_guard::file::FilePattern;
 
 /// The maximum number of operations in a run. A run with this many operations counts as hanging.
 const OPERATIONS_MAX: u64 = 10_000;

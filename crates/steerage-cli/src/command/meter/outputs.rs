@@ -7,7 +7,7 @@ use steerage_meter::{
 };
 
 use crate::args::MeterArgs;
-use crate::error::{CommandLineError, EndingError, Error};
+use crate::error::{CommandLineError, EndingError, Error, NEEDS_TIME};
 use crate::run::Stopper;
 
 const STDOUT: &str = "-";
@@ -137,7 +137,7 @@ impl Writers {
 }
 
 fn wrong(option: &'static str, name: &str, what: &str) -> Error {
-    CommandLineError::FlowsName { option, name: name.to_owned(), what: what.to_owned() }.into()
+    CommandLineError::FileName { option, name: name.to_owned(), what: what.to_owned() }.into()
 }
 
 fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
@@ -159,7 +159,7 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
     }
     let pattern = FilePattern::parse(name).map_err(|error| wrong(&error.to_string()))?;
     if args.flows.rotate.is_some() && !pattern.has_time() {
-        return Err(wrong("with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M"));
+        return Err(wrong(NEEDS_TIME));
     }
     let rotate = args.flows.rotate.map(|period| Rotation { period, inactive: args.flows.inactive });
     Ok((FlowsTo::Files { name: pattern, rotate }, format))

@@ -66,6 +66,8 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
+    // `dump` writes only while a run sends packets to it: the tests of `dump` plant there.
+    Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
 
@@ -98,6 +100,7 @@ pub(super) const VARIABLES: &[Row] = &[
 /// Arguments that are paths, or can be, and are only read, connected to, or passed on.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
+    ("<PID|NAME|PATH>", &["dump"]),
     ("[DEVICE]...", &["count", "meter", "fanout", "send"]),
     ("<DEVICE>...", &["forward"]),
     ("<FLOW|DEVICE>...", &["explain"]),

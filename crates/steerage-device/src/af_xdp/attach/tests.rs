@@ -1,8 +1,10 @@
 //! Tests with programs of other software on the interface, and with steerage's program detached by
 //! other software.
 
+use std::net::UdpSocket;
 use std::time::Instant;
 
+use steerage::flow::wire::ethertype;
 use steerage::testing::QueueTester;
 use steerage::{Timestamp, device::Polled, limits::POLL_BUDGET};
 use steerage_fixtures::HANG;
@@ -95,4 +97,57 @@ fn one_that_is_taken_away_is_missed() {
         assert_eq!(error, "near0: cannot go on receiving: another program took the XDP program away; start it again");
         assert_eq!((tester.lost(), tester.pages_out()), (0, 0));
     });
+}
+
+/// The sender's tag is beside the frame, as a card puts a tag that it has removed. It returns to the
+/// frame, and the frame's hash is still read.
+#[test]
+fn a_tag_that_is_beside_the_frame_returns_to_it() {
+    use super::super::assembler::{R2, R3};
+    const PUSH_TAG: i32 = 18;
+    const CONTENTS: i32 = 0x2064;
+    let Some(namespaces) = cable() else { return };
+    namespaces.must(1, "addr add 10.77.0.2/24 brd + dev far0");
+    let mut asm = Assembler::default();
+    asm.set(R2, i32::from(ethertype::VLAN.to_be()));
+    asm.set(R3, CONTENTS);
+    asm.call(PUSH_TAG);
+    asm.set(R0, 0);
+    asm.exit();
+    let program = asm.finish().unwrap();
+    let tagging = namespaces.within(1, || sys::tag_what_is_sent(interface::look("far0").unwrap().index, &program));
+    if let Err(error) = &tagging {
+        return steerage_fixtures::skip(&format!("this kernel has no programs at the end of sending: {error}"));
+    }
+    let reported = namespaces.within(0, || netdev::xdp_support(link().index).unwrap_or_default().vlan_tag);
+    if reported != Some(true) {
+        return steerage_fixtures::skip("this kernel does not report VLAN tags to XDP programs");
+    }
+    for device_hash in [DeviceHash::Never, DeviceHash::Always] {
+        let options = AfXdpOptions::new("near0").take("all".parse().unwrap()).device_hash(device_hash);
+        let mut tester = namespaces.within(0, || {
+            let queue = options.open().unwrap().input.queues.remove(0);
+            assert_eq!(queue.capabilities().hash.is_some(), device_hash == DeviceHash::Always);
+            QueueTester::new(queue).unwrap()
+        });
+        assert_eq!(tester.mode(), Some("native, copy, card time, VLAN tags"));
+        let socket = namespaces.within(1, || {
+            let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
+            socket.set_broadcast(true).unwrap();
+            socket
+        });
+        let (start, mut found) = (Instant::now(), false);
+        while !found {
+            assert!(start.elapsed() < HANG, "no datagram came");
+            socket.send_to(b"a datagram with a tag", "10.77.0.255:9").unwrap();
+            let now = Timestamp::ZERO + start.elapsed();
+            for (header, frame) in tester.poll_with_headers(now, POLL_BUDGET).unwrap().1 {
+                assert_eq!(frame[12..16], [0x81, 0x00, 0x20, 0x64], "{frame:02x?}");
+                // The packet comes from no card, so it has no time of a card.
+                assert_eq!(header, None);
+                found |= frame[16..18] == [0x08, 0x00] && frame.ends_with(b"a datagram with a tag");
+            }
+        }
+        assert_eq!(tester.lost(), 0);
+    }
 }

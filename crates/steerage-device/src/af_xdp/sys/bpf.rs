@@ -372,6 +372,26 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
     Ok((attributes.word_at(24) > 0).then(|| std::hint::black_box(&id)[0]))
 }
 
+/// Attaches a program that adds a VLAN tag to each frame that the interface sends, beside the frame
+/// as a network card or a VLAN interface does. For tests on kernels without VLAN interfaces.
+#[cfg(test)]
+pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
+    const PROG_TYPE_SCHED_CLS: u32 = 3;
+    const ATTACH_TCX_EGRESS: u32 = 47;
+    let attributes = Attributes::new()
+        .word(0, PROG_TYPE_SCHED_CLS)
+        .word(4, program.len() as u32)
+        .pointer(8, program.as_ptr())
+        .pointer(16, LICENSE.as_ptr())
+        .word(68, ATTACH_TCX_EGRESS);
+    // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The kernel
+    // only reads both.
+    let program = unsafe { bpf_fd(PROG_LOAD, attributes) }?;
+    let attributes = Attributes::new().descriptor(0, program.as_fd()).word(4, interface).word(8, ATTACH_TCX_EGRESS);
+    // SAFETY: numbers only.
+    unsafe { bpf_fd(LINK_CREATE, attributes) }.map(Link)
+}
+
 /// The link that attaches `program` to `interface`, if there is one.
 pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Option<Link>> {
     let mut id = 0;

@@ -1,0 +1,230 @@
+//! `steerage dump`: shows or writes copies of the packets that a run handles.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use steerage::flow::{Layers, dissect};
+use steerage::{LinkType, WallTime};
+use steerage_capture::PcapngEncoder;
+use steerage_capture::filter::{Filter, FilterError};
+use steerage_device::output::OutputError;
+use steerage_guard::file::{self, Opened, Readers};
+
+use crate::args::DumpArgs;
+use crate::error::{Error, SearchError};
+use crate::instances;
+use crate::sandbox::{self, Needs, SandboxProfile};
+use crate::stdout;
+use crate::tap::Wanted;
+use crate::tap::ring::{DumpedHead, Record, first_record};
+use crate::terminal::print_to_stderr;
+use crate::units::counted;
+
+const STDOUT: &str = "-";
+
+/// What the last line says if the run ended without the last counts.
+const UNREAD: &str = "; the run ended before its last packets were read";
+
+/// How long a read waits until the command checks for signals.
+const SIGNAL_LOOK: Duration = Duration::from_millis(100);
+
+/// The link types that a filter is compiled for: those of interfaces.
+const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
+
+pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
+    let filters = filters(&args.filter)?;
+    let failed = |error| SearchError::Attribute { what: "dump", path: args.run.clone(), error };
+    let client = instances::connect(Some(&args.run))?;
+    let wanted = Wanted {
+        cpus: args.cpu.iter().flat_map(|cpus| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>()).collect(),
+        queues: args.queue.clone(),
+        sample: args.sample,
+        snap: args.snap as u32,
+        after: args.after,
+        filters,
+    };
+    let mut packets = client.packets(&json!(wanted)).map_err(failed)?;
+    let system = |operation| move |error| Error::System { operation, error };
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(system("listen for signals"))?;
+    }
+    packets.get_ref().set_read_timeout(Some(SIGNAL_LOOK)).map_err(system("set the timeout of the connection"))?;
+    let mut shown = Shown::open(args)?;
+    sandbox::enter(Needs::of(SandboxProfile::Dump), &args.sandbox)?;
+
+    let (mut stream, mut left) = (Vec::new(), args.packets.unwrap_or(u64::MAX));
+    let mut is_read = shown.begin()?;
+    while is_read && left > 0 && !ended.load(Ordering::Relaxed) {
+        match packets.fill_buf() {
+            Ok([]) => {
+                shown.is_cut = !shown.has_last;
+                break;
+            }
+            Ok(bytes) => {
+                stream.extend_from_slice(bytes);
+                let length = bytes.len();
+                packets.consume(length);
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
+            // The run was killed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                shown.is_cut = true;
+                break;
+            }
+            Err(error) => return Err(system("read from the run")(error)),
+        }
+        let mut rest = &stream[..];
+        while let (1.., Some((record, length))) = (left, first_record(rest)) {
+            left -= shown.add(record);
+            rest = &rest[length..];
+        }
+        let used = stream.len() - rest.len();
+        stream.drain(..used);
+        is_read = shown.flush()?;
+    }
+    let (packets, unread) = (counted(shown.packets, "packet"), if shown.is_cut { UNREAD } else { "" });
+    print_to_stderr(format_args!("{packets}, {} missed{unread}", shown.missed));
+    Ok(())
+}
+
+/// Compiles the words of a filter for each link type that can be filtered. An expression that has no
+/// meaning for a link type, such as `ether host` for raw IP, is left out for it.
+fn filters(words: &[String]) -> Result<Vec<(u16, String)>, FilterError> {
+    if words.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (mut filters, mut first_error) = (Vec::new(), None);
+    for link in FILTERED {
+        match Filter::compile(&words.join(" "), None, link) {
+            Ok(filter) => filters.push((link.0, numbers(&filter))),
+            Err(error) => drop(first_error.get_or_insert(error)),
+        }
+    }
+    match first_error {
+        Some(error) if filters.is_empty() => Err(error),
+        _ => Ok(filters),
+    }
+}
+
+/// The program of a filter as numbers, as `tcpdump -ddd` prints it.
+fn numbers(filter: &Filter) -> String {
+    let instructions = filter.instructions();
+    let mut text = instructions.len().to_string();
+    for it in instructions {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ",{} {} {} {}", it.code, it.jump_true, it.jump_false, it.operand);
+    }
+    text
+}
+
+/// Where packets are shown, and the counts so far.
+struct Shown<'a> {
+    /// The capture that is written. `None` for a line for each packet.
+    capture: Option<(PcapngEncoder, File, &'a str)>,
+    /// What was not written yet.
+    bytes: Vec<u8>,
+    packets: u64,
+    missed: u64,
+    /// Whether the run has said that no more packets come, and whether it ended without saying so.
+    has_last: bool,
+    is_cut: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn open(args: &'a DumpArgs) -> Result<Self, Error> {
+        let capture = match args.write.as_deref() {
+            None => None,
+            Some(name) => {
+                let file = open(name).map_err(|error| cannot("create", name, error))?;
+                Some((PcapngEncoder::default(), file, name))
+            }
+        };
+        Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
+    }
+
+    /// Writes the header of the capture, so that its reader knows what it reads.
+    fn begin(&mut self) -> Result<bool, Error> {
+        if let Some((encoder, ..)) = &mut self.capture {
+            encoder.begin(&mut self.bytes);
+        }
+        self.flush()
+    }
+
+    /// Shows a record at the next `flush`. Returns the number of packets in the record.
+    fn add(&mut self, record: Record<'_>) -> u64 {
+        let (head, data) = match record {
+            Record::Counts { missed, is_last, .. } => {
+                (self.missed, self.has_last) = (missed, is_last);
+                return 0;
+            }
+            Record::Packet(head, data) => (head, data),
+        };
+        self.packets += 1;
+        match &mut self.capture {
+            Some((encoder, ..)) => {
+                let time = WallTime::from_nanos(head.nanos);
+                encoder.packet(&mut self.bytes, LinkType(head.link), time, head.wire, data);
+            }
+            None => self.bytes.extend_from_slice(line(head, data).as_bytes()),
+        }
+        1
+    }
+
+    /// Returns false if the reader has closed the output.
+    fn flush(&mut self) -> Result<bool, Error> {
+        let bytes = std::mem::take(&mut self.bytes);
+        match &mut self.capture {
+            None => stdout::print_while_read(&bytes),
+            Some((_, file, name)) => match write_all(file, &bytes) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+                written => written.map(|()| true).map_err(|error| cannot("write to", name, error)),
+            },
+        }
+    }
+}
+
+fn cannot(operation: &'static str, name: &str, cause: io::Error) -> Error {
+    Error::Output(OutputError::Device(steerage::DeviceError::new(name, operation, cause)))
+}
+
+fn open(name: &str) -> io::Result<File> {
+    if name == STDOUT {
+        return Ok(io::stdout().as_fd().try_clone_to_owned()?.into());
+    }
+    let (Opened::File(file) | Opened::Special(file)) = file::open(Path::new(name), Readers::Group)?;
+    Ok(file)
+}
+
+/// Writes everything, also to a FIFO that was opened without blocking.
+fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut polled = [nix::poll::PollFd::new(file.as_fd(), nix::poll::PollFlags::POLLOUT)];
+                nix::poll::poll(&mut polled, nix::poll::PollTimeout::NONE)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A packet as a line: its time of day in UTC, its origin, its flow and its length.
+fn line(head: DumpedHead, data: &[u8]) -> String {
+    let DumpedHead { nanos, wire, link, cpu, queue, .. } = head;
+    let time = humantime::format_rfc3339_micros(SystemTime::from(WallTime::from_nanos(nanos))).to_string();
+    let found = dissect(data, LinkType(link), Layers::default());
+    let flow = if found.is_flow { found.key.to_string() } else { "no flow".to_owned() };
+    format!("{} cpu {cpu} queue {queue} {flow}, {wire} bytes\n", time.get(11..26).unwrap_or_default())
+}

@@ -1,0 +1,209 @@
+//! One client that gets copies of packets: what it wants, its rings, and its thread.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use steerage::packet::Received;
+use steerage::{Batch, CpuId, LinkType};
+use steerage_capture::filter::{Filter, FrameFilter};
+use steerage_control::PacketSender;
+
+use super::ring::{DumpedHead, Ring, append_counts};
+use super::{END_MAX, Stage, Tap};
+
+/// The bytes of all rings of a client, in equal shares for the CPUs: at 10 Gbit/s, 25 ms.
+const BUFFER_BYTES: usize = 32 << 20;
+
+/// The smallest ring of a CPU: several super-frames of 64 KiB.
+const RING_BYTES_MIN: usize = 1 << 20;
+
+/// The most bytes that are taken from the rings before they are written to the socket.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// How often the client's thread looks for packets while there are none. Packet CPUs do not wake the
+/// thread, because that would be a system call.
+const LOOK_MILLIS: u8 = 5;
+
+/// How long a write to the socket may take until the thread checks whether the run has ended.
+const WRITE_LOOK: Duration = Duration::from_millis(100);
+
+/// What a client wants, as it is sent by the control socket.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// The CPUs whose packets are copied. Empty for all CPUs.
+    pub(crate) cpus: Vec<u16>,
+    /// The receive queues whose packets are copied. Empty for all queues.
+    pub(crate) queues: Vec<usize>,
+    /// One of this many packets is copied.
+    pub(crate) sample: u64,
+    /// The most bytes of a packet that are copied.
+    pub(crate) snap: u32,
+    /// Whether packets are copied after the handler, which may have changed them.
+    pub(crate) after: bool,
+    /// The filter for packets of each link type, as numbers. Empty if there is no filter.
+    pub(crate) filters: Vec<(u16, String)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    wanted: Wanted,
+    filters: Vec<(LinkType, FrameFilter)>,
+    rings: Vec<(CpuId, Ring)>,
+    /// Packets of CPUs that have no ring, because they did not exist when the client came.
+    without_ring: AtomicU64,
+}
+
+impl Session {
+    pub(super) fn new(wanted: Wanted, filters: Vec<(LinkType, FrameFilter)>, cpus: &[CpuId]) -> Self {
+        let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
+        // The largest power of two that is not more than the share.
+        let words = 1 << (share / 8).ilog2();
+        let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
+        let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
+        Self { wanted, filters, rings, without_ring: AtomicU64::new(0) }
+    }
+
+    /// Copies the packets of a batch that the client wants at this stage.
+    pub(super) fn copy(&self, batch: &mut Batch<'_>, cpu: CpuId, stage: Stage, now: SystemTime) {
+        let Wanted { cpus, queues, sample, snap, after, .. } = &self.wanted;
+        let queue = batch.queue();
+        let is_other = (stage == Stage::AfterHandler) != *after
+            || (!queues.is_empty() && !queues.contains(&queue))
+            || (!cpus.is_empty() && !cpus.contains(&cpu.0));
+        if is_other {
+            return;
+        }
+        let Some((_, ring)) = self.rings.iter().find(|(of, _)| *of == cpu) else {
+            self.without_ring.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            return;
+        };
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        for packet in batch.iter_mut() {
+            let Received { data, total_len, link, time, wire_len, .. } = packet.received();
+            // A packet that the handler keeps is no longer in the batch.
+            let is_kept = total_len == 0;
+            if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
+                continue;
+            }
+            let head = DumpedHead {
+                nanos: time.map_or(now, |time| time.as_nanos()),
+                captured: total_len.min(*snap as usize) as u32,
+                wire: wire_len.max(total_len) as u32,
+                link: link.0,
+                cpu: cpu.0,
+                queue: queue as u32,
+            };
+            ring.push(head, packet.segments());
+        }
+    }
+
+    /// Whether the packet passes the filter. A packet with a link type for which there is no filter
+    /// does not pass.
+    fn passes(&self, data: &[u8], link: LinkType, wire_len: usize) -> bool {
+        let filter = || self.filters.iter().find(|(of, _)| *of == link);
+        self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
+    }
+
+    /// Moves packets of all rings to `to`, the oldest of all rings first.
+    fn drain(&self, to: &mut Vec<u8>) {
+        while to.len() < WRITE_BYTES {
+            let oldest = self.rings.iter().filter_map(|(_, ring)| Some((ring.oldest()?, ring)));
+            let Some((_, ring)) = oldest.min_by_key(|(time, _)| *time) else { return };
+            ring.pop(to);
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let without = self.without_ring.load(Ordering::Relaxed);
+        let counts = self.rings.iter().map(|(_, ring)| ring.counts());
+        counts.fold((without, without), |(wanted, missed), (more, lost)| (wanted + more, missed + lost))
+    }
+}
+
+impl Tap {
+    /// Attaches a client that sent `request`. Returns the function that serves the client on the
+    /// calling thread until the client or the run has ended.
+    pub(crate) fn serve(
+        self: &Arc<Self>,
+        request: &serde_json::Value,
+        cpus: &[CpuId],
+    ) -> Result<PacketSender, String> {
+        let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
+        let filter = |(link, text): &(u16, String)| {
+            let filter = text.parse::<Filter>().and_then(|filter| filter.for_frames());
+            filter.map(|filter| (LinkType(*link), filter)).map_err(|error| error.to_string())
+        };
+        let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
+        let session = self.attach(Session::new(wanted, filters, cpus))?;
+        let tap = Arc::clone(self);
+        Ok(Box::new(move |stream| {
+            let ended = tap.pass_on(&session, stream);
+            tap.detach(&session);
+            if let Err(error) = ended {
+                tracing::debug!("a client that got packets is gone: {error}");
+            }
+        }))
+    }
+
+    /// Passes packets on until the client or the run has ended.
+    fn pass_on(&self, session: &Session, stream: &UnixStream) -> io::Result<()> {
+        stream.set_write_timeout(Some(WRITE_LOOK))?;
+        let (mut bytes, mut told) = (Vec::new(), (0, 0));
+        loop {
+            // The order matters: after the run has ended, no more packets come.
+            let has_ended = self.has_ended();
+            session.drain(&mut bytes);
+            let is_last = has_ended && bytes.is_empty();
+            let counts = session.counts();
+            if counts != told || is_last {
+                told = counts;
+                append_counts(&mut bytes, counts, is_last);
+            }
+            self.write(&bytes, stream)?;
+            if is_last {
+                return Ok(());
+            }
+            if bytes.is_empty() && !has_ended && is_gone(stream)? {
+                return Ok(());
+            }
+            bytes.clear();
+        }
+    }
+
+    /// Writes to a client, which may read slowly. If the run has ended, the client gets a limited
+    /// time.
+    fn write(&self, mut bytes: &[u8], mut stream: &UnixStream) -> io::Result<()> {
+        let mut deadline = None;
+        while !bytes.is_empty() {
+            match stream.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.has_ended() && *deadline.get_or_insert_with(|| Instant::now() + END_MAX) <= Instant::now() {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits a moment for packets. Returns true if the client has closed its connection. A client sends
+/// nothing after its request, so anything else that it sends also ends its connection.
+fn is_gone(stream: &UnixStream) -> io::Result<bool> {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {
+        Err(nix::errno::Errno::EINTR) => Ok(false),
+        polled => Ok(polled? > 0),
+    }
+}

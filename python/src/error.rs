@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use steerage::{BuildError, DeviceError, Snapshot};
 use steerage_capture::CaptureError;
 use steerage_capture::filter::FilterError;
+use steerage_device::OpenError;
 use steerage_meter::{ExportError, UnknownColumn};
 
 /// Why a run could not begin, or did not read its source to the end. The text has one line.
@@ -17,6 +18,8 @@ pub(crate) enum Failure {
     Device(DeviceError),
     /// A source cannot be read on: the message, and the offset of the error.
     Read(String, Option<u64>),
+    /// The text of a live source is wrong.
+    Open(OpenError),
     /// The filter cannot be compiled.
     Filter(FilterError),
     /// No column has this name.
@@ -52,7 +55,7 @@ impl Failure {
                 errors.getattr("CaptureError")?.call1((text, path, offset))
             }
             Self::Filter(_) => errors.getattr("FilterError")?.call1((text,)),
-            Self::Column(_) | Self::Together(_) => Ok(PyValueError::new_err(text).into_value(py).into_bound(py).into_any()),
+            Self::Column(_) | Self::Open(_) | Self::Together(_) => Ok(PyValueError::new_err(text).into_value(py).into_bound(py).into_any()),
             _ => errors.getattr("SteerageError")?.call1((text,)),
         });
         made.map_or_else(|error| error, PyErr::from_value)
@@ -67,6 +70,7 @@ impl fmt::Display for Failure {
             Self::Together(name) => {
                 write!(f, "together={name:?}: give 'flow', 'hosts', 'source' or 'destination'")
             }
+            Self::Open(error) => error.fmt(f),
             Self::Filter(error) => error.fmt(f),
             Self::Column(error) => error.fmt(f),
             Self::Build(error) => error.fmt(f),
@@ -92,6 +96,15 @@ macro_rules! failures {
 }
 
 failures!(Device(DeviceError), Filter(FilterError), Column(UnknownColumn), Build(BuildError), Pass(ExportError));
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Device(error) => Self::Device(error),
+            other => Self::Open(other),
+        }
+    }
+}
 
 impl From<CaptureError> for Failure {
     fn from(error: CaptureError) -> Self {

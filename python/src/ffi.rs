@@ -326,7 +326,7 @@ impl StreamParts {
 
 /// A capsule with a stream of these batches.
 pub(crate) fn stream<'py>(py: Python<'py>, batches: Box<dyn Batches>) -> PyResult<Bound<'py, PyCapsule>> {
-    PyCapsule::new(py, ArrowArrayStream::new(batches), Some(c"arrow_array_stream".to_owned()))
+    PyCapsule::new_with_value(py, ArrowArrayStream::new(batches), c"arrow_array_stream")
 }
 
 /// A capsule with the schema of these columns.
@@ -335,7 +335,7 @@ pub(crate) fn schema<'py>(
     batch: &ColumnBatch,
     metadata: &[(String, String)],
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    PyCapsule::new(py, ArrowSchema::of_batch(batch, metadata), Some(c"arrow_schema".to_owned()))
+    PyCapsule::new_with_value(py, ArrowSchema::of_batch(batch, metadata), c"arrow_schema")
 }
 
 /// Takes a descriptor over from Python code, which no longer uses or closes it.

@@ -21,6 +21,7 @@ mod split;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -32,12 +33,14 @@ use steerage_meter::ColumnBatch;
 use ffi::Batches;
 use run::{Run, RunOptions, Source};
 
-/// What a run reads: paths, a capture in memory, or the reading end of a pipe, which the run closes.
+/// What a run reads: a capture in memory, the reading end of a pipe, which the run closes, paths, or
+/// the name of an interface.
 #[derive(FromPyObject)]
 enum GivenSource {
     Bytes(PyBackedBytes),
     Pipe(i32),
     Paths(Vec<PathBuf>),
+    Live(String),
 }
 
 /// A source with its name in messages, and the object by which a thread that feeds a pipe reports
@@ -58,6 +61,7 @@ impl Given {
         let source = match source {
             GivenSource::Bytes(bytes) => Source::Bytes(name, bytes),
             GivenSource::Paths(paths) => Source::Paths(paths),
+            GivenSource::Live(name) => Source::Live(name),
             GivenSource::Pipe(fd) => Source::Pipe(name, ffi::take_descriptor(fd)),
         };
         let layers = if outer { Layers::Outer } else { Layers::Inner };
@@ -98,8 +102,12 @@ impl PyRun {
         let failure = run.ended().and_then(|ended| ended.failure.as_ref()).filter(|_| strict);
         match failure {
             Some(failure) => Err(failure.exception(py)),
-            None => Ok(Self { run: Arc::new(run), is_taken: Mutex::new(false) }),
+            None => Ok(Self::new(run)),
         }
+    }
+
+    fn new(run: Run) -> Self {
+        Self { run: Arc::new(run), is_taken: Mutex::new(false) }
     }
 }
 
@@ -111,6 +119,21 @@ impl PyRun {
             return Err(PyRuntimeError::new_err("a run has one stream"));
         }
         ffi::stream(py, Box::new(RunStream { run: Arc::clone(&self.run), strict }))
+    }
+
+    /// The rows of this many seconds, and whether the run is over.
+    fn interval(&self, py: Python<'_>, seconds: f64) -> PyResult<(Rows, bool)> {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let (batches, report, is_over) = self.run.interval(py, time)?;
+        if let Some(failure) = self.run.ended().filter(|_| is_over).and_then(|ended| ended.failure.as_ref()) {
+            return Err(failure.exception(py));
+        }
+        Ok((Rows::new(self.run.schema().clone(), batches, Some(report.to_string())), is_over))
+    }
+
+    /// Stops the run.
+    fn stop(&self) {
+        self.run.stop();
     }
 
     /// The ledger as JSON. `None` while the run goes on.
@@ -170,6 +193,55 @@ impl Batches for RunStream {
     }
 }
 
+/// Rows in memory.
+#[pyclass(frozen)]
+struct Rows {
+    schema: ColumnBatch,
+    batches: Arc<Vec<ColumnBatch>>,
+    /// The ledger as JSON.
+    #[pyo3(get)]
+    report: Option<String>,
+}
+
+impl Rows {
+    fn new(schema: ColumnBatch, batches: Vec<ColumnBatch>, report: Option<String>) -> Self {
+        Self { schema, batches: Arc::new(batches), report }
+    }
+}
+
+#[pymethods]
+impl Rows {
+    /// A capsule with a new stream of the rows.
+    fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let batches = Arc::clone(&self.batches);
+        let stream = RowStream { schema: self.schema.clone(), batches, report: self.report.clone(), next: 0 };
+        ffi::stream(py, Box::new(stream))
+    }
+
+    /// A capsule with the schema.
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        ffi::schema(py, &self.schema, &metadata(self.report.clone()))
+    }
+}
+
+struct RowStream {
+    schema: ColumnBatch,
+    batches: Arc<Vec<ColumnBatch>>,
+    report: Option<String>,
+    next: usize,
+}
+
+impl Batches for RowStream {
+    fn schema(&self) -> (ColumnBatch, Vec<(String, String)>) {
+        (self.schema.clone(), metadata(self.report.clone()))
+    }
+
+    fn next(&mut self) -> Result<Option<ColumnBatch>, String> {
+        self.next += 1;
+        Ok(self.batches.get(self.next - 1).cloned())
+    }
+}
+
 /// The metadata of a schema.
 fn metadata(report: Option<String>) -> Vec<(String, String)> {
     let version = ("steerage.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
@@ -189,6 +261,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Feed>()?;
     module.add_class::<PyRun>()?;
+    module.add_class::<Rows>()?;
     module.add_class::<parts::Merged>()?;
     module.add_function(wrap_pyfunction!(meter::meter, module)?)?;
     module.add_function(wrap_pyfunction!(packets::packets, module)?)?;

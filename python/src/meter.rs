@@ -1,6 +1,6 @@
 //! Flows: a run that meters a source.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -36,8 +36,10 @@ fn columns(names: Option<&[String]>) -> Result<ColumnBatch, Failure> {
 #[pyfunction]
 pub(crate) fn meter(py: Python<'_>, given: Given, options: GivenMeter, strict: bool) -> PyResult<PyRun> {
     let (source, run_options) = given.split(py);
+    let is_live = matches!(source, Source::Live(_));
     let run = py.detach(|| start(source, run_options, &options)).map_err(|failure| failure.exception(py))?;
-    PyRun::started(py, run, strict)
+    // The first rows of a live source may come much later.
+    if is_live { Ok(PyRun::new(run)) } else { PyRun::started(py, run, strict) }
 }
 
 /// A capsule with the schema of flows. `report` is the ledger of the last run as JSON.
@@ -53,6 +55,8 @@ pub(crate) fn flow_schema<'py>(
 }
 
 fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<Run, Failure> {
+    // Packets of a capture without any time have the time 0.
+    let is_live = matches!(source, Source::Live(_));
     let options = MeterOptions {
         active: seconds(given.active),
         inactive: seconds(given.inactive),
@@ -60,8 +64,8 @@ fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<
         top: 0,
         layers: run_options.layers,
         names: given.names,
-        // Packets of a capture without any time have the time 0.
-        epoch: WallTime::from_nanos(0),
+        epoch: if is_live { now() } else { WallTime::from_nanos(0) },
+        can_wait: !is_live,
         ..MeterOptions::default()
     };
     let columns = columns(given.columns.as_deref())?;
@@ -74,7 +78,7 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
     let to = batching.clone();
     let writer = FlowWriter::pass_to("Arrow", move |records| to.lock().add(records), move || stop.stop())?;
     let new = if part.is_some() { Metering::of_part } else { Metering::new };
-    let metering = new(options, Some(writer.exporter(true)));
+    let metering = new(options, Some(writer.exporter(options.can_wait)));
     let counting = metering.clone();
     let finish = move |mut reports: Vec<MeterReport>, batching: &Batching| {
         let output = writer.output();
@@ -115,6 +119,11 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
         (counts, edges.zip(part).map(|(edges, part)| parts::bytes_of_part(part, &edges)))
     };
     Ok(Work { make: Box::new(move || metering.meter()), finish: Box::new(finish) })
+}
+
+fn now() -> WallTime {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
 /// A timeout. Times that are too long for the type, such as infinity, mean that there is no timeout.

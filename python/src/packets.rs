@@ -12,7 +12,7 @@ use steerage::{Batch, Cpu, Handler, LinkType, Packet};
 use steerage_meter::{Column, ColumnBatch, Values};
 
 use crate::error::Failure;
-use crate::run::{Batcher, Batching, Run, Stop, Work};
+use crate::run::{Batcher, Run, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata};
 
 /// What a column has of each packet.

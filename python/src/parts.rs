@@ -4,17 +4,14 @@
 //! numbers of the first and the last of these parts. Merging joins runs that have become
 //! neighbours, so parts can be merged in any order and grouping.
 
-use std::sync::Arc;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyCapsule};
+use pyo3::types::PyBytes;
 use steerage_meter::{ColumnBatch, Edges, FlowRecord};
 
-use crate::ffi::Batches;
+use crate::Rows;
 use crate::run::BATCH_ROWS;
-use crate::{ffi, metadata};
 
 /// The number of a run's first and last part, and the length of its edges.
 const HEAD_BYTES: usize = 24;
@@ -80,8 +77,8 @@ fn join(mut runs: Vec<Run>) -> Result<(Vec<Run>, Vec<FlowRecord>), String> {
 /// The result of merging: finished flows, and the edges of what was merged.
 #[pyclass(frozen)]
 pub(crate) struct Merged {
-    schema: ColumnBatch,
-    batches: Arc<Vec<ColumnBatch>>,
+    #[pyo3(get)]
+    rows: Py<Rows>,
     edges: Vec<u8>,
     #[pyo3(get)]
     parts: Vec<(u64, u64)>,
@@ -91,31 +88,9 @@ pub(crate) struct Merged {
 
 #[pymethods]
 impl Merged {
-    /// A new stream of the finished flows.
-    fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        ffi::stream(py, Box::new(Rows { schema: self.schema.clone(), batches: Arc::clone(&self.batches), next: 0 }))
-    }
-
     #[getter]
     fn edges<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.edges)
-    }
-}
-
-struct Rows {
-    schema: ColumnBatch,
-    batches: Arc<Vec<ColumnBatch>>,
-    next: usize,
-}
-
-impl Batches for Rows {
-    fn schema(&self) -> (ColumnBatch, Vec<(String, String)>) {
-        (self.schema.clone(), metadata(None))
-    }
-
-    fn next(&mut self) -> Result<Option<ColumnBatch>, String> {
-        self.next += 1;
-        Ok(self.batches.get(self.next - 1).cloned())
     }
 }
 
@@ -127,10 +102,15 @@ pub(crate) fn merge(
     columns: Option<Vec<String>>,
     finish: bool,
 ) -> PyResult<Merged> {
-    py.detach(|| merge_all(&edges, columns.as_deref(), finish)).map_err(PyValueError::new_err)
+    let merged = py.detach(|| merge_all(&edges, columns.as_deref(), finish));
+    let (rows, edges, parts, joined) = merged.map_err(PyValueError::new_err)?;
+    Ok(Merged { rows: Py::new(py, rows)?, edges, parts, joined })
 }
 
-fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<Merged, String> {
+/// The finished flows, the edges, the first and last part of each run, and how many flows were joined.
+type MergedParts = (Rows, Vec<u8>, Vec<(u64, u64)>, u64);
+
+fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<MergedParts, String> {
     let schema = columns.map_or_else(|| Ok(ColumnBatch::all()), ColumnBatch::of).map_err(|error| error.to_string())?;
     let mut runs = Vec::new();
     edges.iter().try_for_each(|edges| read(edges, &mut runs))?;
@@ -150,5 +130,6 @@ fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) 
         batch.add(records);
         batch
     });
-    Ok(Merged { batches: Arc::new(batches.collect()), schema, edges: bytes, parts, joined })
+    let batches = batches.collect();
+    Ok((Rows::new(schema, batches, None), bytes, parts, joined))
 }

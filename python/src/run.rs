@@ -11,15 +11,16 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use serde_json::{Map, Value, json};
 use steerage::flow::Layers;
 use steerage::topology::Topology;
-use steerage::{Builder, CpuMask, Handle, Handler, Outcome, Snapshot};
+use steerage::{Builder, CpuMask, Handle, Handler, Input, Outcome, Snapshot};
 use steerage_capture::{Capture, CaptureInfo, CaptureOptions};
+use steerage_device::af_packet::AfPacketOptions;
 use steerage_meter::{ColumnBatch, FlowRecord};
 
 use crate::error::Failure;
@@ -34,6 +35,9 @@ const WAITING_MAX: usize = 2;
 /// earlier, the schema has its ledger.
 const FIRST_MAX: usize = 8;
 
+/// The number of batches in one interval.
+const INTERVAL_MAX: usize = 64;
+
 /// The longest time until Ctrl-C is noticed.
 pub(crate) const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
@@ -45,6 +49,15 @@ pub(crate) enum Source {
     Bytes(String, PyBackedBytes),
     /// A pipe with a capture, and its name in messages.
     Pipe(String, OwnedFd),
+    /// The name of an interface, or the text of another live device.
+    Live(String),
+}
+
+/// A source that is open.
+pub(crate) struct OpenSource {
+    pub(crate) inputs: Vec<Input>,
+    /// Information about a capture. `None` for a live source.
+    info: Option<Arc<CaptureInfo>>,
 }
 
 /// The options that all runs have.
@@ -58,12 +71,20 @@ pub(crate) struct RunOptions {
 }
 
 impl Source {
-    pub(crate) fn open(self, filter: Option<&str>) -> Result<Capture, Failure> {
+    pub(crate) fn open(self, filter: Option<&str>) -> Result<OpenSource, Failure> {
+        let files = filter.into_iter().fold(CaptureOptions::new(), CaptureOptions::filter);
         let capture = match self {
-            Self::Paths(paths) => {
-                let options = CaptureOptions::new();
-                let options = filter.into_iter().fold(options, CaptureOptions::filter);
-                return Ok(options.open(&paths)?);
+            Self::Paths(paths) => return Ok(files.open(&paths)?.into()),
+            Self::Live(name) => {
+                let live = |interface: &str| {
+                    let options = AfPacketOptions::new(interface);
+                    Ok(match filter {
+                        Some(text) => options.filtered(text)?,
+                        None => options,
+                    })
+                };
+                let opened = steerage_device::open_all_with(&[name], &files, live)?;
+                return Ok(OpenSource { inputs: opened.inputs, info: opened.capture });
             }
             Self::Bytes(name, bytes) => Capture::from_reader(name, io::Cursor::new(bytes)),
             Self::Pipe(name, pipe) => Capture::from_pipe(name, pipe)?,
@@ -71,7 +92,15 @@ impl Source {
         Ok(match filter {
             Some(text) => capture.filtered(text)?,
             None => capture,
-        })
+        }
+        .into())
+    }
+}
+
+impl From<Capture> for OpenSource {
+    fn from(capture: Capture) -> Self {
+        let info = Some(capture.info());
+        Self { inputs: vec![capture.into_input()], info }
     }
 }
 
@@ -159,7 +188,8 @@ impl Queue {
 pub(crate) struct Run {
     schema: ColumnBatch,
     handle: Handle,
-    info: Arc<CaptureInfo>,
+    info: Option<Arc<CaptureInfo>>,
+    batching: Batching,
     queue: Mutex<Queue>,
     first: Mutex<VecDeque<ColumnBatch>>,
     ended: Arc<OnceLock<Ended>>,
@@ -187,22 +217,23 @@ impl Run {
     where
         H::Report: Send + 'static,
     {
-        let capture = source.open(options.filter.as_deref())?;
-        let info = capture.info();
+        let OpenSource { inputs, info } = source.open(options.filter.as_deref())?;
         let (to, batches) = mpsc::sync_channel(WAITING_MAX);
         let end = to.clone();
         let batching = Batching(Arc::new(Mutex::new(Batcher { batch: schema.clone(), rows: 0, to })));
         let stop = Stop::default();
         let Work { make, finish } = work(&batching, stop.clone())?;
-        let builder = on_cpus(Builder::new(), options.cpus).layers(options.layers).input(capture.into_input());
+        let builder = on_cpus(Builder::new(), options.cpus).layers(options.layers);
+        let builder = inputs.into_iter().fold(builder, Builder::input);
         let running = builder.build(move |_cpu| make())?.start()?;
         let handle = running.handle();
         stop.started(running.handle());
         let ended = Arc::<OnceLock<Ended>>::default();
-        let (to_set, of_capture, feed) = (Arc::clone(&ended), Arc::clone(&info), options.feed);
+        let (to_set, of_capture, feed) = (Arc::clone(&ended), info.clone(), options.feed);
+        let of_run = batching.clone();
         let wait = move || {
             let Outcome { snapshot, reports, .. } = running.join();
-            let mut report = ledger(&snapshot, &of_capture);
+            let mut report = ledger(&snapshot, of_capture.as_deref());
             let (counts, edges) = finish(reports.into_iter().map(|(_cpu, report)| report).collect(), &batching);
             report.extend(counts);
             // An error means that the consumer has gone, and needs no rows.
@@ -217,7 +248,7 @@ impl Run {
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
         spawned.map_err(|error| Failure::System("start a thread that waits for the end", error))?;
         let queue = Mutex::new(Queue { batches, is_over: false });
-        Ok(Self { schema, handle, info, queue, first: Mutex::default(), ended })
+        Ok(Self { schema, handle, info, batching: of_run, queue, first: Mutex::default(), ended })
     }
 
     /// Waits until the run has ended, or until the first batches are there. After that, the schema
@@ -258,6 +289,38 @@ impl Run {
         }
     }
 
+    /// The rows of this time, and the ledger so far. `true` if the run is over.
+    pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
+        let (begin, mut batches) = (Instant::now(), Vec::new());
+        let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // The interval ends early if there are many rows, so that its memory is bounded.
+        while batches.len() < INTERVAL_MAX {
+            let left = time.saturating_sub(begin.elapsed());
+            match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
+                Some(Some(batch)) => batches.push(batch),
+                Some(None) => break,
+                None if left.is_zero() => break,
+                None => py.check_signals()?,
+            }
+        }
+        let is_over = queue().is_over;
+        // A batcher that is locked waits for room in the queue, so its rows come soon.
+        if let Ok(mut batcher) = self.batching.0.try_lock() {
+            if std::mem::take(&mut batcher.rows) > 0 {
+                batches.push(batcher.batch.take());
+            }
+        }
+        let report = match self.ended() {
+            Some(ended) if is_over => ended.report.clone(),
+            _ => Value::Object(ledger(&self.handle.snapshot(), self.info.as_deref())),
+        };
+        Ok((batches, report, is_over))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.handle.stop();
+    }
+
     pub(crate) fn schema(&self) -> &ColumnBatch {
         &self.schema
     }
@@ -268,7 +331,7 @@ impl Run {
 
     /// The bytes of the source that were read, and the bytes of all its files.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
-        (self.info.bytes_read(), self.info.bytes_total())
+        self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total()))
     }
 }
 
@@ -317,27 +380,34 @@ pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
 }
 
 /// The ledger of a run: what became of each packet.
-fn ledger(snapshot: &Snapshot, info: &CaptureInfo) -> Map<String, Value> {
+fn ledger(snapshot: &Snapshot, info: Option<&CaptureInfo>) -> Map<String, Value> {
     let dropped: Map<String, Value> =
         snapshot.dropped().iter().map(|(reason, packets)| (reason.name().to_owned(), packets.into())).collect();
-    let times = info.times();
     let report = json!({
         "received": snapshot.received(),
         "received_bytes": snapshot.received_bytes(),
         "delivered": snapshot.delivered(),
         "dropped": dropped,
         "in_flight": snapshot.in_flight(),
-        "filtered": info.filtered(),
-        "bad_times": info.bad_times(),
-        "bytes_read": info.bytes_read(),
-        "first": times.map(|(first, _)| first.as_nanos()),
-        "last": times.map(|(_, last)| last.as_nanos()),
-        "links": info.links().iter().map(|link| link.0).collect::<Vec<_>>(),
-        "notes": info.notes(),
         "version": env!("CARGO_PKG_VERSION"),
     });
-    match report {
-        Value::Object(report) => report,
-        _ => Map::new(),
+    let of_capture = info.map_or(Value::Null, |info| {
+        let times = info.times();
+        json!({
+            "filtered": info.filtered(),
+            "bad_times": info.bad_times(),
+            "bytes_read": info.bytes_read(),
+            "first": times.map(|(first, _)| first.as_nanos()),
+            "last": times.map(|(_, last)| last.as_nanos()),
+            "links": info.links().iter().map(|link| link.0).collect::<Vec<_>>(),
+            "notes": info.notes(),
+        })
+    });
+    let mut all = Map::new();
+    for part in [report, of_capture] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
     }
+    all
 }

@@ -16,14 +16,14 @@ use crate::run::SIGNAL_LOOK;
 pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together: String) -> PyResult<u64> {
     let (source, options) = given.split(py);
     let started = py.detach(|| {
-        let capture = source.open(options.filter.as_deref())?;
+        let inputs = source.open(options.filter.as_deref())?.inputs;
         let together: Together = together.parse().map_err(|_| Failure::Together(together.clone()))?;
         let key = HashKey::random().map_err(|error| Failure::System("read a hash key from /dev/urandom", error))?;
         let hasher = FlowHasher::keyed(&key);
         let split = SplitOptions::new(paths.len(), together, hasher.clone(), options.layers);
         // One CPU: packets of other flows that stay together are in order too.
         let builder = Builder::new().virtual_cpus(1).hash(hasher).layers(options.layers).always_hash(true);
-        let mut builder = builder.input(capture.into_input());
+        let mut builder = inputs.into_iter().fold(builder, Builder::input);
         for path in &paths {
             builder = builder.output(steerage_capture::create(path)?);
         }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from types import SimpleNamespace
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._errors import CaptureError, FilterError, SteerageError
@@ -22,6 +22,7 @@ __all__ = [
     "CaptureError",
     "FilterError",
     "Flows",
+    "Interval",
     "Merged",
     "Packets",
     "Part",
@@ -42,6 +43,41 @@ MAX_FLOWS = 1 << 20
 PARTS_MAX = 64
 
 
+class Rows:
+    """Rows in memory, as a table with the Arrow PyCapsule interface."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return a new stream of the rows."""
+        return self._rows.stream()
+
+    def __arrow_c_schema__(self) -> Any:
+        """Return the schema of the rows."""
+        return self._rows.schema()
+
+
+class Interval(Rows):
+    """The flows that ended in an interval of a live run, as a table.
+
+    ``report`` has the counts of the interval: received, delivered and dropped packets. The metadata of the schema has the ledger
+    from the beginning of the run (``steerage.report``).
+    """
+
+    def __init__(self, rows: Any, before: Mapping[str, Any]) -> None:
+        super().__init__(rows)
+        self._total: dict = json.loads(rows.report)
+        dropped, old = self._total["dropped"], before.get("dropped", {})
+        self.report: dict = {
+            key: self._total[key] - before.get(key, 0) for key in ("received", "received_bytes", "delivered")
+        }
+        self.report["dropped"] = {key: count - old.get(key, 0) for key, count in dropped.items() if count > old.get(key, 0)}
+
+    def __repr__(self) -> str:
+        return f"<steerage.Interval {self.report}>"
+
+
 class Flows:
     """The flows of a source, as a table with the Arrow PyCapsule interface.
 
@@ -52,9 +88,12 @@ class Flows:
     def __init__(self, source: Source, run: Mapping[str, Any], options: Mapping[str, Any], strict: bool) -> None:
         self._source, self._run, self._options, self._strict = source, dict(run), dict(options), strict
         self._last: Any = None
+        self._interval: Optional[float] = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return a new stream of the flows. The schema is always that of steerage, whatever is requested."""
+        if self._interval is not None:
+            raise TypeError("a live source has no end: iterate over it, and read the table of each interval")
         self._last = self._start(self._source.given(**self._run))
         return self._last.stream(self._strict)
 
@@ -76,6 +115,22 @@ class Flows:
         """
         report = None if self._last is None else self._last.report
         return None if report is None else json.loads(report)
+
+    def __iter__(self) -> Iterator[Interval]:
+        """Return the intervals of a live source. The end of the iteration ends the run."""
+        if self._interval is None:
+            raise TypeError("only live sources are iterated: give interval=, or read the table with a library")
+        before: Mapping[str, Any] = {}
+        is_over = False
+        self._last = run = self._start(self._source.given(**self._run))
+        try:
+            while not is_over:
+                rows, is_over = run.interval(self._interval)
+                interval = Interval(rows, before)
+                before = interval._total
+                yield interval
+        finally:
+            run.stop()
 
     def check(self) -> None:
         """Raise the exception of the last stream, if the source could not be read to its end.
@@ -126,26 +181,18 @@ class Part(Flows):
         return f"<steerage.Part {self.number}>"
 
 
-class Merged:
+class Merged(Rows):
     """Flows that several parts have together and no other part can continue, as a table.
 
     ``edges`` has the flows that other parts may continue. ``parts`` lists the first and the last number of each run of parts, and
     ``joined`` counts how often a flow of a part continued a flow of the part before it.
     """
 
-    def __init__(self, merged: Any, columns: Optional[Sequence[str]]) -> None:
-        self._merged, self._columns = merged, columns
+    def __init__(self, merged: Any) -> None:
+        super().__init__(merged.rows)
         self.edges: bytes = merged.edges
         self.parts: List[Tuple[int, int]] = merged.parts
         self.joined: int = merged.joined
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Return a new stream of the flows."""
-        return self._merged.stream()
-
-    def __arrow_c_schema__(self) -> Any:
-        """Return the schema of the flows."""
-        return _native.flow_schema(self._columns, None)
 
     def __repr__(self) -> str:
         return f"<steerage.Merged {self.parts}>"
@@ -193,6 +240,7 @@ def meter(
     max_flows: int = MAX_FLOWS,
     link: Any = None,
     strict: bool = True,
+    interval: Optional[float] = None,
 ) -> Flows:
     """Meter the flows of a source: who talked to whom, when, and how much.
 
@@ -207,6 +255,8 @@ def meter(
     :param tunnels: ``"inner"`` for the flows in tunnels, ``"outer"`` for the tunnels themselves.
     :param names: look for names in DNS, TLS and HTTP packets. Without it, the columns of names have no values.
     :param max_flows: the largest number of flows at the same time. If there are more, the flow that was idle longest ends.
+    :param interval: listen to the interface that ``source`` names, and return an object to iterate over: each step has the flows
+        that ended in this many seconds. The process needs the capability CAP_NET_RAW.
     :param link: the link type of an iterable of packets: ``"ethernet"``, ``"raw"``, ``"linux_sll"``, ``"linux_sll2"`` or a number.
     :param strict: raise an exception if the source cannot be read to its end. Otherwise the flows before the error are returned,
         and ``report["error"]`` has the text.
@@ -215,7 +265,11 @@ def meter(
     :raises ValueError: an argument has a wrong value.
     """
     options = {"columns": _chosen(columns), **_timing(active_timeout, idle_timeout, max_flows), "names": bool(names), "part": None}
-    return Flows(Source(source, link), _run(filter, cpus, tunnels), options, strict)
+    if interval is not None and not interval > 0:
+        raise ValueError(f"interval={interval}: give more than 0 seconds")
+    flows = Flows(Source(source, link, interval is not None), _run(filter, cpus, tunnels), options, strict)
+    flows._interval = interval
+    return flows
 
 
 def packets(
@@ -311,5 +365,4 @@ def merge(
     :raises ValueError: a part is there twice, a part between others is missing at the end, or the parts have other timeouts.
     """
     edges = [bytes(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.edges for part in parts]
-    chosen = _chosen(columns)
-    return Merged(_native.merge(edges, chosen, finish), chosen)
+    return Merged(_native.merge(edges, _chosen(columns), finish))

@@ -32,12 +32,16 @@ def is_path(source: Any) -> bool:
 class Source:
     """A source that several runs can read, if its kind allows that."""
 
-    def __init__(self, source: Any, link: Any = None) -> None:
+    def __init__(self, source: Any, link: Any = None, is_live: bool = False) -> None:
         self.source = source
         self.link = None if link is None else link_number(link)
         self._start: Optional[int] = None
         self._is_used = False
-        if is_path(source):
+        if is_live:
+            if not isinstance(source, str):
+                raise TypeError("interval= is for the name of an interface: a capture has no intervals")
+            self.kind = "live"
+        elif is_path(source):
             self.kind = "paths"
             self.source = [os.fspath(source)]
         elif isinstance(source, (bytes, bytearray, memoryview)):

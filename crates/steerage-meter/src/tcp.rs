@@ -370,7 +370,6 @@ pub enum ClosedBy {
     Destination,
 }
 
-#[cfg(feature = "parquet")]
 impl ClosedBy {
     pub(super) fn name(self) -> &'static str {
         match self {

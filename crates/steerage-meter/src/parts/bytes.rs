@@ -47,7 +47,10 @@ impl Edges {
             let (mut chain, mut is_open) = (flow.chain.len() as u64, flow.open.is_some());
             let _ = writer.number(&mut chain);
             let _ = writer.flag(&mut is_open);
-            flow.chain.iter().chain(&flow.open).for_each(|piece| drop(code_piece(&mut writer, &mut piece.clone())));
+            for piece in flow.chain.iter().chain(&flow.open) {
+                // Writing never fails.
+                let _ = code_piece(&mut writer, &mut piece.clone());
+            }
         }
         writer.into_bytes()
     }

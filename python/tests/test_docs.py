@@ -21,4 +21,4 @@ def test_the_blocks_of_a_page(page, monkeypatch, capsys):
     if page == "cluster":
         assert printed == "92 flows of [(0, 2)]\n"
     else:
-        assert "part-1.pcapng" in printed and "[('ethernet', 0), ('ipv4', 14), ('udp', 34)]" in printed
+        assert "part-1.pcapng" in printed and "[('Ethernet', 0), ('IPv4', 14), ('UDP', 34)]" in printed

@@ -66,7 +66,7 @@ def test_unknown_columns():
 
 def test_explain():
     explained = steerage.explain(udp(("10.0.0.1", 5), ("192.0.2.1", 53), b"abc", vlan=7))
-    assert explained["headers"] == [("ethernet", 0), ("vlan", 14), ("ipv4", 18), ("udp", 38)]
+    assert explained["headers"] == [("Ethernet", 0), ("VLAN", 14), ("IPv4", 18), ("UDP", 38)]
     assert (explained["flow"], explained["vlans"], explained["payload_offset"]) == ("udp 10.0.0.1:5 > 192.0.2.1:53", [7], 46)
     assert (explained["source"], explained["destination_port"], explained["tcp_flags"]) == ("10.0.0.1", 53, None)
     assert steerage.explain(b"")["headers"] == []

@@ -55,7 +55,9 @@ impl Failure {
                 errors.getattr("CaptureError")?.call1((text, path, offset))
             }
             Self::Filter(_) => errors.getattr("FilterError")?.call1((text,)),
-            Self::Column(_) | Self::Open(_) | Self::Together(_) => Ok(PyValueError::new_err(text).into_value(py).into_bound(py).into_any()),
+            Self::Column(_) | Self::Open(_) | Self::Together(_) => {
+                Ok(PyValueError::new_err(text).into_value(py).into_bound(py).into_any())
+            }
             _ => errors.getattr("SteerageError")?.call1((text,)),
         });
         made.map_or_else(|error| error, PyErr::from_value)

@@ -83,7 +83,8 @@ fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failur
             ColumnBatch::new(no_copies.map(|(_, column)| column.clone()).collect())
         }
     };
-    let field_of = |column: &Column| all.iter().find(|(_, known)| known.name() == column.name()).map(|(field, _)| *field);
+    let field_of =
+        |column: &Column| all.iter().find(|(_, known)| known.name() == column.name()).map(|(field, _)| *field);
     let fields = chosen.columns().iter().filter_map(field_of).collect();
     Ok((chosen, fields))
 }
@@ -172,7 +173,9 @@ fn add(field: Field, column: &mut Column, packet: &Packet<'_>, found: &Dissectio
         Field::TunnelId => column.push_number(found.tunnel.and_then(|tunnel| tunnel.id).map(u64::from)),
         Field::FragmentOffset => column.push_number(found.fragment().map(|fragment| fragment.offset.into())),
         Field::Bucket => column.push_number(Some(packet.bucket().bucket.into())),
-        Field::Payload => column.push_bytes(|bytes| payload(data, found).map(|data| bytes.extend_from_slice(data)).is_some()),
+        Field::Payload => {
+            column.push_bytes(|bytes| payload(data, found).map(|data| bytes.extend_from_slice(data)).is_some())
+        }
         Field::Data => column.push_bytes(|bytes| {
             bytes.extend_from_slice(data);
             true

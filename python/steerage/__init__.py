@@ -9,7 +9,6 @@ docs/python.md lists the columns and their units.
 
 from __future__ import annotations
 
-import json
 import os
 from types import SimpleNamespace
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
@@ -43,6 +42,12 @@ MAX_FLOWS = 1 << 20
 PARTS_MAX = 64
 
 
+def _loaded(report: str) -> dict:
+    import json  # It takes most of the time of the package's import.
+
+    return json.loads(report)
+
+
 class Rows:
     """Rows in memory, as a table with the Arrow PyCapsule interface."""
 
@@ -67,7 +72,7 @@ class Interval(Rows):
 
     def __init__(self, rows: Any, before: Mapping[str, Any]) -> None:
         super().__init__(rows)
-        self._total: dict = json.loads(rows.report)
+        self._total: dict = _loaded(rows.report)
         dropped, old = self._total["dropped"], before.get("dropped", {})
         self.report: dict = {
             key: self._total[key] - before.get(key, 0) for key in ("received", "received_bytes", "delivered")
@@ -114,7 +119,7 @@ class Flows:
         None until a stream was read to its end. docs/python.md lists the keys.
         """
         report = None if self._last is None else self._last.report
-        return None if report is None else json.loads(report)
+        return None if report is None else _loaded(report)
 
     def __iter__(self) -> Iterator[Interval]:
         """Return the intervals of a live source. The end of the iteration ends the run."""

@@ -348,12 +348,7 @@ impl FlowEdges {
 
 /// Joins the pieces of a chain to `open`, the flow before them. Adds the records that end to
 /// `records`, and returns the flow that is open at the end of the chain.
-fn fold(
-    open: Option<Piece>,
-    chain: &[Piece],
-    timeouts: &Timeouts,
-    records: &mut Vec<FlowRecord>,
-) -> Option<Piece> {
+fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut Vec<FlowRecord>) -> Option<Piece> {
     let mut open = open;
     for piece in chain {
         let mut flow = piece.flow;

@@ -271,7 +271,15 @@ mod tests {
         // Vacant slots do not count as flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
         let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
-        MeterReport { totals: Totals::new(10), open, names: Names::new(false), now: 0, timeouts, handled_bytes: 0, part: None }
+        MeterReport {
+            totals: Totals::new(10),
+            open,
+            names: Names::new(false),
+            now: 0,
+            timeouts,
+            handled_bytes: 0,
+            part: None,
+        }
     }
 
     #[test]

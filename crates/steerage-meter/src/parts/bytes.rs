@@ -7,8 +7,7 @@ use crate::code::{Coder, MalformedEdges, Reader, Writer};
 use crate::flow::{Flow, FlowEnd};
 use crate::timeouts::Timeouts;
 
-const ENDS: [FlowEnd; 5] =
-    [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, FlowEnd::Forced, FlowEnd::Resources];
+const ENDS: [FlowEnd; 5] = [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, FlowEnd::Forced, FlowEnd::Resources];
 
 fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), MalformedEdges> {
     piece.flow.code(coder)?;

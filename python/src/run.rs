@@ -305,10 +305,10 @@ impl Run {
         }
         let is_over = queue().is_over;
         // A batcher that is locked waits for room in the queue, so its rows come soon.
-        if let Ok(mut batcher) = self.batching.0.try_lock() {
-            if std::mem::take(&mut batcher.rows) > 0 {
-                batches.push(batcher.batch.take());
-            }
+        if let Ok(mut batcher) = self.batching.0.try_lock()
+            && std::mem::take(&mut batcher.rows) > 0
+        {
+            batches.push(batcher.batch.take());
         }
         let report = match self.ended() {
             Some(ended) if is_over => ended.report.clone(),

@@ -3,7 +3,7 @@
 //! The schema and the values come from [`columns`], so that schema and values always agree.
 //! `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;

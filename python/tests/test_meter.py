@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import json
 import os
@@ -186,17 +187,27 @@ def test_the_ledger(demo):
     assert few.report["evicted"] == evicted > 0
 
 
+#: More flows than are collected before a table has its schema.
+MANY = 270_000
+
+
+@functools.lru_cache
+def many_flows():
+    """A capture with many flows."""
+    return pcap(many(MANY, 1))
+
+
 def test_many_batches_arrive_whole():
-    flows = steerage.meter(pcap(many(400_000, 1)), columns=["source", "packets"])
+    flows = steerage.meter(many_flows(), columns=["source", "packets"])
     reader = pa.RecordBatchReader.from_stream(flows)
-    # More rows than are collected before the schema, so the ledger is not known yet.
+    # The ledger is not known yet.
     assert b"steerage.report" not in reader.schema.metadata
     sizes, sources = [], set()
     for batch in reader:
         sizes.append(batch.num_rows)
         sources.update(batch.column(0).to_pylist())
-    assert sum(sizes) == len(sources) == 400_000 and max(sizes) == 32_768
-    assert flows.report["flows"] == 400_000
+    assert sum(sizes) == len(sources) == MANY and max(sizes) == 32_768
+    assert flows.report["flows"] == MANY
 
 
 def threads():
@@ -212,7 +223,7 @@ def threads():
 
 
 def test_a_stream_that_is_dropped_ends_its_run():
-    reader = pa.RecordBatchReader.from_stream(steerage.meter(pcap(many(400_000, 1))))
+    reader = pa.RecordBatchReader.from_stream(steerage.meter(many_flows(), columns=["packets"]))
     reader.read_next_batch()
     assert threads()
     del reader
@@ -242,7 +253,7 @@ def test_damage_is_an_exception(demo, tmp_path):
 
 
 def test_damage_after_the_first_rows_is_an_error_of_the_consumer():
-    flows = steerage.meter(pcap(many(400_000, 1))[:-5], columns=["packets"])
+    flows = steerage.meter(many_flows()[:-5], columns=["packets"])
     with pytest.raises(OSError, match="bytes: cannot read the capture at byte"):
         pa.table(flows)
     with pytest.raises(steerage.CaptureError):

@@ -2,7 +2,7 @@
 //! file is read, and each file is opened when the previous file has ended.
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read as _, Seek as _};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -146,7 +146,12 @@ impl Files {
             // The file may have been read in part, and other processes share the position.
             return Ok(Input::Reader(Box::new(file)));
         }
-        Ok(if is_file { Input::File(Arc::new(file)) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
+        Ok(if is_file { Input::File(Arc::new(file)) } else { self.pipe(file) })
+    }
+
+    /// Makes the input of a pipe, which the shared epoll instance reports.
+    pub(super) fn pipe(&self, file: File) -> Input {
+        Input::Pipe(Pipe::new(file, self.shared.waker.clone()))
     }
 }
 

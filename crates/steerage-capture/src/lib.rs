@@ -61,7 +61,7 @@ mod writer;
 mod zstd;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -262,6 +262,17 @@ impl Capture {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
         let source = files.source(name.clone(), source::Input::Reader(Box::new(reader)), &info);
         Self::new(name.clone(), files, Open { name, source }, info)
+    }
+
+    /// Makes a capture from the reading end of a pipe or socket. `name` is the name in messages. If
+    /// the data is not a capture, a poll reports the error.
+    ///
+    /// # Errors
+    /// If the pipe cannot be waited for.
+    pub fn from_pipe(name: impl Into<String>, pipe: OwnedFd) -> Result<Self, DeviceError> {
+        let (name, info, (files, _)) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::new(&[])?);
+        let source = files.source(name.clone(), files.pipe(pipe.into()), &info);
+        Ok(Self::new(name.clone(), files, Open { name, source }, info))
     }
 
     /// Starts again with another reader, in the existing memory, as if nothing had been read.

@@ -138,6 +138,29 @@ impl FlowWriter {
         })
     }
 
+    /// Starts a thread that passes all records to `take`. If `take` fails, the thread ends. `name`
+    /// is the name of the output in messages.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn pass_to(
+        name: impl Into<String>,
+        mut take: impl FnMut(&[FlowRecord]) -> io::Result<()> + Send + 'static,
+        on_failure: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, ExportError> {
+        Self::spawn(name.into(), WAITING_MAX, on_failure, |shared| {
+            Ok(move || {
+                while let Ok(Message::Ended(ended)) = shared.next() {
+                    let Ended { records, mut unwritten, .. } = ended;
+                    take(&records).map_err(|cause| ExportError::new("pass flows to", shared.name(), cause))?;
+                    unwritten.written(Volume::of(&records));
+                    shared.note_taken();
+                }
+                Ok(())
+            })
+        })
+    }
+
     /// Starts the thread that sends records to a collector. `ignored` returns how many packets were
     /// lost before the meters saw them, and the thread reports this number to the collector.
     ///

@@ -4,6 +4,7 @@ use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use steerage::flow::{HeaderKind, Tunnel, protocol};
 
+use super::code::{Coder, MalformedEdges};
 use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
@@ -17,6 +18,8 @@ const TURNED: u8 = 1;
 const CLOSED: u8 = 2;
 const USED: u8 = 4;
 const HAS_TUNNEL_ID: u8 = 8;
+/// A bit of the flow's state: the flow may continue a flow of an earlier part of the recording.
+const CONTINUES: u8 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -65,7 +68,7 @@ impl Seen {
         (self.tunnel, self.tunnel_id) = (None, None);
     }
 
-    fn opens(&self) -> bool {
+    pub(super) fn opens(&self) -> bool {
         self.tcp_flags & (SYN | ACK) == SYN
     }
 }
@@ -221,12 +224,15 @@ impl Flow {
     /// more than the timeout means that another recording begins.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
+        if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
+    }
+
+    /// Whether the packet belongs to this record, whatever the state of the flow is.
+    #[inline(always)]
+    pub(super) fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
         let lasts = seen.time.saturating_sub(self.first);
-        if pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0 {
-            return None;
-        }
-        self.ends_slowly(seen, timeouts)
+        pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
     #[inline(never)]
@@ -294,7 +300,7 @@ impl Flow {
             (self.vlans, self.tunnel, self.tunnel_id) = (other.vlans, other.tunnel, other.tunnel_id);
             self.state = self.state & !HAS_TUNNEL_ID | other.state & HAS_TUNNEL_ID;
         }
-        if self.key.protocol() == protocol::TCP {
+        if self.can_close() {
             (0..2).for_each(|side| {
                 let resets = &mut self.icmp_or_resets[side];
                 *resets = resets.saturating_add(other.icmp_or_resets[side]);
@@ -310,6 +316,67 @@ impl Flow {
             self.traffic[side] += other.traffic[side];
             self.tcp_flags[side] |= other.tcp_flags[side];
         }
+    }
+
+    /// Adds the packets of a record that follows this one in arrival order, as if they had been added
+    /// one by one. TCP segments whose originals are in this record do not count as retransmitted.
+    pub(super) fn join(&mut self, later: &Self) {
+        self.tcp.join(&later.tcp);
+        self.first = self.first.min(later.first);
+        self.last = self.last.max(later.last);
+        for side in 0..2 {
+            self.traffic[side] += later.traffic[side];
+            self.tcp_flags[side] |= later.tcp_flags[side];
+            if self.can_close() {
+                let resets = &mut self.icmp_or_resets[side];
+                *resets = resets.saturating_add(later.icmp_or_resets[side]);
+            }
+        }
+        self.state |= later.state & (CLOSED | USED);
+        if self.tcp_flags[0] & self.tcp_flags[1] & FIN != 0 {
+            self.state |= CLOSED;
+        }
+    }
+
+    /// Whether FIN and RST can close the flow.
+    pub(super) fn can_close(&self) -> bool {
+        self.key.protocol() == protocol::TCP
+    }
+
+    /// Whether a packet had FIN or RST.
+    pub(super) fn has_closing_flags(&self) -> bool {
+        (self.tcp_flags[0] | self.tcp_flags[1]) & (FIN | RST) != 0
+    }
+
+    /// Whether the flow may continue a flow of an earlier part of the recording.
+    pub(super) fn continues(&self) -> bool {
+        self.state & CONTINUES != 0
+    }
+
+    pub(super) fn set_continues(&mut self, continues: bool) {
+        self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
+    }
+
+    /// Writes or reads the fields. The bucket and the hash belong to a run, and are left out.
+    pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
+        self.key.code(coder)?;
+        coder.number(&mut self.last)?;
+        coder.number(&mut self.first)?;
+        coder.numbers(&mut self.tcp_flags)?;
+        coder.numbers(&mut self.vlans)?;
+        for Traffic { packets, bytes, ip_bytes } in &mut self.traffic {
+            [packets, bytes, ip_bytes].into_iter().try_for_each(|count| coder.number(count))?;
+        }
+        coder.number(&mut self.tunnel_id)?;
+        coder.numbers(&mut self.icmp_or_resets)?;
+        let mut tunnel = self.tunnel.map_or(0, |kind| kind as u8 + 1);
+        coder.number(&mut tunnel)?;
+        self.tunnel = match tunnel {
+            0 => None,
+            kind => Some(*HeaderKind::ALL.get(usize::from(kind) - 1).ok_or(MalformedEdges)?),
+        };
+        coder.number(&mut self.state)?;
+        self.tcp.code(coder)
     }
 
     pub(super) fn is_turned(&self) -> bool {

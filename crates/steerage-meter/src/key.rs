@@ -4,6 +4,8 @@ use std::net::{SocketAddrV4, SocketAddrV6};
 
 use steerage::{FlowKey, flow::FlowParts};
 
+use super::code::{Coder, MalformedEdges};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -225,6 +227,15 @@ impl Key {
             }
             Kind::Other => FlowKey::from_bytes(&[]),
         }
+    }
+
+    /// Writes or reads the key.
+    pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
+        coder.numbers(&mut self.ends)?;
+        coder.number(&mut self.rest)?;
+        // Only the kinds of `Kind::ALL` can be looked up.
+        let kind = (self.rest & KIND_BITS) >> KIND_SHIFT;
+        if (kind as usize) < Kind::ALL.len() { Ok(()) } else { Err(MalformedEdges) }
     }
 
     #[must_use]

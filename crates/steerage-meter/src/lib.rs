@@ -11,16 +11,21 @@
 //! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
 //! | `names` | looks for names in packets, if enabled |
 //! | `record`, `row`, `output` | the record of a flow, its columns, and its format |
+//! | `columns`, `batch` | the columns with types, and columns in memory for Arrow |
 //! | `cells` | keeps spreadsheets from taking names for formulas |
 //! | `writer_state`, `export` | hand records over to threads that write them |
 //! | `record_ledger`, `record_writer` | count each record as written or lost, as the kernel accepts it |
 //! | `file`, `disk` | files, and the operations on them that can fail |
 //! | `parquet` | writes records as Parquet |
 //! | `ipfix` | writes records as IPFIX, with a thread that sends them to a collector |
+//! | `parts`, `code` | joins the flows of parts that are metered apart |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
 #![forbid(unsafe_code)]
 
+mod batch;
 mod cells;
+mod code;
+mod columns;
 mod counts;
 mod disk;
 mod export;
@@ -39,6 +44,7 @@ mod names;
 mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod parts;
 mod read;
 mod record;
 mod record_ledger;
@@ -65,12 +71,15 @@ use steerage::{
     packet::{Positions, Received},
 };
 
+pub use batch::{Column, ColumnBatch, UnknownColumn, Values};
+pub use code::MalformedEdges;
 pub use counts::FlowCounts;
 pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
+pub use parts::{Edges, OtherTimeouts};
 pub use record::FlowRecord;
 pub use steerage_guard::file::{FilePattern, ParsePatternError};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
@@ -87,6 +96,7 @@ use index::NONE;
 use key::{Key, Seeds};
 use largest::Largest;
 use names::{DepartedNames, Names};
+use parts::Collected;
 use table::{Departed, Table};
 use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
@@ -174,6 +184,7 @@ pub struct Metering {
     first_time: FirstTime,
     published: AllPublished,
     exporter: Option<Exporter>,
+    is_part: bool,
 }
 
 impl Metering {
@@ -201,7 +212,16 @@ impl Metering {
         exporter.iter().for_each(|exporter| exporter.tell_sample(options.sample));
         let (seeds, limit) = (Seeds::by_chance(), FlowLimit::new(flows_max));
         let (first_time, published) = (FirstTime::new(), AllPublished::default());
-        Self { options, seeds, limit, first_time, published, exporter }
+        Self { options, seeds, limit, first_time, published, exporter, is_part: false }
+    }
+
+    /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
+    /// flows that no other part can continue to `exporter`. The other flows are in the report
+    /// ([`MeterReport::edges`]). There is no active timeout, because a part does not know when a flow
+    /// began, and no names. The instance must have one CPU.
+    pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
+        let options = MeterOptions { active: Duration::MAX, names: false, ..options };
+        Self { is_part: true, ..Self::new(options, exporter) }
     }
 
     /// The counts of current and past flows. After the run, `so_far` returns the last counts that
@@ -245,6 +265,7 @@ impl Metering {
             ended_since: 0,
             handled_bytes: 0,
             has_super_frames: false,
+            part: self.is_part.then(Box::default),
         }
     }
 }
@@ -275,6 +296,8 @@ pub struct Meter {
     handled_bytes: u64,
     /// Whether the current batch has super-frames.
     has_super_frames: bool,
+    /// The flows that other parts of the recording may continue, if a part is metered.
+    part: Option<Box<Collected>>,
 }
 
 impl fmt::Debug for Meter {
@@ -421,13 +444,15 @@ impl Meter {
 
     #[cold]
     #[inline(never)]
-    fn count_with_names(&mut self, batch: &mut Batch<'_>, count: usize) {
+    fn count_each_slowly(&mut self, batch: &mut Batch<'_>, count: usize) {
         self.look_up(0..count);
         for (nth, packet) in batch.iter_mut().enumerate().take(count) {
             if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
                 // `count_slowly` handles every packet, whether it begins a flow or not.
                 self.count_slowly(&packet, nth);
-                self.names.look(&self.batch[nth], &packet.received(), self.layers);
+                if self.names.is_on() {
+                    self.names.look(&self.batch[nth], &packet.received(), self.layers);
+                }
             }
         }
     }
@@ -440,9 +465,15 @@ impl Meter {
         let seen = self.batch[nth];
         let Some(place) = self.table.find(&seen.flow.key, seen.hash) else { return self.begin(packet.bucket(), &seen) };
         let Some(flow) = self.table.at_mut(place) else { return };
-        let cut = flow.ends_before(&seen, &self.timeouts).map(|why| FlowRecord::new(flow.restart(&seen, why), why));
+        let (cut, is_cut) = match &mut self.part {
+            Some(part) if flow.continues() => (None, part.cut(flow, &seen, &self.timeouts)),
+            _ => {
+                let why = flow.ends_before(&seen, &self.timeouts);
+                (why.map(|why| FlowRecord::new(flow.restart(&seen, why), why)), why.is_some())
+            }
+        };
         let closed = flow.add(&seen);
-        if cut.is_some() || closed {
+        if is_cut || closed {
             self.table.reschedule(place);
             cut.into_iter().for_each(|record| self.end(record));
         }
@@ -454,6 +485,9 @@ impl Meter {
             self.end(FlowRecord::new(evicted, FlowEnd::Resources));
         }
         let mut flow = Flow::begin(seen, bucket);
+        if let Some(part) = &mut self.part {
+            part.begin(&mut flow, seen, &self.timeouts);
+        }
         flow.add(seen);
         // A flow counts as used from its second packet on.
         flow.take_used();
@@ -467,6 +501,9 @@ impl Meter {
     }
 
     fn end(&mut self, mut record: FlowRecord) {
+        if let Some(part) = self.part.as_mut().filter(|_| record.flow().continues()) {
+            return part.end(record.flow(), record.end());
+        }
         if self.names.is_on() {
             let (flow, why) = (record.flow(), record.end());
             let names = self.names.end(&flow.key, flow.hash, why);
@@ -509,8 +546,8 @@ impl Handler for Meter {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         let count = self.look_ahead(batch, cpu.now());
-        if self.names.is_on() {
-            self.count_with_names(batch, count)
+        if self.names.is_on() || self.part.is_some() {
+            self.count_each_slowly(batch, count)
         } else {
             self.count(batch, count)
         }
@@ -557,6 +594,7 @@ impl Handler for Meter {
             now: self.clock.of_packets(),
             timeouts: self.timeouts,
             handled_bytes: self.handled_bytes,
+            part: self.part,
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Writes records as Parquet: typed columns in row groups of bounded size.
 //!
-//! [`columns`] lists each column together with its value. The schema and the values come from
-//! `columns`, so that schema and values always agree. `docs/meter.md` says how DuckDB, polars and
-//! pyarrow read the types.
+//! The schema and the values come from [`columns`], so that schema and values always agree.
+//! `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, SchemaDescriptor, Type};
 use steerage::WallTime;
 
-use super::record::Address;
+use super::columns::{Columns, Number, columns};
 use super::record::FlowRecord;
 use super::record_ledger::Volume;
 use super::record_writer::RecordWriter;
@@ -38,120 +37,6 @@ const SAMPLE: &str = "steerage.sample";
 
 const ABSENT: i16 = 0;
 const PRESENT: i16 = 1;
-
-fn columns(to: &mut impl Columns) {
-    to.time("first", |row| row.first);
-    to.time("last", |row| row.last);
-    to.word("kind", |row, text| text.extend_from_slice(row.kind.as_bytes()));
-    to.number("protocol", |row| row.protocol);
-    to.text("source", |row, text| address(&row.source, text));
-    to.number("source_port", |row| row.source_port);
-    to.text("destination", |row, text| address(&row.destination, text));
-    to.number("destination_port", |row| row.destination_port);
-    to.number("ethertype", |row| row.ethertype);
-    to.count("packets", |row| row.packets);
-    to.count("bytes", |row| row.bytes);
-    to.count("ip_bytes", |row| row.ip_bytes);
-    to.count("packets_back", |row| row.packets_back);
-    to.count("bytes_back", |row| row.bytes_back);
-    to.count("ip_bytes_back", |row| row.ip_bytes_back);
-    to.number("tcp_flags", |row| row.tcp_flags);
-    to.number("tcp_flags_back", |row| row.tcp_flags_back);
-    to.number("vlan", |row| row.vlan);
-    to.number("vlan_inner", |row| row.vlan_inner);
-    to.text("tunnel", |row, text| some(row.tunnel.as_deref(), text));
-    to.number("tunnel_id", |row| row.tunnel_id);
-    to.word("end", |row, text| text.extend_from_slice(row.end.name().as_bytes()));
-    to.number("handshake_us", |row| row.handshake_us);
-    to.number("retransmitted", |row| row.retransmitted);
-    to.number("retransmitted_back", |row| row.retransmitted_back);
-    to.number("out_of_order", |row| row.out_of_order);
-    to.number("out_of_order_back", |row| row.out_of_order_back);
-    to.number("zero_windows", |row| row.zero_windows);
-    to.number("zero_windows_back", |row| row.zero_windows_back);
-    to.number("resets", |row| row.resets);
-    to.number("resets_back", |row| row.resets_back);
-    to.text("closed_by", |row, text| some(row.closed_by.map(|side| side.name()), text));
-    to.number("icmp_type", |row| row.icmp_type);
-    to.number("icmp_code", |row| row.icmp_code);
-    to.text("dns_query", |row, text| some(row.dns_query, text));
-    to.number("dns_type", |row| row.dns_type);
-    to.number("dns_rcode", |row| row.dns_rcode);
-    to.text("dns_answer", |row, text| some(row.dns_answer, text));
-    to.text("tls_sni", |row, text| some(row.tls_sni, text));
-    to.text("tls_alpn", |row, text| some(row.tls_alpn, text));
-    to.text("http_host", |row, text| some(row.http_host, text));
-}
-
-trait Columns {
-    fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
-    /// Adds a column of counts, which each row has.
-    fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
-    /// Adds a column of numbers, which may be missing in some rows.
-    fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// Adds a column of text, which each row has. `of` appends the text of a row to the vector.
-    fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
-    /// Adds a column of text, which may be missing in some rows. `of` appends the text of a row to
-    /// the vector, and returns true if the row has a text.
-    fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
-}
-
-/// An unsigned number of up to 32 bits. Parquet stores each number in 32 bits, and the column's
-/// type contains the number of bits.
-trait Number: Copy {
-    const BITS: i8;
-    fn to_u32(self) -> u32;
-}
-
-macro_rules! numbers {
-    ($($number:ty),*) => {$(
-        impl Number for $number {
-            const BITS: i8 = <$number>::BITS as i8;
-            #[inline(always)]
-            fn to_u32(self) -> u32 {
-                self.into()
-            }
-        }
-    )*};
-}
-
-numbers!(u8, u16, u32);
-
-fn some(value: Option<&str>, text: &mut Vec<u8>) -> bool {
-    text.extend_from_slice(value.unwrap_or_default().as_bytes());
-    value.is_some()
-}
-
-fn address(address: &Address, text: &mut Vec<u8>) -> bool {
-    match address {
-        Address::Ip(std::net::IpAddr::V4(address)) => {
-            let [a, b, c, d] = address.octets();
-            decimal(a, text);
-            for octet in [b, c, d] {
-                text.push(b'.');
-                decimal(octet, text);
-            }
-        }
-        Address::Ip(address) => drop(write!(text, "{address}")),
-        Address::Station(station) => station.iter().enumerate().for_each(|(nth, byte)| {
-            drop(write!(text, "{}{byte:02x}", if nth == 0 { "" } else { ":" }));
-        }),
-        Address::None => return false,
-    }
-    true
-}
-
-/// Appends a decimal number. `decimal` takes a quarter of the time of `write!`, and is called for
-/// the two addresses of each row.
-fn decimal(octet: u8, text: &mut Vec<u8>) {
-    if octet >= 100 {
-        text.push(b'0' + octet / 100);
-    }
-    if octet >= 10 {
-        text.push(b'0' + octet / 10 % 10);
-    }
-    text.push(b'0' + octet % 10);
-}
 
 #[derive(Default)]
 struct Schema {
@@ -190,7 +75,7 @@ impl Columns for Schema {
     }
 
     fn number<N: Number>(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> Option<N>) {
-        let logical = LogicalType::integer(N::BITS, false);
+        let logical = LogicalType::integer(N::BITS as i8, false);
         self.add(name, Physical::INT32, logical, Repetition::OPTIONAL);
     }
 

@@ -7,6 +7,8 @@
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
+use super::code::{Coder, MalformedEdges};
+
 /// The limit in nanoseconds that distinguishes out-of-order segments from retransmissions if the
 /// round-trip time is unknown. A segment that arrives within this time after the highest segment is
 /// out of order. A later segment is a retransmission. Wireshark uses the same limit.
@@ -258,6 +260,48 @@ impl TcpState {
         *self = both;
     }
 
+    /// Adds the counts of the segments that follow those of this state. The handshake and the initial
+    /// numbers are known as after all segments, if this state had any.
+    pub(super) fn join(&mut self, later: &Self) {
+        let earlier = *self;
+        self.merge(later, false);
+        for side in 0..2 {
+            if earlier.knows_initial(side) {
+                self.initial[side] = earlier.initial[side];
+            }
+            if later.next[side] == 0 {
+                self.next[side] = earlier.next[side];
+                self.acknowledged[side] = earlier.acknowledged[side];
+                self.window[side] = earlier.window[side];
+                self.highest_at_low[side] = earlier.highest_at_low[side];
+                self.highest_at_high[side] = earlier.highest_at_high[side];
+            }
+        }
+        self.bits[1] |= earlier.bits[1] & bit::INITIALS;
+        if (earlier.bits[0] | earlier.bits[1]) & bit::CLOSES != 0 {
+            (0..2).for_each(|side| {
+                self.bits[side] = self.bits[side] & !bit::CLOSES | earlier.bits[side] & bit::CLOSES;
+            });
+        }
+    }
+
+    /// Writes or reads the fields.
+    pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
+        let Self { next, initial, acknowledged, retransmitted, out_of_order, highest_at_low, reply, .. } = self;
+        for pair in [next, initial, acknowledged, retransmitted, out_of_order, highest_at_low] {
+            coder.numbers(pair)?;
+        }
+        coder.number(reply)?;
+        let Self { zero_windows, window, highest_at_high, bits, .. } = self;
+        for pair in [zero_windows, window] {
+            coder.numbers(pair)?;
+        }
+        for pair in [highest_at_high, bits] {
+            coder.numbers(pair)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn health(&self, turned: bool, resets: [u8; 2]) -> TcpHealth {
         let (source, destination) = if turned { (1, 0) } else { (0, 1) };
         let direction = |side: usize| TcpDirection {
@@ -326,7 +370,6 @@ pub enum ClosedBy {
     Destination,
 }
 
-#[cfg(feature = "parquet")]
 impl ClosedBy {
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -17,7 +17,7 @@ pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
     pub(super) active: u64,
     pub(super) inactive: u64,

@@ -8,6 +8,7 @@ use steerage::{WallTime, memory::HugeVec};
 
 use super::flow::{Flow, FlowEnd};
 use super::names::Names;
+use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
@@ -122,6 +123,17 @@ pub struct MeterReport {
     pub(super) timeouts: Timeouts,
     /// The packet bytes that were handled: fewer than on the wire if the capture truncated packets.
     pub handled_bytes: u64,
+    pub(super) part: Option<Box<Collected>>,
+}
+
+impl MeterReport {
+    /// The edges of a part, and the records of flows that are at no edge. `None` unless the meter is
+    /// one [of a part](super::Metering::of_part).
+    pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
+        let Self { part, open, now, timeouts, .. } = self;
+        let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
+        Some(Edges::of(*part?, open, now, timeouts))
+    }
 }
 
 /// The results of all CPUs.
@@ -162,9 +174,15 @@ impl OpenFlows {
 
     /// The records of the open flows, in the order in which the flows began.
     pub fn into_records(self) -> Vec<FlowRecord> {
+        self.records().collect()
+    }
+
+    /// The records that [`into_records`](Self::into_records) returns. Each record is made when it
+    /// is needed, so that the records of many flows need little memory.
+    pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
-        flows.into_iter().map(|flow| self.record(flow)).collect()
+        flows.into_iter().map(|flow| self.record(flow))
     }
 
     /// Merges the entries of flows that have several entries. Three things can split a flow into
@@ -253,7 +271,15 @@ mod tests {
         // Vacant slots do not count as flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
         let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
-        MeterReport { totals: Totals::new(10), open, names: Names::new(false), now: 0, timeouts, handled_bytes: 0 }
+        MeterReport {
+            totals: Totals::new(10),
+            open,
+            names: Names::new(false),
+            now: 0,
+            timeouts,
+            handled_bytes: 0,
+            part: None,
+        }
     }
 
     #[test]

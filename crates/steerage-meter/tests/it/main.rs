@@ -2,4 +2,5 @@
 
 mod meter_captures;
 mod packet_times;
+mod parts;
 mod tcp_health;

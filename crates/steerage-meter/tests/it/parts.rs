@@ -1,0 +1,246 @@
+//! Parts of a recording that are metered apart and joined give the flows of the whole.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use steerage::WallTime;
+use steerage::flow::wire::FrameBuilder;
+use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
+use steerage::testing::{Frame, HandlerTester};
+use steerage_meter::{Edges, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts};
+
+const MS: u64 = 1_000_000;
+const START: u64 = 1_700_000_000_000 * MS;
+
+fn options() -> MeterOptions {
+    MeterOptions { active: Duration::MAX, flows_max: 64, ..MeterOptions::default() }
+}
+
+/// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
+fn meter(
+    frames: &[Frame],
+    metering: impl FnOnce(steerage_meter::Exporter) -> Metering,
+) -> (Vec<FlowRecord>, steerage_meter::MeterReport) {
+    let records = Arc::<Mutex<Vec<FlowRecord>>>::default();
+    let to = Arc::clone(&records);
+    let take = move |some: &[FlowRecord]| {
+        to.lock().unwrap().extend_from_slice(some);
+        Ok(())
+    };
+    let writer = FlowWriter::pass_to("a test", take, || {}).unwrap();
+    let metering = metering(writer.exporter(true));
+    let mut tester = HandlerTester::new(move |_cpu| metering.meter());
+    tester.handle(frames.iter().cloned());
+    let report = tester.finish().report;
+    writer.finish(Vec::new()).unwrap();
+    let records = std::mem::take(&mut *records.lock().unwrap());
+    (records, report)
+}
+
+fn whole(frames: &[Frame]) -> Vec<FlowRecord> {
+    let (mut records, report) = meter(frames, |exporter| Metering::new(options(), Some(exporter)));
+    records.extend(Metered::of([report], 0).1.into_records());
+    records
+}
+
+fn part(frames: &[Frame]) -> (Edges, Vec<FlowRecord>) {
+    let (mut records, report) = meter(frames, |exporter| Metering::of_part(options(), Some(exporter)));
+    let (edges, more) = report.edges().expect("the meter of a part");
+    records.extend(more);
+    (edges, records)
+}
+
+/// What must be equal, in an order that does not depend on the order of records.
+fn rows(records: &[FlowRecord]) -> Vec<String> {
+    let row = |record: &FlowRecord| {
+        format!(
+            "{:?} {} {} {:?} {:?} {:?} {:?} {:?} {:?}",
+            (record.kind(), record.source(), record.destination()),
+            (record.first().as_nanos() - START) / MS,
+            (record.last().as_nanos() - START) / MS,
+            record.forth(),
+            record.back(),
+            record.tcp_flags(),
+            record.vlans(),
+            record.tunnel(),
+            record.icmp(),
+        )
+    };
+    let mut rows: Vec<String> = records.iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    flow: u16,
+    is_reply: bool,
+    flags: u16,
+    sequence: u32,
+    vlan: Option<u16>,
+    pause: u64,
+    late: u64,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let flags = prop::sample::select(vec![ACK, ACK, ACK, ACK, SYN, SYN | ACK, FIN | ACK, FIN | ACK, RST]);
+    // Around the timeouts of 2 s and 60 s, and around these with the time by which packets may be late.
+    let pause = prop::sample::select(vec![
+        0, 0, 1, 100, 500, 900, 1500, 1999, 2000, 2500, 2999, 3000, 3500, 9000, 30_000, 57_000, 59_000, 59_999, 60_000,
+        60_500, 61_000, 62_500, 130_000,
+    ]);
+    let late = prop_oneof![4 => Just(0), 1 => 0u64..1000];
+    let vlan = prop::option::weighted(0.2, 1u16..3);
+    let sequence = prop::sample::select(vec![10u32, 11, 500]);
+    let step = (0u16..4, any::<bool>(), flags, sequence, vlan, pause, late);
+    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late)| Step {
+        flow,
+        is_reply,
+        flags,
+        sequence,
+        vlan,
+        pause,
+        late,
+    });
+    prop::collection::vec(step, 1..60)
+}
+
+fn frames(steps: &[Step]) -> Vec<Frame> {
+    let mut now = START + 1000 * MS;
+    let frame = |step: &Step| {
+        now += step.pause * MS;
+        let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], 443));
+        let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
+        // The last flow has no connections.
+        let builder = if step.flow == 3 { FrameBuilder::udp(from, to) } else { FrameBuilder::tcp(from, to) };
+        let builder = if step.flow == 3 {
+            builder
+        } else {
+            builder.flags(step.flags).sequence(step.sequence).acknowledgement(step.sequence)
+        };
+        let builder = step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
+        Frame::new(builder.frame(b"data")).with_time(WallTime::from_nanos(now - step.late * MS))
+    };
+    steps.iter().map(frame).collect()
+}
+
+/// The number of random recordings. A recording has up to 17 parts, each of which runs a meter.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #[test]
+    fn parts_are_the_whole(
+        steps in steps(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..16),
+        tree in prop::collection::vec(any::<prop::sample::Index>(), 16),
+    ) {
+        let frames = frames(&steps);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(frames.len() + 1)).collect();
+        cuts.sort_unstable();
+        let ends = cuts.iter().copied().chain([frames.len()]);
+        let begins = [0].into_iter().chain(cuts.iter().copied());
+        let mut records = Vec::new();
+        let mut parts: Vec<Edges> = begins.zip(ends).map(|(begin, end)| {
+            let (edges, more) = part(&frames[begin..end]);
+            records.extend(more);
+            edges
+        }).collect();
+        // Neighbours are joined in the order of a random tree, as bytes that other processes wrote.
+        for at in tree.iter().take(parts.len() - 1) {
+            let at = at.index(parts.len() - 1);
+            let later = Edges::from_bytes(&parts.remove(at + 1).to_bytes()).unwrap();
+            let mut joined = Edges::from_bytes(&parts[at].to_bytes()).unwrap();
+            records.extend(joined.join(later).unwrap());
+            parts[at] = joined;
+        }
+        prop_assert_eq!(parts.len(), 1);
+        records.extend(parts.remove(0).finish());
+        prop_assert_eq!(rows(&records), rows(&whole(&frames)));
+    }
+}
+
+fn at(second: u64, from_client: bool, flags: u16) -> Frame {
+    let (client, server) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 443));
+    let (from, to) = if from_client { (client, server) } else { (server, client) };
+    let builder = FrameBuilder::tcp(from, to).flags(flags).sequence(7).acknowledgement(8);
+    Frame::new(builder.frame(b"")).with_time(WallTime::from_nanos(START + second * 1000 * MS))
+}
+
+/// The part after the cut cannot know that the connection was closed before the cut.
+#[test]
+fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
+    let frames = [at(0, true, ACK), at(1, true, RST), at(2, false, ACK), at(12, false, ACK), at(22, false, ACK)];
+    let (mut one, first) = part(&frames[..2]);
+    let (two, second) = part(&frames[2..]);
+    assert!(first.is_empty() && second.is_empty());
+    // A part before the first one may continue the first flow, so the flow stays at the edge.
+    assert!(one.join(two).unwrap().is_empty());
+    let records = one.finish();
+    assert_eq!(records.len(), 2);
+    assert_eq!((records[0].forth().packets, records[0].back().packets), (2, 1));
+    // The rest is a flow of its own, so its source is the server.
+    assert_eq!((records[1].forth().packets, records[1].source()), (2, "192.0.2.1:443".to_owned()));
+}
+
+#[test]
+fn finished_flows_leave_the_edges() {
+    let (edges, records) = part(&[at(0, true, ACK), at(100, true, ACK), at(200, true, ACK), at(300, true, ACK)]);
+    // The first flow may continue one of an earlier part, and the last one goes on.
+    assert_eq!((records.len(), edges.flows()), (2, 1));
+    assert_eq!(edges.finish().len(), 2);
+}
+
+#[test]
+fn joined_flows_are_counted() {
+    let (mut one, _) = part(&[at(0, true, ACK)]);
+    let (two, _) = part(&[at(1, true, ACK)]);
+    let (three, _) = part(&[]);
+    one.join(three).unwrap();
+    one.join(two).unwrap();
+    assert_eq!(one.joined(), 1);
+}
+
+#[test]
+fn other_bytes_and_other_timeouts_are_refused() {
+    let (mut edges, _) = part(&[at(0, true, ACK), at(5, false, SYN)]);
+    let bytes = edges.to_bytes();
+    assert_eq!(Edges::from_bytes(&bytes).unwrap().to_bytes(), bytes);
+    for cut in [0, 10, 16, 30, bytes.len() - 1] {
+        assert!(Edges::from_bytes(&bytes[..cut]).is_err(), "{cut}");
+    }
+    for at in 16..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0xff;
+        // Any bytes give edges or an error, and no panic.
+        if let Ok(edges) = Edges::from_bytes(&changed) {
+            drop(edges.finish());
+        }
+    }
+    let others = MeterOptions { inactive: Duration::from_secs(9), ..options() };
+    let (_, report) = meter(&[at(0, true, ACK)], |exporter| Metering::of_part(others, Some(exporter)));
+    assert_eq!(edges.join(report.edges().unwrap().0).unwrap_err(), OtherTimeouts);
+}
+
+/// A flow that pauses for longer than a closed flow may, again and again, needs few pieces.
+#[test]
+fn a_connection_with_pauses_stays_small() {
+    let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();
+    let (edges, records) = part(&frames);
+    assert!(records.is_empty());
+    assert!(edges.to_bytes().len() < 1500, "{} bytes", edges.to_bytes().len());
+    assert_eq!(edges.finish().len(), 1);
+}
+
+#[test]
+fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
+    let frames = [at(0, true, FIN | ACK), at(1, false, FIN | ACK), at(7, true, ACK)];
+    let (mut one, _) = part(&frames[..1]);
+    let mut records = one.join(part(&frames[1..]).0).unwrap();
+    records.extend(one.finish());
+    assert_eq!(rows(&records), rows(&whole(&frames)));
+    assert_eq!(records.len(), 2);
+}

@@ -1,0 +1,118 @@
+//! Errors, and the exceptions that Python raises for them.
+
+use std::fmt;
+use std::io;
+
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use pyo3::prelude::*;
+use steerage::{BuildError, DeviceError, Snapshot};
+use steerage_capture::CaptureError;
+use steerage_capture::filter::FilterError;
+use steerage_device::OpenError;
+use steerage_meter::{ExportError, UnknownColumn};
+
+/// Why a run could not begin, or did not read its source to the end. The text has one line.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A source cannot be opened.
+    Device(DeviceError),
+    /// A source cannot be read on: the message, and the offset of the error.
+    Read(String, Option<u64>),
+    /// The text of a live source is wrong.
+    Open(OpenError),
+    /// The filter cannot be compiled.
+    Filter(FilterError),
+    /// No column has this name.
+    Column(UnknownColumn),
+    /// The CPUs or the memory do not suffice.
+    Build(BuildError),
+    /// The records cannot be passed on.
+    Pass(ExportError),
+    /// The operating system refused an operation.
+    System(&'static str, io::Error),
+    /// A file cannot be written.
+    Write(String),
+    /// No rule of splitting has this name.
+    Together(String),
+    /// The Python object that supplies the data has raised an exception.
+    Feed(String),
+}
+
+impl Failure {
+    /// The error that ended a run before its input.
+    pub(crate) fn of_run(snapshot: &Snapshot) -> Option<Self> {
+        let error = snapshot.queues.iter().find_map(|queue| queue.error.as_ref())?;
+        Some(Self::Read(error.message.clone(), error.offset))
+    }
+
+    /// The exception for this failure.
+    pub(crate) fn exception(&self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        let made = py.import("steerage._errors").and_then(|errors| match self {
+            Self::Device(error) => errors.getattr("CaptureError")?.call1((text, &error.device, error.offset)),
+            Self::Read(message, offset) => {
+                let path = message.split_once(": cannot ").map(|(path, _)| path.to_owned());
+                errors.getattr("CaptureError")?.call1((text, path, offset))
+            }
+            Self::Filter(_) => errors.getattr("FilterError")?.call1((text,)),
+            Self::Column(_) | Self::Open(_) | Self::Together(_) => {
+                Ok(PyValueError::new_err(text).into_value(py).into_bound(py).into_any())
+            }
+            _ => errors.getattr("SteerageError")?.call1((text,)),
+        });
+        made.map_or_else(|error| error, PyErr::from_value)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(error) => error.fmt(f),
+            Self::Read(message, _) | Self::Feed(message) | Self::Write(message) => message.fmt(f),
+            Self::Together(name) => {
+                write!(f, "together={name:?}: give 'flow', 'hosts', 'source' or 'destination'")
+            }
+            Self::Open(error) => error.fmt(f),
+            Self::Filter(error) => error.fmt(f),
+            Self::Column(error) => error.fmt(f),
+            Self::Build(error) => error.fmt(f),
+            Self::Pass(error) => error.fmt(f),
+            Self::System(operation, error) => write!(f, "cannot {operation}: {error}"),
+        }
+    }
+}
+
+/// Whether Ctrl-C raised this exception.
+pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyKeyboardInterrupt>(py)
+}
+
+macro_rules! failures {
+    ($($variant:ident($error:ty)),*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )*};
+}
+
+failures!(Device(DeviceError), Filter(FilterError), Column(UnknownColumn), Build(BuildError), Pass(ExportError));
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Device(error) => Self::Device(error),
+            other => Self::Open(other),
+        }
+    }
+}
+
+impl From<CaptureError> for Failure {
+    fn from(error: CaptureError) -> Self {
+        match error {
+            CaptureError::Device(error) => Self::Device(error),
+            CaptureError::Filter(error) => Self::Filter(error),
+        }
+    }
+}

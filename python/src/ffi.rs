@@ -1,0 +1,352 @@
+//! Arrow's C data interface and C stream interface, written by hand: three structures, whose fields
+//! the specification lists (arrow.apache.org, "The Arrow C data interface").
+//!
+//! This module has all `unsafe` of the crate. A structure belongs to whoever holds it until it is
+//! released or moved out. A consumer moves a structure by copying its bytes and clearing `release`
+//! in the original, so that dropping the original releases nothing.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use pyo3::ffi::PyErr_SetInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use steerage_meter::{Column, ColumnBatch, Values};
+
+/// The error number of a stream that cannot go on (EIO in errno(3)).
+const CANNOT_READ: c_int = 5;
+
+/// `ARROW_FLAG_NULLABLE`: rows may have no value.
+const NULLABLE: i64 = 2;
+
+/// Batches of columns, which a consumer reads one after another.
+pub(crate) trait Batches: Send {
+    /// Columns without rows, and the metadata of the schema.
+    fn schema(&self) -> (ColumnBatch, Vec<(String, String)>);
+    /// The next batch, or `None` at the end.
+    fn next(&mut self) -> Result<Option<ColumnBatch>, String>;
+}
+
+#[repr(C)]
+struct ArrowSchema {
+    format: *const c_char,
+    name: *const c_char,
+    metadata: *const c_char,
+    flags: i64,
+    n_children: i64,
+    children: *mut *mut ArrowSchema,
+    dictionary: *mut ArrowSchema,
+    release: Option<unsafe extern "C" fn(*mut ArrowSchema)>,
+    private_data: *mut c_void,
+}
+
+#[repr(C)]
+struct ArrowArray {
+    length: i64,
+    null_count: i64,
+    offset: i64,
+    n_buffers: i64,
+    n_children: i64,
+    buffers: *mut *const c_void,
+    children: *mut *mut ArrowArray,
+    dictionary: *mut ArrowArray,
+    release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
+    private_data: *mut c_void,
+}
+
+#[repr(C)]
+struct ArrowArrayStream {
+    get_schema: Option<unsafe extern "C" fn(*mut ArrowArrayStream, *mut ArrowSchema) -> c_int>,
+    get_next: Option<unsafe extern "C" fn(*mut ArrowArrayStream, *mut ArrowArray) -> c_int>,
+    get_last_error: Option<unsafe extern "C" fn(*mut ArrowArrayStream) -> *const c_char>,
+    release: Option<unsafe extern "C" fn(*mut ArrowArrayStream)>,
+    private_data: *mut c_void,
+}
+
+macro_rules! released_when_dropped {
+    ($($structure:ty),*) => {$(
+        // SAFETY: the structure owns all that its pointers lead to, and nothing in it belongs to one thread.
+        unsafe impl Send for $structure {}
+
+        impl Drop for $structure {
+            fn drop(&mut self) {
+                if let Some(release) = self.release {
+                    // SAFETY: the structure was not released, because `release` is set.
+                    unsafe { release(self) }
+                }
+            }
+        }
+    )*};
+}
+
+released_when_dropped!(ArrowSchema, ArrowArray, ArrowArrayStream);
+
+/// The memory that a schema's pointers lead to.
+struct SchemaParts {
+    format: &'static CStr,
+    name: CString,
+    metadata: Vec<u8>,
+    children: Vec<*mut ArrowSchema>,
+}
+
+impl Drop for SchemaParts {
+    fn drop(&mut self) {
+        for child in self.children.drain(..) {
+            // SAFETY: `ArrowSchema::new` made the pointer from a box, and nobody else frees it.
+            drop(unsafe { Box::from_raw(child) });
+        }
+    }
+}
+
+impl ArrowSchema {
+    fn new(format: &'static CStr, name: &str, flags: i64, metadata: Vec<u8>, children: Vec<Self>) -> Self {
+        let name = CString::new(name).unwrap_or_default();
+        let children = children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect();
+        let mut parts = Box::new(SchemaParts { format, name, metadata, children });
+        Self {
+            format: parts.format.as_ptr(),
+            name: parts.name.as_ptr(),
+            metadata: if parts.metadata.is_empty() { ptr::null() } else { parts.metadata.as_ptr().cast() },
+            flags,
+            n_children: parts.children.len() as i64,
+            children: parts.children.as_mut_ptr(),
+            dictionary: ptr::null_mut(),
+            release: Some(Self::release),
+            private_data: Box::into_raw(parts).cast(),
+        }
+    }
+
+    unsafe extern "C" fn release(schema: *mut Self) {
+        // SAFETY: the caller owns the schema, which `new` made and nobody has released.
+        unsafe {
+            drop(Box::from_raw((*schema).private_data.cast::<SchemaParts>()));
+            (*schema).release = None;
+        }
+    }
+
+    fn of_column(column: &Column) -> Self {
+        let flags = if column.present().is_some() { NULLABLE } else { 0 };
+        Self::new(format_of(column.values()), column.name(), flags, Vec::new(), Vec::new())
+    }
+
+    /// The schema of a batch: a structure with a field for each column.
+    fn of_batch(batch: &ColumnBatch, metadata: &[(String, String)]) -> Self {
+        Self::new(c"+s", "", 0, encoded(metadata), batch.columns().iter().map(Self::of_column).collect())
+    }
+}
+
+fn format_of(values: &Values) -> &'static CStr {
+    match values {
+        Values::Time(_) => c"tsn:UTC",
+        Values::U8(_) => c"C",
+        Values::U16(_) => c"S",
+        Values::U32(_) => c"I",
+        Values::U64(_) => c"L",
+        Values::Text(..) => c"u",
+        _ => c"z",
+    }
+}
+
+/// Metadata in the form of the interface: the number of pairs, then each key and value with its
+/// length.
+fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
+    if metadata.is_empty() {
+        return Vec::new();
+    }
+    let mut bytes = (metadata.len() as i32).to_ne_bytes().to_vec();
+    for text in metadata.iter().flat_map(|(key, value)| [key, value]) {
+        bytes.extend_from_slice(&(text.len() as i32).to_ne_bytes());
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+/// The memory that an array's pointers lead to.
+struct ArrayParts {
+    buffers: Vec<*const c_void>,
+    children: Vec<*mut ArrowArray>,
+    /// The owner of the buffers.
+    _column: Option<Column>,
+}
+
+impl Drop for ArrayParts {
+    fn drop(&mut self) {
+        for child in self.children.drain(..) {
+            // SAFETY: `ArrowArray::new` made the pointer from a box, and nobody else frees it.
+            drop(unsafe { Box::from_raw(child) });
+        }
+    }
+}
+
+impl ArrowArray {
+    fn new((rows, absent): (usize, usize), parts: ArrayParts) -> Self {
+        let mut parts = Box::new(parts);
+        Self {
+            length: rows as i64,
+            null_count: absent as i64,
+            offset: 0,
+            n_buffers: parts.buffers.len() as i64,
+            n_children: parts.children.len() as i64,
+            buffers: parts.buffers.as_mut_ptr(),
+            children: parts.children.as_mut_ptr(),
+            dictionary: ptr::null_mut(),
+            release: Some(Self::release),
+            private_data: Box::into_raw(parts).cast(),
+        }
+    }
+
+    /// An array that is released already, which marks the end of a stream.
+    fn end() -> Self {
+        let (buffers, children, dictionary, private_data) =
+            (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let (length, null_count, offset, n_buffers, n_children) = (0, 0, 0, 0, 0);
+        Self {
+            length,
+            null_count,
+            offset,
+            n_buffers,
+            n_children,
+            buffers,
+            children,
+            dictionary,
+            release: None,
+            private_data,
+        }
+    }
+
+    unsafe extern "C" fn release(array: *mut Self) {
+        // SAFETY: the caller owns the array, which `new` made and nobody has released.
+        unsafe {
+            drop(Box::from_raw((*array).private_data.cast::<ArrayParts>()));
+            (*array).release = None;
+        }
+    }
+
+    fn of_column(column: Column) -> Self {
+        let present = column.present().map_or(ptr::null(), |bits| bits.as_ptr().cast());
+        // Moving the column moves none of its vectors' memory.
+        let buffers = match column.values() {
+            Values::Time(values) => vec![present, values.as_ptr().cast()],
+            Values::U8(values) => vec![present, values.as_ptr().cast()],
+            Values::U16(values) => vec![present, values.as_ptr().cast()],
+            Values::U32(values) => vec![present, values.as_ptr().cast()],
+            Values::U64(values) => vec![present, values.as_ptr().cast()],
+            Values::Text(positions, bytes) | Values::Bytes(positions, bytes) => {
+                vec![present, positions.as_ptr().cast(), bytes.as_ptr().cast()]
+            }
+            _ => vec![present],
+        };
+        let rows = (column.rows(), column.absent());
+        Self::new(rows, ArrayParts { buffers, children: Vec::new(), _column: Some(column) })
+    }
+
+    fn of_batch(mut batch: ColumnBatch) -> Self {
+        let rows = batch.columns().first().map_or(0, Column::rows);
+        let columns = batch.columns_mut().iter_mut().map(Column::take);
+        let children = columns.map(|column| Box::into_raw(Box::new(Self::of_column(column)))).collect();
+        Self::new((rows, 0), ArrayParts { buffers: vec![ptr::null()], children, _column: None })
+    }
+}
+
+/// The state of a stream.
+struct StreamParts {
+    batches: Box<dyn Batches>,
+    error: CString,
+}
+
+impl ArrowArrayStream {
+    fn new(batches: Box<dyn Batches>) -> Self {
+        let parts = Box::new(StreamParts { batches, error: CString::default() });
+        Self {
+            get_schema: Some(Self::schema),
+            get_next: Some(Self::next),
+            get_last_error: Some(Self::last_error),
+            release: Some(Self::release),
+            private_data: Box::into_raw(parts).cast(),
+        }
+    }
+
+    unsafe extern "C" fn schema(stream: *mut Self, to: *mut ArrowSchema) -> c_int {
+        // SAFETY: the caller owns the stream, which `new` made, and `to` has room for a schema.
+        unsafe {
+            let parts = &mut *(*stream).private_data.cast::<StreamParts>();
+            parts.call(to, |batches| {
+                let (batch, metadata) = batches.schema();
+                Ok(ArrowSchema::of_batch(&batch, &metadata))
+            })
+        }
+    }
+
+    unsafe extern "C" fn next(stream: *mut Self, to: *mut ArrowArray) -> c_int {
+        // SAFETY: as for `schema`.
+        unsafe {
+            let parts = &mut *(*stream).private_data.cast::<StreamParts>();
+            parts.call(to, |batches| Ok(batches.next()?.map_or_else(ArrowArray::end, ArrowArray::of_batch)))
+        }
+    }
+
+    unsafe extern "C" fn last_error(stream: *mut Self) -> *const c_char {
+        // SAFETY: the caller owns the stream, which `new` made.
+        unsafe { (*(*stream).private_data.cast::<StreamParts>()).error.as_ptr() }
+    }
+
+    unsafe extern "C" fn release(stream: *mut Self) {
+        // SAFETY: the caller owns the stream, which `new` made and nobody has released.
+        unsafe {
+            drop(Box::from_raw((*stream).private_data.cast::<StreamParts>()));
+            (*stream).release = None;
+        }
+    }
+}
+
+impl StreamParts {
+    /// Writes the result of `make` to `to`, or keeps the error for the consumer. A panic becomes an
+    /// error, because it must not reach the consumer's code.
+    ///
+    /// # Safety
+    /// `to` must have room for a `T`, and its content is not dropped.
+    unsafe fn call<T>(&mut self, to: *mut T, make: impl FnOnce(&mut dyn Batches) -> Result<T, String>) -> c_int {
+        let made = catch_unwind(AssertUnwindSafe(|| make(&mut *self.batches)));
+        match made.unwrap_or_else(|_| Err("steerage panicked: please report it".to_owned())) {
+            Ok(value) => {
+                // SAFETY: the caller of this function promises the room.
+                unsafe { to.write(value) };
+                0
+            }
+            Err(message) => {
+                self.error = CString::new(message.replace('\0', "")).unwrap_or_default();
+                CANNOT_READ
+            }
+        }
+    }
+}
+
+/// A capsule with a stream of these batches.
+pub(crate) fn stream<'py>(py: Python<'py>, batches: Box<dyn Batches>) -> PyResult<Bound<'py, PyCapsule>> {
+    PyCapsule::new_with_value(py, ArrowArrayStream::new(batches), c"arrow_array_stream")
+}
+
+/// A capsule with the schema of these columns.
+pub(crate) fn schema<'py>(
+    py: Python<'py>,
+    batch: &ColumnBatch,
+    metadata: &[(String, String)],
+) -> PyResult<Bound<'py, PyCapsule>> {
+    PyCapsule::new_with_value(py, ArrowSchema::of_batch(batch, metadata), c"arrow_schema")
+}
+
+/// Takes a descriptor over from Python code, which no longer uses or closes it.
+pub(crate) fn take_descriptor(descriptor: i32) -> OwnedFd {
+    // SAFETY: `_source.py` opens the descriptor for this call alone.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. The
+/// signal was taken while the consumer waited for a batch.
+pub(crate) fn interrupt() {
+    // SAFETY: the function may be called in any state of the interpreter.
+    unsafe { PyErr_SetInterrupt() }
+}

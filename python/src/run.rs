@@ -1,0 +1,413 @@
+//! Runs over a source, whose results another thread takes batch by batch.
+//!
+//! A run has the threads of the path, and one thread that waits for their end. Batches wait in a
+//! bounded queue: if nobody takes them, the run waits, so the memory of a run does not depend on
+//! the length of the capture.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use serde_json::{Map, Value, json};
+use steerage::flow::Layers;
+use steerage::topology::Topology;
+use steerage::{Builder, CpuMask, Handle, Handler, Input, Outcome, Snapshot};
+use steerage_capture::{Capture, CaptureInfo, CaptureOptions};
+use steerage_device::af_packet::AfPacketOptions;
+use steerage_meter::{ColumnBatch, FlowRecord};
+
+use crate::error::Failure;
+
+/// The number of rows in a batch. A batch of flows with all columns takes 7 MB.
+pub(crate) const BATCH_ROWS: usize = 32_768;
+
+/// The number of batches that wait for the consumer.
+const WAITING_MAX: usize = 2;
+
+/// The number of batches that are collected before the consumer gets the schema. If the run ends
+/// earlier, the schema has its ledger.
+const FIRST_MAX: usize = 8;
+
+/// The number of batches in one interval.
+const INTERVAL_MAX: usize = 64;
+
+/// The longest time until Ctrl-C is noticed.
+pub(crate) const SIGNAL_LOOK: Duration = Duration::from_millis(100);
+
+/// What a run reads.
+pub(crate) enum Source {
+    /// Capture files, one after another.
+    Paths(Vec<PathBuf>),
+    /// A capture in memory, and its name in messages.
+    Bytes(String, PyBackedBytes),
+    /// A pipe with a capture, and its name in messages.
+    Pipe(String, OwnedFd),
+    /// The name of an interface, or the text of another live device.
+    Live(String),
+}
+
+/// A source that is open.
+pub(crate) struct OpenSource {
+    pub(crate) inputs: Vec<Input>,
+    /// Information about a capture. `None` for a live source.
+    info: Option<Arc<CaptureInfo>>,
+}
+
+/// The options that all runs have.
+pub(crate) struct RunOptions {
+    pub(crate) filter: Option<String>,
+    /// The number of CPUs. `None` for all that the process may use.
+    pub(crate) cpus: Option<usize>,
+    pub(crate) layers: Layers,
+    /// Why the thread failed that writes into the pipe of the source.
+    pub(crate) feed: Arc<Mutex<Option<String>>>,
+}
+
+impl Source {
+    pub(crate) fn open(self, filter: Option<&str>) -> Result<OpenSource, Failure> {
+        let files = filter.into_iter().fold(CaptureOptions::new(), CaptureOptions::filter);
+        let capture = match self {
+            Self::Paths(paths) => return Ok(files.open(&paths)?.into()),
+            Self::Live(name) => {
+                let live = |interface: &str| {
+                    let options = AfPacketOptions::new(interface);
+                    Ok(match filter {
+                        Some(text) => options.filtered(text)?,
+                        None => options,
+                    })
+                };
+                let opened = steerage_device::open_all_with(&[name], &files, live)?;
+                return Ok(OpenSource { inputs: opened.inputs, info: opened.capture });
+            }
+            Self::Bytes(name, bytes) => Capture::from_reader(name, io::Cursor::new(bytes)),
+            Self::Pipe(name, pipe) => Capture::from_pipe(name, pipe)?,
+        };
+        Ok(match filter {
+            Some(text) => capture.filtered(text)?,
+            None => capture,
+        }
+        .into())
+    }
+}
+
+impl From<Capture> for OpenSource {
+    fn from(capture: Capture) -> Self {
+        let info = Some(capture.info());
+        Self { inputs: vec![capture.into_input()], info }
+    }
+}
+
+/// Rows that wait for a whole batch. The handlers and the thread at the end share them.
+pub(crate) struct Batcher {
+    batch: ColumnBatch,
+    rows: usize,
+    to: SyncSender<Option<ColumnBatch>>,
+}
+
+impl Batcher {
+    /// Adds records, and passes whole batches on. Waits until the consumer has room for a batch.
+    pub(crate) fn add(&mut self, mut records: &[FlowRecord]) -> io::Result<()> {
+        while !records.is_empty() {
+            let (now, later) = records.split_at(records.len().min(BATCH_ROWS - self.rows));
+            self.add_rows(now.len(), |batch| batch.add(now))?;
+            records = later;
+        }
+        Ok(())
+    }
+
+    /// Adds `rows` rows by calling `add`.
+    pub(crate) fn add_rows(&mut self, rows: usize, add: impl FnOnce(&mut ColumnBatch)) -> io::Result<()> {
+        add(&mut self.batch);
+        self.rows += rows;
+        if self.rows < BATCH_ROWS { Ok(()) } else { self.flush() }
+    }
+
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.rows) == 0 {
+            return Ok(());
+        }
+        // Nobody reads any more: the consumer has dropped the stream.
+        self.to.send(Some(self.batch.take())).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// The batcher of a run, for several threads.
+#[derive(Clone)]
+pub(crate) struct Batching(Arc<Mutex<Batcher>>);
+
+impl Batching {
+    /// Another batcher for the same consumer, so that CPUs do not wait for each other.
+    pub(crate) fn own(&self) -> Batcher {
+        let mut shared = self.lock();
+        let batch = shared.batch.take();
+        Batcher { batch, rows: 0, to: shared.to.clone() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Batcher> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The end of a run: the ledger, the edges of a part, and the error that ended it.
+pub(crate) struct Ended {
+    pub(crate) report: Value,
+    pub(crate) edges: Option<Vec<u8>>,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// The batches of a run. After the last batch comes `None`.
+struct Queue {
+    batches: Receiver<Option<ColumnBatch>>,
+    is_over: bool,
+}
+
+impl Queue {
+    /// Receives for at most this time. `None` if no batch came, and `Some(None)` at the end.
+    fn receive(&mut self, time: Duration) -> Option<Option<ColumnBatch>> {
+        if self.is_over {
+            return Some(None);
+        }
+        let received = match self.batches.recv_timeout(time) {
+            Ok(received) => received,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => None,
+        };
+        self.is_over = received.is_none();
+        Some(received)
+    }
+}
+
+/// A run that has started.
+pub(crate) struct Run {
+    schema: ColumnBatch,
+    handle: Handle,
+    info: Option<Arc<CaptureInfo>>,
+    batching: Batching,
+    queue: Mutex<Queue>,
+    first: Mutex<VecDeque<ColumnBatch>>,
+    ended: Arc<OnceLock<Ended>>,
+}
+
+/// What the thread at the end of a run does: it adds the last rows, and returns counts for the
+/// report, and the edges of a part.
+pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
+
+/// The functions of a run: one makes the handler of a CPU, and one ends the run.
+pub(crate) struct Work<H: Handler> {
+    pub(crate) make: Box<dyn Fn() -> H + Send + Sync>,
+    pub(crate) finish: Finish<H::Report>,
+}
+
+impl Run {
+    /// Opens the source and starts the run. `work` gets what the handlers need: the batcher, and a
+    /// function that stops the run.
+    pub(crate) fn start<H: Handler + 'static>(
+        source: Source,
+        options: RunOptions,
+        schema: ColumnBatch,
+        work: impl FnOnce(&Batching, Stop) -> Result<Work<H>, Failure>,
+    ) -> Result<Self, Failure>
+    where
+        H::Report: Send + 'static,
+    {
+        let OpenSource { inputs, info } = source.open(options.filter.as_deref())?;
+        let (to, batches) = mpsc::sync_channel(WAITING_MAX);
+        let end = to.clone();
+        let batching = Batching(Arc::new(Mutex::new(Batcher { batch: schema.clone(), rows: 0, to })));
+        let stop = Stop::default();
+        let Work { make, finish } = work(&batching, stop.clone())?;
+        let builder = on_cpus(Builder::new(), options.cpus).layers(options.layers);
+        let builder = inputs.into_iter().fold(builder, Builder::input);
+        let running = builder.build(move |_cpu| make())?.start()?;
+        let handle = running.handle();
+        stop.started(running.handle());
+        let ended = Arc::<OnceLock<Ended>>::default();
+        let (to_set, of_capture, feed) = (Arc::clone(&ended), info.clone(), options.feed);
+        let of_run = batching.clone();
+        let wait = move || {
+            let Outcome { snapshot, reports, .. } = running.join();
+            let mut report = ledger(&snapshot, of_capture.as_deref());
+            let (counts, edges) = finish(reports.into_iter().map(|(_cpu, report)| report).collect(), &batching);
+            report.extend(counts);
+            // An error means that the consumer has gone, and needs no rows.
+            let _ = batching.lock().flush();
+            let fed = feed.lock().unwrap_or_else(PoisonError::into_inner).take().map(Failure::Feed);
+            let failure = fed.or_else(|| Failure::of_run(&snapshot));
+            report.insert("error".to_owned(), failure.as_ref().map_or(Value::Null, |f| f.to_string().into()));
+            let _ = to_set.set(Ended { report: Value::Object(report), edges, failure });
+            // The consumer reads the end after it was recorded.
+            let _ = end.send(None);
+        };
+        let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
+        spawned.map_err(|error| Failure::System("start a thread that waits for the end", error))?;
+        let queue = Mutex::new(Queue { batches, is_over: false });
+        Ok(Self { schema, handle, info, batching: of_run, queue, first: Mutex::default(), ended })
+    }
+
+    /// Waits until the run has ended, or until the first batches are there. After that, the schema
+    /// may have the ledger.
+    pub(crate) fn wait_for_first(&self, py: Python<'_>) -> PyResult<()> {
+        for _ in 0..FIRST_MAX {
+            match self.receive(py)? {
+                Some(batch) => self.first.lock().unwrap_or_else(PoisonError::into_inner).push_back(batch),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next batch. `None` at the end of the run.
+    pub(crate) fn next(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        first.map_or_else(|| self.receive(py), |batch| Ok(Some(batch)))
+    }
+
+    /// Like [`next`](Self::next), if a batch is there already, so that the caller need not hold the
+    /// interpreter's lock.
+    pub(crate) fn next_at_once(&self) -> Option<Option<ColumnBatch>> {
+        if let Some(batch) = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+            return Some(Some(batch));
+        }
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).receive(Duration::ZERO)
+    }
+
+    /// Waits for a batch without the interpreter's lock, and handles signals meanwhile.
+    fn receive(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
+        loop {
+            let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            match py.detach(|| queue().receive(SIGNAL_LOOK)) {
+                Some(received) => return Ok(received),
+                None => py.check_signals()?,
+            }
+        }
+    }
+
+    /// The rows of this time, and the ledger so far. `true` if the run is over.
+    pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
+        let (begin, mut batches) = (Instant::now(), Vec::new());
+        let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // The interval ends early if there are many rows, so that its memory is bounded.
+        while batches.len() < INTERVAL_MAX {
+            let left = time.saturating_sub(begin.elapsed());
+            match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
+                Some(Some(batch)) => batches.push(batch),
+                Some(None) => break,
+                None if left.is_zero() => break,
+                None => py.check_signals()?,
+            }
+        }
+        let is_over = queue().is_over;
+        // A batcher that is locked waits for room in the queue, so its rows come soon.
+        if let Ok(mut batcher) = self.batching.0.try_lock()
+            && std::mem::take(&mut batcher.rows) > 0
+        {
+            batches.push(batcher.batch.take());
+        }
+        let report = match self.ended() {
+            Some(ended) if is_over => ended.report.clone(),
+            _ => Value::Object(ledger(&self.handle.snapshot(), self.info.as_deref())),
+        };
+        Ok((batches, report, is_over))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.handle.stop();
+    }
+
+    pub(crate) fn schema(&self) -> &ColumnBatch {
+        &self.schema
+    }
+
+    pub(crate) fn ended(&self) -> Option<&Ended> {
+        self.ended.get()
+    }
+
+    /// The bytes of the source that were read, and the bytes of all its files.
+    pub(crate) fn progress(&self) -> (u64, Option<u64>) {
+        self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total()))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.handle.stop();
+    }
+}
+
+/// Stops a run from a thread that was made before the run has started.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<Mutex<StopState>>);
+
+#[derive(Default)]
+struct StopState {
+    handle: Option<Handle>,
+    is_requested: bool,
+}
+
+impl Stop {
+    pub(crate) fn stop(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_requested = true;
+        state.handle.iter().for_each(|handle| handle.stop());
+    }
+
+    fn started(&self, handle: Handle) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_requested {
+            handle.stop();
+        }
+        state.handle = Some(handle);
+    }
+}
+
+/// Sets the CPUs. Threads are not pinned, because other processes of a pool use the same CPUs.
+pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
+    let all = Topology::read().default_mask();
+    match cpus {
+        // More threads than CPUs: for tests, whose results must not depend on the machine.
+        Some(count) if count > all.iter().count() => builder.virtual_cpus(count),
+        Some(count) => builder.cpus(all.iter().take(count.max(1)).collect::<CpuMask>()).pin(false),
+        None if all.is_empty() => builder.pin(false),
+        None => builder.cpus(all).pin(false),
+    }
+}
+
+/// The ledger of a run: what became of each packet.
+fn ledger(snapshot: &Snapshot, info: Option<&CaptureInfo>) -> Map<String, Value> {
+    let dropped: Map<String, Value> =
+        snapshot.dropped().iter().map(|(reason, packets)| (reason.name().to_owned(), packets.into())).collect();
+    let report = json!({
+        "received": snapshot.received(),
+        "received_bytes": snapshot.received_bytes(),
+        "delivered": snapshot.delivered(),
+        "dropped": dropped,
+        "in_flight": snapshot.in_flight(),
+        "version": env!("CARGO_PKG_VERSION"),
+    });
+    let of_capture = info.map_or(Value::Null, |info| {
+        let times = info.times();
+        json!({
+            "filtered": info.filtered(),
+            "bad_times": info.bad_times(),
+            "bytes_read": info.bytes_read(),
+            "first": times.map(|(first, _)| first.as_nanos()),
+            "last": times.map(|(_, last)| last.as_nanos()),
+            "links": info.links().iter().map(|link| link.0).collect::<Vec<_>>(),
+            "notes": info.notes(),
+        })
+    });
+    let mut all = Map::new();
+    for part in [report, of_capture] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    all
+}

@@ -1,0 +1,373 @@
+"""Flows of network captures as Arrow columns, on all CPUs of this machine.
+
+>>> import polars, steerage
+>>> flows = polars.DataFrame(steerage.meter("capture.pcap"))
+
+Results have the Arrow PyCapsule interface, which pyarrow, polars, DuckDB, pandas and other libraries read without a copy.
+docs/python.md lists the columns and their units.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _native
+from ._errors import CaptureError, FilterError, SteerageError
+from ._source import Source, link_number
+
+__all__ = [
+    "CaptureError",
+    "FilterError",
+    "Flows",
+    "Interval",
+    "Merged",
+    "Packets",
+    "Part",
+    "SteerageError",
+    "explain",
+    "merge",
+    "meter",
+    "meter_part",
+    "packets",
+    "split",
+]
+__version__ = _native.__version__
+
+#: The largest number of flows at the same time, if a call names none. A flow takes up to 254 bytes.
+MAX_FLOWS = 1 << 20
+
+#: The largest number of captures that one call can write.
+PARTS_MAX = 64
+
+
+def _loaded(report: str) -> dict:
+    import json  # It takes most of the time of the package's import.
+
+    return json.loads(report)
+
+
+class Rows:
+    """Rows in memory, as a table with the Arrow PyCapsule interface."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return a new stream of the rows."""
+        return self._rows.stream()
+
+    def __arrow_c_schema__(self) -> Any:
+        """Return the schema of the rows."""
+        return self._rows.schema()
+
+
+class Interval(Rows):
+    """The flows that ended in an interval of a live run, as a table.
+
+    ``report`` has the counts of the interval: received, delivered and dropped packets. The metadata of the schema has the ledger
+    from the beginning of the run (``steerage.report``).
+    """
+
+    def __init__(self, rows: Any, before: Mapping[str, Any]) -> None:
+        super().__init__(rows)
+        self._total: dict = _loaded(rows.report)
+        dropped, old = self._total["dropped"], before.get("dropped", {})
+        self.report: dict = {
+            key: self._total[key] - before.get(key, 0) for key in ("received", "received_bytes", "delivered")
+        }
+        self.report["dropped"] = {key: count - old.get(key, 0) for key, count in dropped.items() if count > old.get(key, 0)}
+
+    def __repr__(self) -> str:
+        return f"<steerage.Interval {self.report}>"
+
+
+class Flows:
+    """The flows of a source, as a table with the Arrow PyCapsule interface.
+
+    Nothing is read until a library asks for the stream. Each stream reads the source again, so a library may scan twice. Sources
+    that can be read only once, such as a generator, raise ``ValueError`` for the second stream.
+    """
+
+    def __init__(self, source: Source, run: Mapping[str, Any], options: Mapping[str, Any], strict: bool) -> None:
+        self._source, self._run, self._options, self._strict = source, dict(run), dict(options), strict
+        self._last: Any = None
+        self._interval: Optional[float] = None
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return a new stream of the flows. The schema is always that of steerage, whatever is requested."""
+        if self._interval is not None:
+            raise TypeError("a live source has no end: iterate over it, and read the table of each interval")
+        self._last = self._start(self._source.given(**self._run))
+        return self._last.stream(self._strict)
+
+    def _start(self, given: Any) -> Any:
+        return _native.meter(given, SimpleNamespace(**self._options), self._strict)
+
+    def _schema(self, report: Optional[str]) -> Any:
+        return _native.flow_schema(self._options["columns"], report)
+
+    def __arrow_c_schema__(self) -> Any:
+        """Return the schema. Its metadata has ``steerage.report`` after a stream was read to its end."""
+        return self._schema(None if self._last is None else self._last.report)
+
+    @property
+    def report(self) -> Optional[dict]:
+        """The ledger of the last stream: received = delivered + sum(dropped) + in_flight, all in packets.
+
+        None until a stream was read to its end. docs/python.md lists the keys.
+        """
+        report = None if self._last is None else self._last.report
+        return None if report is None else _loaded(report)
+
+    def __iter__(self) -> Iterator[Interval]:
+        """Return the intervals of a live source. The end of the iteration ends the run."""
+        if self._interval is None:
+            raise TypeError("only live sources are iterated: give interval=, or read the table with a library")
+        before: Mapping[str, Any] = {}
+        is_over = False
+        self._last = run = self._start(self._source.given(**self._run))
+        try:
+            while not is_over:
+                rows, is_over = run.interval(self._interval)
+                interval = Interval(rows, before)
+                before = interval._total
+                yield interval
+        finally:
+            run.stop()
+
+    def check(self) -> None:
+        """Raise the exception of the last stream, if the source could not be read to its end.
+
+        Libraries report an error in the middle of a stream as an exception of their own, with the same text.
+        """
+        if self._last is not None:
+            self._last.check()
+
+    def __reduce__(self) -> Any:
+        if self._source.kind not in ("paths", "bytes"):
+            raise TypeError(f"the table of a {self._source.kind} source cannot be pickled: give a path or bytes")
+        return _flows, (type(self), self._source.source, self._run, self._options, self._strict)
+
+    def __repr__(self) -> str:
+        return f"<steerage.{type(self).__name__} of {self._source.kind}>"
+
+
+class Packets(Flows):
+    """The packets of a source, as a table like :class:`Flows`."""
+
+    def _start(self, given: Any) -> Any:
+        return _native.packets(given, self._options["columns"], self._strict)
+
+    def _schema(self, report: Optional[str]) -> Any:
+        return _native.packet_schema(self._options["columns"], report)
+
+
+class Part(Flows):
+    """The flows of a part of a recording that no other part can continue, as a table.
+
+    ``number`` is the number of the part. After the table was read to its end, ``edges`` has the other flows, for :func:`merge`.
+    """
+
+    def __init__(self, source: Source, run: Mapping[str, Any], options: Mapping[str, Any], strict: bool) -> None:
+        super().__init__(source, run, options, strict)
+        self.number: int = self._options["part"]
+
+    @property
+    def edges(self) -> bytes:
+        """The flows that begin before the part or go on after it, for :func:`merge`: about 500 bytes for each flow."""
+        edges = None if self._last is None else self._last.edges
+        if edges is None:
+            raise ValueError("the edges are known after the flows of the part were read to their end: read them first")
+        return edges
+
+    def __repr__(self) -> str:
+        return f"<steerage.Part {self.number}>"
+
+
+class Merged(Rows):
+    """Flows that several parts have together and no other part can continue, as a table.
+
+    ``edges`` has the flows that other parts may continue. ``parts`` lists the first and the last number of each run of parts, and
+    ``joined`` counts how often a flow of a part continued a flow of the part before it.
+    """
+
+    def __init__(self, merged: Any) -> None:
+        super().__init__(merged.rows)
+        self.edges: bytes = merged.edges
+        self.parts: List[Tuple[int, int]] = merged.parts
+        self.joined: int = merged.joined
+
+    def __repr__(self) -> str:
+        return f"<steerage.Merged {self.parts}>"
+
+
+def _flows(kind: Any, source: Any, run: Mapping[str, Any], options: Mapping[str, Any], strict: bool) -> Flows:
+    return kind(Source(source), run, options, strict)
+
+
+def _chosen(columns: Optional[Sequence[str]]) -> Optional[List[str]]:
+    """Return the columns as a list. Unknown columns are reported at once."""
+    chosen = None if columns is None else list(columns)
+    _native.flow_schema(chosen, None)
+    return chosen
+
+
+def _run(filter: Optional[str], cpus: Optional[int], tunnels: str) -> Mapping[str, Any]:
+    if tunnels not in ("inner", "outer"):
+        raise ValueError(f"tunnels={tunnels!r}: give 'inner' or 'outer'")
+    if cpus is not None and cpus < 1:
+        raise ValueError(f"cpus={cpus}: give at least 1, or None for all")
+    return {"filter": filter, "cpus": cpus, "outer": tunnels == "outer"}
+
+
+def _timing(active_timeout: Optional[float], idle_timeout: float, max_flows: int) -> Mapping[str, Any]:
+    active = float("inf") if active_timeout is None else float(active_timeout)
+    idle = float(idle_timeout)
+    if not active > 0 or not idle > 0:
+        raise ValueError("a timeout must be more than 0 seconds; active_timeout=None means no limit")
+    if max_flows < 1:
+        raise ValueError(f"max_flows={max_flows}: give at least 1")
+    return {"active": active, "inactive": idle, "max_flows": max_flows}
+
+
+def meter(
+    source: Any,
+    *,
+    columns: Optional[Sequence[str]] = None,
+    filter: Optional[str] = None,
+    cpus: Optional[int] = None,
+    active_timeout: Optional[float] = 300.0,
+    idle_timeout: float = 60.0,
+    tunnels: str = "inner",
+    names: bool = False,
+    max_flows: int = MAX_FLOWS,
+    link: Any = None,
+    strict: bool = True,
+    interval: Optional[float] = None,
+) -> Flows:
+    """Meter the flows of a source: who talked to whom, when, and how much.
+
+    :param source: a path, a list of paths that are read one after another, a binary file object, ``bytes``, or an iterable of
+        ``(time_ns, bytes)``, where ``time_ns`` counts nanoseconds since 1970. Captures are pcap or pcapng, plain or packed by
+        gzip or zstd.
+    :param columns: the names of the columns, in this order. None for all.
+    :param filter: an expression of tcpdump, which must be installed, or the numbers that ``tcpdump -ddd`` prints.
+    :param cpus: the number of CPUs. None for all that this process may use.
+    :param active_timeout: seconds after which a flow that continues gets another record. None for never.
+    :param idle_timeout: seconds without a packet after which a flow ends.
+    :param tunnels: ``"inner"`` for the flows in tunnels, ``"outer"`` for the tunnels themselves.
+    :param names: look for names in DNS, TLS and HTTP packets. Without it, the columns of names have no values.
+    :param max_flows: the largest number of flows at the same time. If there are more, the flow that was idle longest ends.
+    :param interval: listen to the interface that ``source`` names, and return an object to iterate over: each step has the flows
+        that ended in this many seconds. The process needs the capability CAP_NET_RAW.
+    :param link: the link type of an iterable of packets: ``"ethernet"``, ``"raw"``, ``"linux_sll"``, ``"linux_sll2"`` or a number.
+    :param strict: raise an exception if the source cannot be read to its end. Otherwise the flows before the error are returned,
+        and ``report["error"]`` has the text.
+    :raises CaptureError: a source cannot be opened or read.
+    :raises FilterError: the filter cannot be compiled.
+    :raises ValueError: an argument has a wrong value.
+    """
+    options = {"columns": _chosen(columns), **_timing(active_timeout, idle_timeout, max_flows), "names": bool(names), "part": None}
+    if interval is not None and not interval > 0:
+        raise ValueError(f"interval={interval}: give more than 0 seconds")
+    flows = Flows(Source(source, link, interval is not None), _run(filter, cpus, tunnels), options, strict)
+    flows._interval = interval
+    return flows
+
+
+def packets(
+    source: Any,
+    columns: Optional[Sequence[str]] = None,
+    *,
+    filter: Optional[str] = None,
+    cpus: Optional[int] = 1,
+    tunnels: str = "inner",
+    link: Any = None,
+    strict: bool = True,
+) -> Packets:
+    """Read the packets of a source: a row for each.
+
+    :param columns: the names of the columns, in this order. None for all except ``payload`` and ``data``, which copy the bytes.
+    :param cpus: the number of CPUs. With one, rows are in the order of the source. With more, only the packets of a flow are. None
+        for all that this process may use.
+
+    The other parameters are those of :func:`meter`.
+    """
+    chosen = None if columns is None else list(columns)
+    _native.packet_schema(chosen, None)
+    return Packets(Source(source, link), _run(filter, cpus, tunnels), {"columns": chosen}, strict)
+
+
+def explain(data: bytes, *, link: Any = "ethernet", tunnels: str = "inner") -> dict:
+    """Explain the headers of one packet.
+
+    :param data: the bytes of the packet, from the link header on.
+    :returns: ``headers`` as pairs of a name and an offset in bytes, ``flow``, ``end`` (why reading ended), addresses, ports and more.
+    """
+    return _native.explain(bytes(data), link_number(link), _run(None, None, tunnels)["outer"])
+
+
+def split(
+    source: Any,
+    n: int,
+    *,
+    directory: Any = ".",
+    together: str = "flow",
+    filter: Optional[str] = None,
+    tunnels: str = "inner",
+    link: Any = None,
+) -> List[str]:
+    """Write the packets of a source to ``n`` captures, with whole flows in each, as ``steerage parallel`` does.
+
+    :param directory: where the captures are made: ``part-0.pcapng`` and so on. Captures of these names are replaced.
+    :param together: what stays in one capture: ``"flow"`` for both directions of a flow, ``"hosts"`` for all flows between two
+        addresses, ``"source"`` or ``"destination"`` for all packets from or to an address.
+    :returns: the paths of the captures, in order.
+    """
+    if not 1 <= n <= PARTS_MAX:
+        raise ValueError(f"n={n}: give a number from 1 to {PARTS_MAX}")
+    paths = [os.path.join(os.fspath(directory), f"part-{nth}.pcapng") for nth in range(n)]
+    _native.split(Source(source, link).given(**_run(filter, 1, tunnels)), paths, together)
+    return paths
+
+
+def meter_part(
+    source: Any,
+    *,
+    part: int,
+    columns: Optional[Sequence[str]] = None,
+    filter: Optional[str] = None,
+    idle_timeout: float = 60.0,
+    tunnels: str = "inner",
+    max_flows: int = MAX_FLOWS,
+    link: Any = None,
+    strict: bool = True,
+) -> Part:
+    """Meter one part of a recording, on one CPU. :func:`merge` joins the flows that cross the ends of parts.
+
+    There is no active timeout, because a part does not know when its flows began, and there are no names.
+
+    :param part: the number of the part, in the order of time.
+    :param source: as for :func:`meter`, and so are the other parameters.
+    """
+    if part < 0:
+        raise ValueError(f"part={part}: give the number of the part, from 0 on")
+    timing = _timing(None, idle_timeout, max_flows)
+    options = {"columns": _chosen(columns), **timing, "names": False, "part": part}
+    return Part(Source(source, link), _run(filter, 1, tunnels), options, strict)
+
+
+def merge(
+    parts: Iterable[Union[bytes, Part, Merged]], *, columns: Optional[Sequence[str]] = None, finish: bool = False
+) -> Merged:
+    """Join the flows that cross the ends of parts, in any order and grouping.
+
+    :param parts: the edges of parts, or of what was merged before: bytes, or objects that have ``edges``.
+    :param columns: the names of the columns of the flows. None for all.
+    :param finish: all parts are there, so all flows end.
+    :raises ValueError: a part is there twice, a part between others is missing at the end, or the parts have other timeouts.
+    """
+    edges = [bytes(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.edges for part in parts]
+    return Merged(_native.merge(edges, _chosen(columns), finish))

@@ -1,0 +1,114 @@
+"""Parts of a recording that are metered apart and merged give the flows of the whole."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+import steerage
+from frames import SECOND, START, connection, many, pcap, udp
+
+#: What docs/cluster.md says is equal.
+EQUAL = """first last kind protocol source source_port destination destination_port packets bytes ip_bytes packets_back bytes_back
+ip_bytes_back tcp_flags tcp_flags_back vlan vlan_inner tunnel tunnel_id icmp_type icmp_code""".split()
+
+
+def recording():
+    """Connections and datagrams that begin and pause at different times, in the order of their packets."""
+    packets = []
+    for nth in range(30):
+        packets += connection((f"10.0.0.{nth}", 40000), ("192.0.2.7", 443), START + nth * 7 * SECOND // 10)
+    for nth in range(100):
+        packets.append((START + nth * 3 * SECOND // 4, udp(("10.1.0.1", 500 + nth % 5), ("192.0.2.9", 53))))
+    return sorted(packets)
+
+
+def rows(*tables):
+    tables = [pa.table(table).select(EQUAL).to_pylist() for table in tables]
+    return sorted((tuple(row.values()) for table in tables for row in table), key=repr)
+
+
+def cut(packets, cuts):
+    ends = sorted(cuts)
+    return [packets[begin:end] for begin, end in zip([0, *ends], [*ends, len(packets)])]
+
+
+def metered(number, packets):
+    part = steerage.meter_part(pcap(packets), part=number)
+    return pa.table(part), part.edges
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_in_any_order_and_tree_are_the_whole(seed):
+    chance = random.Random(seed)
+    packets = recording()
+    parts = cut(packets, (chance.randrange(len(packets) + 1) for _ in range(chance.randrange(16))))
+    numbers = list(range(len(parts)))
+    chance.shuffle(numbers)
+    tables, edges = [], []
+    for number in numbers:
+        table, edge = metered(number, parts[number])
+        tables.append(table)
+        edges.append(edge)
+    while len(edges) > 1:
+        group = [edges.pop(chance.randrange(len(edges))) for _ in range(chance.randint(2, min(4, len(edges))))]
+        merged = steerage.merge(group)
+        tables.append(merged)
+        edges.append(merged.edges)
+    end = steerage.merge(edges, finish=True)
+    whole = steerage.meter(pcap(packets), active_timeout=None)
+    assert rows(*tables, end) == rows(whole)
+    assert end.parts == [(0, len(parts) - 1)] and (len(parts) == 1 or end.joined > 0)
+
+
+def test_a_part_that_is_there_twice_or_missing():
+    packets = many(10)
+    edges = [metered(number, part)[1] for number, part in enumerate(cut(packets, [5, 9, 14]))]
+    with pytest.raises(ValueError, match="part 1: merged twice"):
+        steerage.merge([edges[0], edges[1], edges[1]])
+    apart = steerage.merge([edges[0], edges[3]])
+    assert apart.parts == [(0, 0), (3, 3)]
+    with pytest.raises(ValueError, match="parts 1 to 2: missing"):
+        steerage.merge([apart], finish=True)
+    with pytest.raises(ValueError, match="merged twice"):
+        steerage.merge([apart, edges[3]])
+    whole = steerage.merge([apart, edges[2], edges[1]], finish=True)
+    assert pa.table(whole).num_rows == 10 and whole.edges == b""
+    # Each call makes a new stream.
+    assert pa.table(whole).num_rows == 10
+    assert pa.schema(whole) == pa.table(whole).schema
+
+
+def test_what_are_no_edges():
+    with pytest.raises(ValueError, match="these bytes are no edges"):
+        steerage.merge([b"something else, which is long enough to be edges"])
+    part = steerage.meter_part(pcap([]), part=0)
+    with pytest.raises(ValueError, match="read them first"):
+        part.edges
+    assert pa.table(part).num_rows == 0
+    assert pa.table(steerage.merge([part], finish=True)).num_rows == 0
+    other = steerage.meter_part(pcap(many(1)), part=1, idle_timeout=5)
+    pa.table(other)
+    this = steerage.meter_part(pcap(many(1)), part=0)
+    pa.table(this)
+    with pytest.raises(ValueError, match="different timeouts"):
+        steerage.merge([this, other])
+
+
+def work(given):
+    number, data = given
+    part = steerage.meter_part(data, part=number)
+    return pa.table(part).select(EQUAL), part.edges
+
+
+def test_a_pool_of_processes():
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    packets = recording()
+    parts = [pcap(part) for part in cut(packets, [50, 120, 200, 333])]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        done = list(pool.map(work, enumerate(parts)))
+    end = steerage.merge((edges for _, edges in done), finish=True)
+    assert rows(*(table for table, _ in done), end) == rows(steerage.meter(pcap(packets), active_timeout=None))

@@ -25,7 +25,7 @@ mod seen;
 
 use std::time::Duration;
 
-pub use costs::Costs;
+pub use costs::{Costs, PathCosts};
 use costs::Estimate;
 use demand::Demand;
 use learn::{Choice, Known};

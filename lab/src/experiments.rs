@@ -2,6 +2,7 @@
 
 mod handoff;
 mod late_metadata;
+mod limits;
 mod meter;
 mod page_cache;
 mod path;
@@ -23,7 +24,7 @@ const fn group(name: &'static str, others: &'static [&'static str], plan: fn(&Se
 }
 
 /// All experiments, in the order in which they run.
-const ALL: [Group; 9] = [
+const ALL: [Group; 10] = [
     group("rps", &["rps-cpus", "rps-queues", "rps-tun"], rps::plan),
     group("delay", &[], rps::delay),
     group("handoff", &["handoff-rate"], handoff::plan),
@@ -36,6 +37,7 @@ const ALL: [Group; 9] = [
     group("path", &[], path::plan),
     group("meter", &["meter-800", "meter-mix"], meter::plan),
     group("rr", &[], rr::plan),
+    group("limits", &[], limits::plan),
     group(SIMULATED, &["scale-queues", "scale-traffic", "scale-work", "scale-seeds"], scale::plan),
 ];
 

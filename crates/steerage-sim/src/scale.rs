@@ -91,6 +91,9 @@ pub struct Scaled {
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
+    /// The real time that the calls of control took on the machine that runs the simulation, in milliseconds, in ascending order. Only
+    /// this result is not the same in each run.
+    pub control_ms: Vec<f64>,
     /// A hash of everything that happened.
     pub history: u64,
 }
@@ -166,6 +169,8 @@ impl ScaleRun {
         let since = |count: fn(&Snapshot) -> u64| (count(&at_end.snapshot) - count(&at_begin.snapshot)) as f64;
         let received = since(Snapshot::received);
         let history = world.history();
+        let mut control_ms: Vec<f64> = world.control_took().iter().map(|took| took.as_secs_f64() * 1e3).collect();
+        control_ms.sort_by(f64::total_cmp);
         let mut waits: Vec<u32> = world.finish().into_iter().flatten().collect();
         waits.iter_mut().for_each(|wait| *wait = (f64::from(*wait) / stretch) as u32);
         waits.sort_unstable();
@@ -182,6 +187,7 @@ impl ScaleRun {
             reordered: at_end.snapshot.reordered().unwrap_or(0),
             control_per_second: since(control) / nanos * 1e9,
             packets: at_end.snapshot.received(),
+            control_ms,
             history,
         })
     }

@@ -10,7 +10,7 @@ use std::mem::discriminant;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use steerage::{
     Handle, Handler, Instance, Timestamp,
@@ -154,6 +154,7 @@ pub struct World<H: Handler> {
     may_have_rung: bool,
     /// The CPU that ran last.
     last: usize,
+    control_took: Vec<Duration>,
 }
 
 /// A machine whose costs are described, and the time for which its idle CPUs keep polling.
@@ -199,6 +200,7 @@ impl<H: Handler> World<H> {
             turns,
             may_have_rung: true,
             last: 0,
+            control_took: Vec::new(),
         }
     }
 
@@ -239,6 +241,11 @@ impl<H: Handler> World<H> {
         self.cpus[cpu].others = share;
         let id = self.handle.snapshot().cpus[cpu].cpu;
         self.handle.set_others_time(&[(id, share)]);
+    }
+
+    /// The real time that each call of control took on the machine that runs the simulation.
+    pub fn control_took(&self) -> &[Duration] {
+        &self.control_took
     }
 
     /// The number of phases so far.
@@ -297,7 +304,9 @@ impl<H: Handler> World<H> {
             }
             _ => Duration::ZERO,
         };
+        let began = Instant::now();
         self.next_control = self.handle.control(now).map(|next| next + delay);
+        self.control_took.push(began.elapsed());
         self.may_have_rung = true;
         ("control", now, self.next_control).hash(&mut self.history);
     }

@@ -26,7 +26,7 @@ const LIVE_NS: f64 = 75.0;
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
     #[serde(skip)]
-    path: PathCosts,
+    pub(super) path: PathCosts,
     /// Receiving and hashing, on the CPU that receives.
     pub(super) receive_ns: f64,
     /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a

@@ -20,7 +20,7 @@ the page as it stands, where line breaks do not matter.
 
 lab/results/seeds.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
 them (heading, metric, whether the least and the most are shown), and the rows (name, experiment, series, text of the last column). A
-table has the runs with near CPUs, or with far CPUs if these are more.
+table has the runs with near CPUs, or with far CPUs if these are more. lab/results/scale.json describes the tables of simulated runs.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import sys
 from decimal import ROUND_HALF_UP, Decimal
 
 # Pages of which no table may lack a file in lab/results.
-COMPLETE = ["docs/performance.md"]
+COMPLETE = ["docs/performance.md", "docs/scale.md"]
 # Pages of which each figure with a decimal point must be in quotes.txt, if it is in a sentence or in the last column of the table with
 # this heading.
 QUOTED = {"README.md": "| steerage against | measured | ratio |", "docs/performance.md": None}
@@ -123,6 +123,7 @@ def tables_of_runs(results, paths):
                 ["rounds", min(note["rounds"] for note in conditions)], ["machine", "; ".join(machines)]]
         write_table(results / QUOTED_ONLY / "seed-conditions.csv", rows)
     groups = {name: page.group(runs) for name, runs in by_experiment.items()}
+    tables_of_simulations(results, groups)
     for name, table in json.loads((results / "seeds.json").read_text()).items():
         if not any(row[1] in groups for row in table["rows"]):
             continue
@@ -141,6 +142,26 @@ def tables_of_runs(results, paths):
                 cells.append(f"{cell} [{shown(min(values))}..{shown(max(values))}]" if values and brackets else cell)
             rows.append([label, where, *cells, *(published or [""] * len(last))])
         write_table(results / "performance" / f"{name}.csv", rows)
+
+
+def tables_of_simulations(results, groups):
+    """Writes the tables that scale.json describes: a row for each point of an axis, or a published figure beside the simulated one."""
+    for name, table in json.loads((results / "scale.json").read_text()).items():
+        runs = groups.get(table["experiment"])
+        if not runs:
+            continue
+        value = lambda x, series, metric: runs.get(("simulated", x, series), {}).get(metric, {})
+        cell = lambda x, series, metric: shown(statistics.median(sum(value(x, series, metric).values(), [])))
+        if "published" in table:
+            rows = [["machine", "metric", "published", "simulated", "ratio", "what the model leaves out"]]
+            for label, series, metric, unit, published, leaves_out in table["published"]:
+                simulated = statistics.median(sum(value(None, series, metric).values(), []))
+                rows.append([label, unit, shown(published), shown(simulated), f"{simulated / published:.2f}", leaves_out])
+        else:
+            rows = [[f"{table['first']} (simulated)", *(heading for heading, _, _ in table["columns"])]]
+            for x in sorted({x for _, x, _ in runs if x is not None}):
+                rows.append([f"{x:,.0f}", *(cell(x, *of) if value(x, *of) else "" for _, *of in table["columns"])])
+        write_table(results / "scale" / f"{name}.csv", rows)
 
 
 # ---- the pages

@@ -12,7 +12,7 @@ use steerage_core::ids::CpuIndex;
 use steerage_core::limits::{BUCKETS, RECEIVE_TIMED_ONCE_IN};
 use steerage_core::placement::View;
 use steerage_flow::Timestamp;
-use steerage_ledger::{Ledgers, QueueLedger};
+use steerage_ledger::{DropReason, Ledgers, QueueLedger};
 
 use crate::limits::{MIN_SAMPLES, REFINE_EVERY, Tuning};
 use crate::others::OthersWant;
@@ -29,7 +29,7 @@ struct CpuCounts {
 }
 
 impl CpuCounts {
-    fn read(ledgers: &Ledgers, cpu: usize) -> Self {
+    fn read(ledgers: &Ledgers, cpu: usize, dropped: u64) -> Self {
         let ledger = &ledgers.cpus[cpu];
         Self {
             busy: ledger.busy_nanos.get(),
@@ -37,8 +37,36 @@ impl CpuCounts {
             processed: ledger.processed.get(),
             full_rounds: ledger.full_rounds.get(),
             rounds: ledger.rounds.get(),
-            dropped: ledgers.queues.iter().map(|queue| queue.rings[cpu].by_producer.backlog_full.get()).sum(),
+            dropped,
         }
+    }
+}
+
+/// The packets that the full backlogs of CPUs refused. With 1,024 CPUs and 256 queues there are 262,144 rings, so that only the rings
+/// of queues that lost packets are read.
+#[derive(Debug, Default)]
+struct Refused {
+    /// By queue: the packets of all its rings, and of each ring.
+    by_queue: Vec<(u64, Vec<u64>)>,
+    by_cpu: Vec<u64>,
+}
+
+impl Refused {
+    fn read(&mut self, ledgers: &Ledgers) -> &[u64] {
+        self.by_cpu.resize(ledgers.cpus.len(), 0);
+        self.by_queue.resize_with(ledgers.queues.len(), Default::default);
+        for (queue, (sum, known)) in ledgers.queues.iter().zip(&mut self.by_queue) {
+            let now = queue.ledger.dropped.read().get(DropReason::BacklogFull);
+            if std::mem::replace(sum, now) == now {
+                continue;
+            }
+            known.resize(queue.rings.len(), 0);
+            for ((ring, known), cpu) in queue.rings.iter().zip(known).zip(&mut self.by_cpu) {
+                let now = ring.by_producer.backlog_full.get();
+                *cpu += now - std::mem::replace(known, now);
+            }
+        }
+        &self.by_cpu
     }
 }
 
@@ -67,7 +95,9 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
+    /// The packets that each CPU finished, by queue. Empty if one group has all queues, because the counts of the CPUs say it then.
     finished: Vec<Vec<u64>>,
+    refused: Refused,
     window: Option<WindowStart>,
     changed: Timestamp,
 }
@@ -196,12 +226,12 @@ impl LoadMeter {
         work: &mut [&mut BucketWork],
     ) -> Option<Interval> {
         let elapsed = now.since(std::mem::replace(&mut self.last, now));
-        let cpus: Vec<CpuCounts> = (0..ledgers.cpus.len()).map(|cpu| CpuCounts::read(ledgers, cpu)).collect();
-        let finished: Vec<Vec<u64>> = ledgers
-            .queues
-            .iter()
-            .map(|q| q.rings.iter().map(|ring| ring.by_consumer.finished.get()).collect())
-            .collect();
+        let dropped = self.refused.read(ledgers).iter().enumerate();
+        let cpus: Vec<CpuCounts> = dropped.map(|(cpu, dropped)| CpuCounts::read(ledgers, cpu, *dropped)).collect();
+        let has_several_groups = view.groups.iter().filter(|group| !group.queues.is_empty()).count() > 1;
+        let queues = ledgers.queues.iter().filter(|_| has_several_groups);
+        let finished: Vec<Vec<u64>> =
+            queues.map(|q| q.rings.iter().map(|ring| ring.by_consumer.finished.get()).collect()).collect();
         let before = std::mem::replace(&mut self.cpus, cpus);
         let finished_before = std::mem::replace(&mut self.finished, finished);
         if before.is_empty() || !view.is_settled {
@@ -221,8 +251,13 @@ impl LoadMeter {
         others: &[f64],
         want: &OthersWant,
     ) -> Vec<CpuLoad> {
-        let packets =
-            |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - interval.finished_before[*q][cpu]).sum::<u64>();
+        let packets = |cpu: usize| {
+            let by_queue = self.finished.iter().zip(&interval.finished_before).enumerate();
+            match self.finished.is_empty() || interval.finished_before.is_empty() {
+                true => self.cpus[cpu].processed - interval.before[cpu].processed,
+                false => by_queue.filter(|(q, _)| queues.contains(q)).map(|(_, (now, before))| now[cpu] - before[cpu]).sum(),
+            }
+        };
         let cpus = (0..interval.before.len()).map(|cpu| {
             let load = load_since(&self.cpus[cpu], &interval.before[cpu], interval.elapsed, packets(cpu));
             CpuLoad { others: others[cpu], others_want: want.of(cpu), ..load }

@@ -2,6 +2,14 @@
 
 use steerage_core::limits::BUCKETS;
 
+/// Returns a function that says whether a CPU is in the list. With 1,024 CPUs, searching the list for each bucket would take
+/// milliseconds.
+pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
+    let mut is_in = vec![false; cpus.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+    cpus.iter().for_each(|cpu| is_in[usize::from(*cpu)] = true);
+    move |cpu| is_in.get(usize::from(*cpu)).is_some_and(|is_in| *is_in)
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads<'a> {
     pub(crate) map: &'a [u16; BUCKETS],
@@ -102,9 +110,9 @@ impl<'a> Packing<'a> {
     /// Moves all buckets away from the CPUs that are not active, the heaviest bucket first, since
     /// most CPU time is free then.
     fn evacuate(&mut self) {
-        let mut leaving = Vec::new();
+        let (mut leaving, stays) = (Vec::new(), members(self.loads.active));
         for cpu in 0..self.held.len() {
-            if !self.loads.active.contains(&(cpu as u16)) {
+            if !stays(&(cpu as u16)) {
                 leaving.extend(self.held[cpu].drain(..).map(|bucket| (bucket, cpu)));
             }
         }

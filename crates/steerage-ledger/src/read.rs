@@ -173,15 +173,19 @@ impl OfQueue {
     /// 256 queues there are 262,144 rings, so each ring is read once.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
+        let all = queue.ledger.dropped.read();
+        let has_refused = all.get(DropReason::BacklogFull) + all.get(DropReason::FlowLimit) > 0;
         for (ring, cpu) in queue.rings.iter().zip(&mut *cpus) {
-            // A ring that was never used has no other count.
+            if has_refused {
+                let refused = &ring.by_producer;
+                cpu.dropped.add(DropReason::BacklogFull, refused.backlog_full.get());
+                cpu.dropped.add(DropReason::FlowLimit, refused.flow_limit.get());
+            }
             let (published, finished) = ring.gauge.read();
-            let refused = &ring.by_producer;
-            cpu.dropped.add(DropReason::BacklogFull, refused.backlog_full.get());
-            cpu.dropped.add(DropReason::FlowLimit, refused.flow_limit.get());
             cpu.backlog += published - finished;
             let counts = &ring.by_consumer;
             if counts.finished.get() == 0 {
+                // The ring was never used.
                 continue;
             }
             verdicts.consumed += counts.consumed.get();

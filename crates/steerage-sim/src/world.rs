@@ -152,8 +152,8 @@ pub struct World<H: Handler> {
     turns: BinaryHeap<Reverse<(Timestamp, usize)>>,
     /// Whether a bell may have rung since all bells were read.
     may_have_rung: bool,
-    /// The CPU that ran last.
-    last: usize,
+    /// The CPU that ran since the bells were read. `None`: control was called after that.
+    ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
@@ -199,7 +199,7 @@ impl<H: Handler> World<H> {
             described: None,
             turns,
             may_have_rung: true,
-            last: 0,
+            ran: None,
             control_took: Vec::new(),
         }
     }
@@ -307,7 +307,7 @@ impl<H: Handler> World<H> {
         let began = Instant::now();
         self.next_control = self.handle.control(now).map(|next| next + delay);
         self.control_took.push(began.elapsed());
-        self.may_have_rung = true;
+        (self.may_have_rung, self.ran) = (true, None);
         ("control", now, self.next_control).hash(&mut self.history);
     }
 
@@ -319,7 +319,7 @@ impl<H: Handler> World<H> {
         };
         self.steps += 1;
         self.clock = self.clock.max(turn);
-        self.last = at;
+        self.ran = Some(at);
         if self.cpus[at].state != Doing::Running {
             self.runs_again(at, turn);
         }
@@ -440,7 +440,9 @@ impl<H: Handler> World<H> {
                     described.asleep -= 1;
                     let Profile { line, woken, wake, .. } = described.meter.profile();
                     if now.since(cpu.asleep_since) > described.idle_poll {
-                        described.meter.charge(self.last, *wake);
+                        if let Some(waker) = self.ran {
+                            described.meter.charge(waker, *wake);
+                        }
                         Duration::from_nanos(*woken as u64)
                     } else {
                         Duration::from_nanos(line[1] as u64)

@@ -147,12 +147,16 @@ fn run(args: Arguments) -> Result<(), LabError> {
         connections: args.connections.map_or(settings.connections, usize::from),
         ..settings
     };
-    let mut named: Vec<&str> = args.experiments.iter().map(String::as_str).collect();
-    if let Some(all) = named.iter().position(|name| *name == "all") {
-        named.splice(all..=all, experiments::measuring());
+    let mut named: Vec<&str> = Vec::new();
+    for name in &args.experiments {
+        let measuring = experiments::measuring().filter(|_| name == "all");
+        let alone = Some(name.as_str()).filter(|name| *name != "all");
+        for name in measuring.map(|name| -> &str { name }).chain(alone) {
+            if !named.contains(&name) {
+                named.push(name);
+            }
+        }
     }
-    let mut known = Vec::new();
-    named.retain(|name| !known.contains(name) && { known.push(*name); true });
     let planned = named.iter().flat_map(|name| experiments::plan(name, &settings)).collect();
     runner::run_all(planned, &mut io::stdout().lock())
 }

@@ -119,7 +119,7 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
             match run_case(case, &cpus, &mut last) {
                 Ok((apart, measured)) => {
                     let mut line = Line::of(name, &case.series, case.x, round, apart, &measured);
-                    if let Some(simulated) = &simulated {
+                    if let Some(simulated) = simulated.as_deref() {
                         (line.simulated, line.machine) = (Some(simulated), None);
                     }
                     write_line(&line, out)?;

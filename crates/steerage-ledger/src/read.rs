@@ -8,6 +8,7 @@ use steerage_topology::CpuId;
 
 use crate::backing::Backing;
 use crate::deferred::Settled;
+use crate::drops::Drops;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;
 use crate::reasons::DropReason;

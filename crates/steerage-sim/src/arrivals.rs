@@ -23,13 +23,13 @@ const STAMP: std::ops::Range<usize> = 42..50;
 /// The address of flow 0.
 const FIRST_ADDRESS: u32 = 0x0a00_0000;
 
-/// The number of frames that a queue holds while it is not polled, like the largest ring of common network cards.
-const RING: u64 = 4096;
+/// The number of frames that a queue holds while it is not polled, like the ring that common network cards have by default.
+const RING: u64 = 512;
 
 /// In a burst, frames arrive this many times as fast as on average, for one part in as many of the period.
 const BURST: f64 = 4.0;
 
-/// The number of frames of a period of bursts: two rings, so that a burst is shorter than a ring, and a queue could hold it.
+/// The mean number of frames of a period of bursts. All of them arrive in the burst.
 const BURST_FRAMES: f64 = 2.0 * RING as f64;
 
 /// The flows of the frames.

@@ -171,7 +171,8 @@ struct OfQueue {
 
 impl OfQueue {
     /// Reads the rings of a queue, in the order in which they lie in memory, and adds what counts for their CPUs. With 1,024 CPUs and
-    /// 256 queues there are 262,144 rings, so each ring is read once.
+    /// 256 queues there are 262,144 rings, so nothing is read that cannot count: how full a ring is, if no packet of its queue is in
+    /// flight, or what a CPU did with the packets of a ring that it never took.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();
@@ -182,8 +183,6 @@ impl OfQueue {
                 cpu.dropped.add(DropReason::BacklogFull, refused.backlog_full.get());
                 cpu.dropped.add(DropReason::FlowLimit, refused.flow_limit.get());
             }
-            let (published, finished) = ring.gauge.read();
-            cpu.backlog += published - finished;
             let counts = &ring.by_consumer;
             if counts.finished.get() == 0 {
                 // The ring was never used.
@@ -197,6 +196,13 @@ impl OfQueue {
             let lost = counts.dropped.read();
             dropped.merge(&lost);
             cpu.dropped.merge(&lost);
+        }
+        let done = verdicts.total() + dropped.total() + all.total();
+        if queue.ledger.received.get() > done {
+            for (ring, cpu) in queue.rings.iter().zip(&mut *cpus) {
+                let (published, finished) = ring.gauge.read();
+                cpu.backlog += published - finished;
+            }
         }
         if let Some(owner) = cpus.get_mut(usize::from(queue.owner())) {
             owner.backlog += queue.ledger.in_lane.get();

@@ -109,23 +109,44 @@ struct WindowStart {
     /// covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
-    queues: Vec<QueueCounts>,
+    groups: Vec<GroupCounts>,
 }
 
+impl WindowStart {
+    fn samples(&self) -> u64 {
+        self.groups.iter().map(|group| group.samples).sum()
+    }
+
+    /// Whether each group had the same queues as now.
+    fn has_groups_of(&self, view: &View) -> bool {
+        self.groups.len() == view.groups.len()
+            && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
+    }
+}
+
+/// The counts of all queues of a group. They are summed when they are read, because the buckets of 256 queues have 25 MB of counts.
 #[derive(Debug)]
-struct QueueCounts {
+struct GroupCounts {
+    queues: Vec<usize>,
     samples: u64,
     packets: Vec<u64>,
+    /// The time of the timed packets of each bucket, in nanoseconds, and their number.
     timed: Vec<(u64, u64)>,
 }
 
-impl QueueCounts {
-    fn read(ledger: &QueueLedger) -> Self {
-        Self {
-            samples: ledger.samples.get(),
-            packets: ledger.buckets.read().collect(),
-            timed: ledger.timed.read().collect(),
+impl GroupCounts {
+    fn read(ledgers: &Ledgers, queues: &[usize]) -> Self {
+        let (mut samples, mut packets, mut timed) = (0, vec![0; BUCKETS], vec![(0, 0); BUCKETS]);
+        for queue in queues {
+            let ledger: &QueueLedger = &ledgers.queues[*queue].ledger;
+            samples += ledger.samples.get();
+            packets.iter_mut().zip(ledger.buckets.read()).for_each(|(sum, packets)| *sum += packets);
+            timed.iter_mut().zip(ledger.timed.read()).for_each(|(sum, (nanos, count))| {
+                sum.0 += nanos;
+                sum.1 += count;
+            });
         }
+        Self { queues: queues.to_vec(), samples, packets, timed }
     }
 }
 
@@ -150,30 +171,22 @@ impl Default for BucketWork {
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl BucketWork {
-    fn take_in(&mut self, before: &[(&QueueCounts, &QueueCounts)], elapsed: Duration) {
+    fn take_in(&mut self, before: &GroupCounts, now: &GroupCounts, elapsed: Duration) {
         let weight = if std::mem::replace(&mut self.begun, true) { TUNING.recent } else { 1.0 };
         let seconds = elapsed.as_secs_f64();
-        let mut samples = 0;
-        let mut packets = vec![0u64; BUCKETS];
         self.nanos.iter_mut().for_each(|nanos| *nanos *= 1.0 - TUNING.recent);
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
-        for (before, now) in before {
-            samples += now.samples - before.samples;
-            for (sum, (now, before)) in packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
-                *sum += now - before;
-            }
-            let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
-            for ((nanos, count), (now, before)) in timed {
-                // A CPU that was declared dead may have written an older count, before detecting
-                // its death.
-                *nanos += now.0.saturating_sub(before.0) as f64;
-                *count += now.1.saturating_sub(before.1) as f64;
-            }
+        let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
+        for ((nanos, count), (now, before)) in timed {
+            // A CPU that was declared dead may have written an older count, before detecting
+            // its death.
+            *nanos += now.0.saturating_sub(before.0) as f64;
+            *count += now.1.saturating_sub(before.1) as f64;
         }
-        for (known, packets) in self.packets.iter_mut().zip(packets) {
-            *known += weight * (packets as f64 / seconds - *known);
+        for (known, (now, before)) in self.packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
+            *known += weight * ((now - before) as f64 / seconds - *known);
         }
-        self.samples = self.samples * (1.0 - weight) + samples as f64;
+        self.samples = self.samples * (1.0 - weight) + (now.samples - before.samples) as f64;
     }
 
     /// The work of each bucket per second, in a unit that all buckets share: packets, multiplied by
@@ -275,15 +288,16 @@ impl LoadMeter {
             at: now,
             slices: view.slices,
             cpus: cpus.to_vec(),
-            queues: ledgers.queues.iter().map(|queue| QueueCounts::read(&queue.ledger)).collect(),
+            groups: view.groups.iter().map(|group| GroupCounts::read(ledgers, &group.queues)).collect(),
         };
-        let Some(start) = self.window.take().filter(|start| start.slices == view.slices) else {
+        let is_same = |start: &WindowStart| start.slices == view.slices && start.has_groups_of(view);
+        let Some(start) = self.window.take().filter(is_same) else {
             self.window = Some(fresh(&self.cpus));
             return None;
         };
         let elapsed = now.since(start.at);
-        let samples: u64 =
-            ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
+        let queues = view.groups.iter().flat_map(|group| &group.queues);
+        let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
         // If one CPU has all buckets, no packets are sampled, so the meter does not wait for
         // samples.
         let active = active_cpus(view, ledgers.cpus.len());
@@ -303,15 +317,15 @@ impl LoadMeter {
             .map(|(now, then)| load_since(now, then, elapsed, now.processed - then.processed))
             .collect();
         let end = fresh(&self.cpus);
-        for (group, work) in view.groups.iter().zip(work.iter_mut()) {
-            let counts: Vec<_> = group.queues.iter().map(|q| (&start.queues[*q], &end.queues[*q])).collect();
-            work.take_in(&counts, elapsed);
+        for ((before, now), work) in start.groups.iter().zip(&end.groups).zip(work.iter_mut()) {
+            work.take_in(before, now, elapsed);
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
+        // Heavy buckets are few. Their time since the start shows from which queue most of it comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
-            let (before, now) = (start.queues[queue].timed[bucket].0, end.queues[queue].timed[bucket].0);
-            (now.saturating_sub(before), ledgers.queues[queue].owner())
+            let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
+            (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())
         });
         self.window = Some(end);
         Some(ClosedWindow { cpus, shares, heavy })

@@ -175,13 +175,33 @@ impl Arrived {
         }
     }
 
-    /// Drops the frames for which the ring has no room, from the oldest on as if the newest had been lost: only their number counts.
+    /// The mean number of arrivals until a time.
+    fn arrivals(&self, until: f64) -> f64 {
+        if !self.options.bursts {
+            return until / self.gap;
+        }
+        let period = BURST_FRAMES * self.gap;
+        let in_burst = (until % period * BURST / self.gap).min(BURST_FRAMES);
+        (until / period).floor() * BURST_FRAMES + in_burst
+    }
+
+    /// The time until which there is this mean number of arrivals.
+    fn time_of(&self, arrivals: f64) -> f64 {
+        if !self.options.bursts {
+            return arrivals * self.gap;
+        }
+        let periods = (arrivals / BURST_FRAMES).floor();
+        (periods * BURST_FRAMES + (arrivals - periods * BURST_FRAMES) / BURST) * self.gap
+    }
+
+    /// Drops the frames for which the ring has no room. Only their mean number counts, so the oldest frames are lost as well as any.
     fn overflow(&mut self, now: f64, out: &mut Completions<'_>) {
-        let waiting = (now - self.next) / self.gap;
+        let before = self.arrivals(self.next);
+        let waiting = self.arrivals(now) - before;
         if waiting > RING as f64 {
-            let lost = (waiting - RING as f64) as u64;
-            out.lost(lost);
-            self.next += lost as f64 * self.gap;
+            let lost = (waiting - RING as f64).floor();
+            out.lost(lost as u64);
+            self.next = self.time_of(before + lost);
         }
     }
 }

@@ -102,7 +102,8 @@ impl Rates {
         };
         let workers = [Workers { capacity: 1.0, class: usize::from(is_far), share: None }];
         let costs = profile.path().with_work(work);
-        let ways = [(RegimeKind::Inline, &workers[..0]), (RegimeKind::Collector, &workers), (RegimeKind::Spread, &workers)];
+        let ways =
+            [(RegimeKind::Inline, &workers[..0]), (RegimeKind::Collector, &workers), (RegimeKind::Spread, &workers)];
         let best = ways.map(|(kind, workers)| predict(&costs, kind, 1.0, workers).packets_per_second());
         Ok(Self {
             work: self.work,
@@ -127,7 +128,11 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
     let measured = measured(&args.runs)?;
     let (mut table, mut worst) = (String::from("predicted / measured, with the costs of "), 0.0_f64);
-    let _ = writeln!(table, "{}:\n{:>6} {:>5}  {:>11} {:>13} {:>10} {:>7}", profile.name, "ns", "CPUs", "no steering", "one other CPU", "both, hash", "balance");
+    let _ = writeln!(
+        table,
+        "{}:\n{:>6} {:>5}  {:>11} {:>13} {:>10} {:>7}",
+        profile.name, "ns", "CPUs", "no steering", "one other CPU", "both, hash", "balance"
+    );
     for (is_far, rates) in &measured {
         let ratios = rates.predicted(&profile, *is_far)?.over(rates);
         if rates.work >= WORK_MIN {
@@ -142,7 +147,9 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
         return Err(LabError::Nothing("the files have no complete runs of the experiment rps on two CPUs".to_owned()));
     }
     if worst > 1.0 {
-        let why = format!("one is off by {worst:.1} times as much: measure the costs on the same machine (steerage-lab profile)");
+        let why = format!(
+            "one is off by {worst:.1} times as much: measure the costs on the same machine (steerage-lab profile)"
+        );
         return Err(LabError::set_up("predictions within 10 %, and of balance within 15 %", why));
     }
     Ok(())
@@ -161,10 +168,13 @@ fn measured(files: &[PathBuf]) -> Result<Vec<(bool, Rates)>, LabError> {
         let name = file.display();
         let text = fs::read_to_string(file).map_err(|error| LabError::set_up("runs", format!("{name}: {error}")))?;
         for line in text.lines() {
-            let line: Value = serde_json::from_str(line).map_err(|error| LabError::set_up("runs", format!("{name}: {error}")))?;
+            let line: Value =
+                serde_json::from_str(line).map_err(|error| LabError::set_up("runs", format!("{name}: {error}")))?;
             let apart = line["apart_ns"].as_array().into_iter().flatten().filter_map(Value::as_f64);
             let far: Vec<bool> = apart.map(|nanos| nanos > FAR_NANOS).collect();
-            let (Some(series), Some(x), Some(mpps)) = (line["series"].as_str(), line["x"].as_f64(), line["values"]["mpps"].as_f64()) else {
+            let (Some(series), Some(x), Some(mpps)) =
+                (line["series"].as_str(), line["x"].as_f64(), line["values"]["mpps"].as_f64())
+            else {
                 continue;
             };
             if line["experiment"] == "rps" && far.len() == 2 && far[0] == far[1] {
@@ -198,7 +208,9 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let apart = |cpu: &usize| probe(&[*receive, *cpu]);
     let mut distances = others.iter().map(|cpu| Ok((apart(cpu)?, *cpu))).collect::<Result<Vec<_>, LabError>>()?;
     distances.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let pair = |(nanos, work): (f64, usize)| Ok::<_, LabError>((nanos, measure_pair(CpuPair { receive: *receive, work }, settings)?));
+    let pair = |(nanos, work): (f64, usize)| {
+        Ok::<_, LabError>((nanos, measure_pair(CpuPair { receive: *receive, work }, settings)?))
+    };
     let (near_line, near) = pair(distances[0])?;
     let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
@@ -245,11 +257,19 @@ struct Pair {
 
 fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
     let frames = settings.frames(40.0);
-    let device = FrameOptions { mix: Mix::Uniform, device_hash: true, list: steerage::limits::POLL_BUDGET, flows: FLOWS, frames };
+    let device = FrameOptions {
+        mix: Mix::Uniform,
+        device_hash: true,
+        list: steerage::limits::POLL_BUDGET,
+        flows: FLOWS,
+        frames,
+    };
     let ours = FrameOptions { device_hash: false, ..device };
     let [mut one, mut two, mut worker, mut alone, mut device_many, mut ours_many] = [const { Vec::new() }; 6];
     for _ in 0..settings.rounds.unwrap_or(ROUNDS) {
-        let to = |options: FrameOptions, targets| run(on, Builder::new(), options.input(), frames, targets, ReadsHeaders::default);
+        let to = |options: FrameOptions, targets| {
+            run(on, Builder::new(), options.input(), frames, targets, ReadsHeaders::default)
+        };
         let times = to(device, 1)?.of_all(frames)?;
         one.push(times.receive);
         worker.push(times.work.unwrap_or(0.0));

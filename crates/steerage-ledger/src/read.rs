@@ -89,7 +89,8 @@ impl Ledgers {
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
-        let cpus = of_cpus.iter().enumerate().map(|(cpu, rings)| self.cpu_snapshot(cpu, &facts, &settled, rings)).collect();
+        let cpus =
+            of_cpus.iter().enumerate().map(|(cpu, rings)| self.cpu_snapshot(cpu, &facts, &settled, rings)).collect();
         let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks).zip(&rings);
         let queues: Vec<_> = queues
             .map(|(((queue, settled), mask), rings)| queue_snapshot(queue, facts.cpus, mask, settled, rings))

@@ -25,8 +25,8 @@ mod seen;
 
 use std::time::Duration;
 
-pub use costs::{Costs, PathCosts};
 use costs::Estimate;
+pub use costs::{Costs, PathCosts};
 use demand::Demand;
 use learn::{Choice, Known};
 use regime::Regime;

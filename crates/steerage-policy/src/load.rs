@@ -268,7 +268,9 @@ impl LoadMeter {
             let by_queue = self.finished.iter().zip(&interval.finished_before).enumerate();
             match self.finished.is_empty() || interval.finished_before.is_empty() {
                 true => self.cpus[cpu].processed - interval.before[cpu].processed,
-                false => by_queue.filter(|(q, _)| queues.contains(q)).map(|(_, (now, before))| now[cpu] - before[cpu]).sum(),
+                false => {
+                    by_queue.filter(|(q, _)| queues.contains(q)).map(|(_, (now, before))| now[cpu] - before[cpu]).sum()
+                }
             }
         };
         let cpus = (0..interval.before.len()).map(|cpu| {

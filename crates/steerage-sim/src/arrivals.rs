@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use steerage::flow::wire::{FrameBuilder, port::DISCARD};
 use steerage::flow::hash_of_bucket;
+use steerage::flow::wire::{FrameBuilder, port::DISCARD};
 use steerage::limits::BUCKETS;
 use steerage::{
     Affinity, DeviceError, Input, Timestamp,
@@ -91,7 +91,8 @@ impl Arrivals {
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
-                let each = |_| Mutex::new((0..self.flows as u32).map(|flow| Reverse((u64::from(flow), flow))).collect());
+                let each =
+                    |_| Mutex::new((0..self.flows as u32).map(|flow| Reverse((u64::from(flow), flow))).collect());
                 let there_and_back = (nanos * stretch) as u64;
                 Some(Arc::new(Streams { due: (0..self.queues).map(each).collect(), there_and_back }))
             }
@@ -159,7 +160,11 @@ impl Arrived {
         let period = BURST_FRAMES * self.gap;
         let next = self.next + gap / BURST;
         // Between two bursts, nothing arrives.
-        if next % period < period / BURST { gap / BURST } else { (next / period).floor().mul_add(period, period) - self.next }
+        if next % period < period / BURST {
+            gap / BURST
+        } else {
+            (next / period).floor().mul_add(period, period) - self.next
+        }
     }
 
     fn draw_flow(&mut self) -> u32 {
@@ -242,10 +247,17 @@ impl RxQueue for Arrived {
             }
             let filled = Filled::whole(FRAME_BYTES);
             let in_turn = self.options.kind == Flows::InTurn;
-            Some(if in_turn { filled.with_hash(Some(hash_of_bucket((flow as usize * BUCKETS / self.options.flows) as u16))) } else { filled })
+            Some(if in_turn {
+                filled.with_hash(Some(hash_of_bucket((flow as usize * BUCKETS / self.options.flows) as u16)))
+            } else {
+                filled
+            })
         });
         if let Some(streams) = &self.streams {
-            let next = streams.of(self.number as usize).peek().map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
+            let next = streams
+                .of(self.number as usize)
+                .peek()
+                .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
             // A request that is under way may be answered before the next one that is known here.
             self.next = next.min(now + streams.there_and_back as f64);
         }

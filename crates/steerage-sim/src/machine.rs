@@ -157,9 +157,11 @@ mod tests {
 
     #[test]
     fn a_wrong_description_is_refused() {
-        let text = "packages = 1\ncaches = 1\ncores = 4\nthreads = 2\nsmt_slowdown = 1.6\nstolen = 0.0\nstolen_slice = 1.0";
+        let text =
+            "packages = 1\ncaches = 1\ncores = 4\nthreads = 2\nsmt_slowdown = 1.6\nstolen = 0.0\nstolen_slice = 1.0";
         assert_eq!(Machine::parse(text).map(|machine| machine.cpus()), Ok(8));
-        for (from, to) in [("threads = 2", "threads = 3"), ("cores = 4", "cores = 0"), ("stolen = 0.0", "stolen = 1.0")] {
+        for (from, to) in [("threads = 2", "threads = 3"), ("cores = 4", "cores = 0"), ("stolen = 0.0", "stolen = 1.0")]
+        {
             assert!(Machine::parse(&text.replace(from, to)).is_err(), "{to}");
         }
         assert!(Machine::parse(&text.replace("cores", "kernels")).is_err());

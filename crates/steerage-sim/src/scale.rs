@@ -165,7 +165,8 @@ impl ScaleRun {
         let at_end = read(&mut world, end);
         let seconds = self.measured.as_secs_f64();
         let nanos = end.since(begin).as_nanos() as f64;
-        let shares: Vec<f64> = at_end.busy.iter().zip(&at_begin.busy).map(|(end, begin)| (end - begin) / nanos).collect();
+        let shares: Vec<f64> =
+            at_end.busy.iter().zip(&at_begin.busy).map(|(end, begin)| (end - begin) / nanos).collect();
         let since = |count: fn(&Snapshot) -> u64| (count(&at_end.snapshot) - count(&at_begin.snapshot)) as f64;
         let received = since(Snapshot::received);
         let history = world.history();

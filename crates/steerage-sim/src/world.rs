@@ -179,7 +179,15 @@ impl<H: Handler> World<H> {
             let now = Rc::new(Cell::new(Timestamp::ZERO));
             let platform = Virtual { now: Rc::clone(&now), chance: Chance::new(chance.draw()) };
             let (softnet, zero) = (part.enter(platform), Timestamp::ZERO);
-            VirtualCpu { softnet, now, state: Doing::Running, others: 0.0, busy: 0, asleep_since: zero, stolen_at: zero }
+            VirtualCpu {
+                softnet,
+                now,
+                state: Doing::Running,
+                others: 0.0,
+                busy: 0,
+                asleep_since: zero,
+                stolen_at: zero,
+            }
         };
         let cpus: Vec<VirtualCpu<H>> = parts.into_iter().map(enter).collect();
         let turns = (0..cpus.len()).map(|cpu| Reverse((Timestamp::ZERO, cpu))).collect();
@@ -425,7 +433,9 @@ impl<H: Handler> World<H> {
     }
 
     fn hear_bells(&mut self) {
-        if !std::mem::take(&mut self.may_have_rung) || self.described.as_ref().is_some_and(|described| described.asleep == 0) {
+        if !std::mem::take(&mut self.may_have_rung)
+            || self.described.as_ref().is_some_and(|described| described.asleep == 0)
+        {
             return;
         }
         for at in 0..self.cpus.len() {

@@ -58,7 +58,9 @@ fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let snapshot = handle.snapshot();
     let read = millis(began);
     drop(first);
-    Ok(Measurement::of("build_ms", built).and("snapshot_ms", read).and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
+    Ok(Measurement::of("build_ms", built)
+        .and("snapshot_ms", read)
+        .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
 }
 
 /// Runs a thread for each CPU, lets all of them follow another mask, and wakes all of them for the end.
@@ -111,6 +113,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: start"), None, 1, move || start(cpus, queues));
     experiment.case(format!("{CPUS} CPUs: all follow a change"), None, 1, move || follow(cpus));
     let settings = settings.clone();
-    experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: load checks"), None, 1, move || plan_checks(cpus, queues, &settings));
+    experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: load checks"), None, 1, move || {
+        plan_checks(cpus, queues, &settings)
+    });
     vec![experiment]
 }

@@ -86,7 +86,7 @@ impl Point {
         let wakes = Duration::from_nanos((2.0 * settings.simulation.profile.wake) as u64) * (cpus / queues) as u32;
         let (warm_up, measured) = match is_learned {
             true => ((learns / short).div_f64(stretch), (MEASURES / short).div_f64(stretch)),
-            false => (wakes.max(time / 2), time / 2),
+            false => (wakes.max(time / 2), wakes.max(time / 2)),
         };
         ScaleRun {
             profile: settings.simulation.profile.clone(),

@@ -104,7 +104,12 @@ fn runs_are_compared_with_the_prediction() {
     let said = measured.predicted(&profile, false).unwrap();
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("predicted.jsonl");
     let check = |hash: f64| {
-        let series = [("no steering", said.none), ("one other CPU", said.other), ("all CPUs, hash", hash), ("balance", said.balance)];
+        let series = [
+            ("no steering", said.none),
+            ("one other CPU", said.other),
+            ("all CPUs, hash", hash),
+            ("balance", said.balance),
+        ];
         let line = |(series, mpps): (&str, f64)| {
             serde_json::json!({"experiment": "rps", "series": series, "x": 500, "apart_ns": [50, 51], "values": {"mpps": mpps}}).to_string()
         };

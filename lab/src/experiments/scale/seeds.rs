@@ -99,7 +99,8 @@ impl Streams {
         // Without RPS, the program runs on the CPUs that do not receive.
         let others = (self.cpus - self.queues) as f64 / program * 1e9;
         let per_second = if self.has_rps { scaled.per_second } else { scaled.per_second.min(others) };
-        let cpus = if self.has_rps { scaled.cpus } else { (scaled.cpus / scaled.per_second + program / 1e9) * per_second };
+        let cpus =
+            if self.has_rps { scaled.cpus } else { (scaled.cpus / scaled.per_second + program / 1e9) * per_second };
         let percent = 100.0 * cpus / self.cpus as f64;
         Ok(Measurement::of("kpps", per_second / 1e3).and("cpu_percent", percent))
     }

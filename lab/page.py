@@ -48,7 +48,7 @@ COLOURS = [("#0b62d6", "#6cb2ff"), ("#8250df", "#c8a2ff"), ("#b35900", "#ffb46b"
 
 def read(paths):
     """All runs, each with the set of rounds that it belongs to, and the other lines."""
-    runs, notes, machines = [], [], []
+    runs, notes, machines, simulated = [], [], [], []
     for number, path in enumerate(paths):
         seen, turns = defaultdict(set), defaultdict(int)
         for nth, line in enumerate((sys.stdin if path == "-" else open(path, encoding="utf-8")), 1):
@@ -60,6 +60,8 @@ def read(paths):
                 sys.exit(f"page: {path}:{nth} is no JSON line: give the output of steerage-lab")
             if run.get("machine") not in [None, *machines]:
                 machines.append(run["machine"])
+            if run.get("simulated") not in [None, *simulated]:
+                simulated.append(run["simulated"])
             if "values" not in run:
                 notes.append(run)
                 continue
@@ -71,6 +73,9 @@ def read(paths):
             runs.append({**run, "x": run.get("x"), "round": (number, turns[name], run["round"])})
     if len(machines) > 1:
         sys.exit("page: the runs are of different machines or versions, and cannot be pooled:\n  " + "\n  ".join(machines))
+    if len(simulated) > 1:
+        sys.exit("page: the simulated runs have different costs, machines or seeds, and cannot be pooled:\n  " + "\n  ".join(simulated))
+    machines += [f"simulated: {machine}" for machine in simulated]
     by_experiment = defaultdict(list)
     for run in runs:
         by_experiment[run["experiment"]].append(run)
@@ -96,7 +101,7 @@ def place(runs):
     for run in runs:
         apart = run.get("apart_ns")
         far = [time > limit for time in apart or []]
-        run["where"] = "alone" if not apart else "moved" if len(set(far)) > 1 else "far" if far[0] else "near"
+        run["where"] = "simulated" if "simulated" in run else "alone" if not apart else "moved" if len(set(far)) > 1 else "far" if far[0] else "near"
 
 
 def order(x):
@@ -111,7 +116,7 @@ def group(runs):
         if run["where"] != "moved":
             for metric, value in run["values"].items():
                 groups[run["where"], run["x"], run["series"]][metric][run["round"]].append(value)
-    places = ["near", "far", "alone"]
+    places = ["near", "far", "alone", "simulated"]
     return dict(sorted(groups.items(), key=lambda item: (places.index(item[0][0]), order(item[0][1]), series.index(item[0][2]))))
 
 

@@ -23,6 +23,7 @@ them (heading, metric, whether the least and the most are shown, and perhaps a s
 series is as the row's, round by round), and the rows (name, experiment, series, text of the last column). A table with the key "x" has
 a row for each of these points of one experiment, and its columns are (heading, series); the last of the
 first columns ("fixed") is divided by the best of those before it in the column "best". A table has the runs with near CPUs, or with far CPUs if these are more.
+lab/results/scale.json describes the tables of simulated runs.
 """
 
 import argparse
@@ -35,7 +36,7 @@ import sys
 from decimal import ROUND_HALF_UP, Decimal
 
 # Pages of which no table may lack a file in lab/results.
-COMPLETE = ["docs/performance.md"]
+COMPLETE = ["docs/performance.md", "docs/scale.md"]
 # Pages of which each figure with a decimal point must be in quotes.txt, if it is in a sentence or in the last column of the table with
 # this heading.
 QUOTED = {"README.md": "| steerage against | measured | ratio |", "docs/performance.md": None}
@@ -127,6 +128,7 @@ def tables_of_runs(results, paths):
         write_table(results / QUOTED_ONLY / "seed-conditions.csv", rows)
     described = json.loads((HERE / "experiments.json").read_text())
     groups = {name: page.group(runs) for name, runs in by_experiment.items()}
+    tables_of_simulations(results, groups)
     for name, table in json.loads((results / "tables.json").read_text()).items():
         rows = (rows_by_x if "x" in table else rows_by_series)(table, groups, described)
         if rows:
@@ -183,6 +185,26 @@ def rows_by_x(table, groups, _):
         best = [f"{medians[fixed - 1] / max(medians[:fixed - 1]):.2f}"] if fixed else []
         rows.append([f"{x:,}", *cells[:fixed], *best, *cells[fixed:]])
     return rows
+
+
+def tables_of_simulations(results, groups):
+    """Writes the tables that scale.json describes: a row for each point of an axis, or a published figure beside the simulated one."""
+    for name, table in json.loads((results / "scale.json").read_text()).items():
+        runs = groups.get(table["experiment"])
+        if not runs:
+            continue
+        value = lambda x, series, metric: runs.get(("simulated", x, series), {}).get(metric, {})
+        cell = lambda x, series, metric: shown(statistics.median(sum(value(x, series, metric).values(), [])))
+        if "published" in table:
+            rows = [["machine", "metric", "published", "simulated", "ratio", "what the model leaves out"]]
+            for label, series, metric, unit, published, leaves_out in table["published"]:
+                simulated = statistics.median(sum(value(None, series, metric).values(), []))
+                rows.append([label, unit, shown(published), shown(simulated), f"{simulated / published:.2f}", leaves_out])
+        else:
+            rows = [[f"{table['first']} (simulated)", *(heading for heading, _, _ in table["columns"])]]
+            for x in sorted({x for _, x, _ in runs if x is not None}):
+                rows.append([f"{x:,.0f}", *(cell(x, *of) if value(x, *of) else "" for _, *of in table["columns"])])
+        write_table(results / "scale" / f"{name}.csv", rows)
 
 
 # ---- the pages

@@ -10,6 +10,7 @@ use steerage::{CpuMask, limits::CPUS_MAX};
 use crate::error::LabError;
 use crate::measurement::Measurement;
 use crate::runs::CpuPair;
+use crate::simulation::Simulation;
 
 /// The settings that all experiments share.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Settings {
     pub connections: usize,
     /// Whether only the first and the last point of an axis are measured.
     pub ends_only: bool,
+    /// The machine of simulated experiments.
+    pub simulation: Simulation,
 }
 
 /// The shortest run. In a shorter run, the start and the end would take most of the time.
@@ -46,6 +49,9 @@ const WARM_UP: Duration = Duration::from_millis(1000);
 
 /// The divisor of the warm-up for policies without trials.
 const FIXED_WARM_UP: u32 = 5;
+
+/// A simulated run takes about this long.
+const SIMULATED: Duration = Duration::from_secs(2);
 
 const CONNECTIONS: usize = 500;
 
@@ -68,6 +74,7 @@ impl Settings {
             rr_measured: 4 * MEASURED,
             connections: CONNECTIONS,
             ends_only: false,
+            simulation: Simulation::of_the_repository(),
         }
     }
 
@@ -82,7 +89,8 @@ impl Settings {
         let short = Duration::from_millis(5);
         let (measured, warm_up, rr_measured) = (short, short, 4 * short);
         let (rounds, connections, ends_only) = (Some(1), CONNECTIONS_QUICK, true);
-        Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only }
+        let simulation = Simulation::of_the_repository();
+        Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
     /// The measured points of an axis.
@@ -153,6 +161,8 @@ pub struct Experiment {
     /// each run. The value is the highest number of CPUs that any case uses, so that near and far
     /// mean the same for all cases.
     pub(crate) probed_cpus: usize,
+    /// The costs and the machine, if all runs are simulated.
+    pub(crate) simulated: Option<String>,
     takes: Duration,
 }
 
@@ -166,8 +176,16 @@ impl Experiment {
             rounds: settings.rounds.unwrap_or(rounds),
             cpus: settings.cpus.clone(),
             probed_cpus: 1,
+            simulated: None,
             takes: settings.measured,
         }
+    }
+
+    /// All runs are simulated. One round shows everything, because a seed always has the same result.
+    pub fn simulated(&mut self, simulation: &Simulation) {
+        let machine = simulation.machine.cpus();
+        self.simulated = Some(format!("{}, {machine} CPUs, seed {}", simulation.profile.name, simulation.seed));
+        (self.rounds, self.takes) = (1, SIMULATED);
     }
 
     /// Sets the duration of a run for the cases that are added from now on.

@@ -2,10 +2,12 @@
 
 mod handoff;
 mod late_metadata;
+mod limits;
 mod meter;
 mod page_cache;
 mod path;
 mod rps;
+mod scale;
 
 use crate::experiment::{Experiment, Settings};
 use crate::rr;
@@ -22,7 +24,7 @@ const fn group(name: &'static str, others: &'static [&'static str], plan: fn(&Se
 }
 
 /// All experiments, in the order in which they run.
-const ALL: [Group; 8] = [
+const ALL: [Group; 10] = [
     group("rps", &["rps-cpus", "rps-queues", "rps-tun"], rps::plan),
     group("delay", &[], rps::delay),
     group("handoff", &["handoff-rate"], handoff::plan),
@@ -35,11 +37,21 @@ const ALL: [Group; 8] = [
     group("path", &[], path::plan),
     group("meter", &["meter-800", "meter-mix"], meter::plan),
     group("rr", &[], rr::plan),
+    group("limits", &[], limits::plan),
+    group(SIMULATED, &["scale-queues", "scale-traffic", "scale-work", "scale-seeds"], scale::plan),
 ];
+
+/// The group whose runs are simulated. Only its name runs it, because it shows nothing of the machine on which it runs.
+const SIMULATED: &str = "scale";
 
 /// The names of the groups of experiments.
 pub fn groups() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|group| group.name)
+}
+
+/// The names of the groups that measure this machine.
+pub fn measuring() -> impl Iterator<Item = &'static str> {
+    groups().filter(|group| *group != SIMULATED)
 }
 
 /// The names of the experiments that also run alone.

@@ -7,6 +7,7 @@
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,7 +16,9 @@ use clap::{Args, Parser, Subcommand};
 use steerage_lab::error::LabError;
 use steerage_lab::experiment::{self, Settings};
 use steerage_lab::host::{self, HostArgs};
+use steerage_lab::predict::{self, PredictArgs};
 use steerage_lab::rr::{self, Load};
+use steerage_lab::simulation::Simulation;
 use steerage_lab::{experiments, runner};
 
 /// Repeat the published experiments; print one JSON line for each run
@@ -49,6 +52,18 @@ struct Arguments {
     #[arg(long)]
     quick: bool,
 
+    /// Costs of the path for simulated experiments [default: lab/scale/zen5.toml]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+
+    /// Machine of simulated experiments [default: lab/scale/server.toml]
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+
+    /// Seed of simulated experiments
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
     /// Connections of rr [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     connections: Option<u16>,
@@ -60,6 +75,10 @@ enum Command {
     Respond(HostArgs),
     /// Measure requests and responses against a server
     Load(LoadArgs),
+    /// Measure what the path costs on this machine; print a profile for simulated experiments
+    Profile(ProfileArgs),
+    /// Compare runs of rps on two CPUs with the simulation
+    Predict(PredictArgs),
 }
 
 #[derive(Debug, Args)]
@@ -90,6 +109,16 @@ struct LoadArgs {
     warm_up: Duration,
 }
 
+#[derive(Debug, Args)]
+struct ProfileArgs {
+    /// CPUs: the first one receives; the nearest and the farthest other one are measured [default: all that this process may use]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+    /// Test that it works here: runs that are too short for figures
+    #[arg(long)]
+    quick: bool,
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let within = |time: &Duration| (experiment::SECONDS_MIN..=experiment::SECONDS_MAX).contains(time);
@@ -100,6 +129,12 @@ fn run(args: Arguments) -> Result<(), LabError> {
     match args.command {
         Some(Command::Respond(host)) => return host::run(&host),
         Some(Command::Load(load)) => return measure(&load),
+        Some(Command::Profile(args)) => {
+            let cpus = experiment::cpus(args.cpus.as_deref())?;
+            let settings = if args.quick { Settings::quick(cpus) } else { Settings::new(cpus) };
+            return predict::run_profile(&settings, &mut io::stdout().lock());
+        }
+        Some(Command::Predict(args)) => return predict::run_predict(&args, &mut io::stdout().lock()),
         None => {}
     }
     let cpus = experiment::cpus(args.cpus.as_deref())?;
@@ -108,12 +143,20 @@ fn run(args: Arguments) -> Result<(), LabError> {
         rounds: args.rounds.map(usize::from).or(settings.rounds),
         measured: args.seconds.unwrap_or(settings.measured),
         rr_measured: args.seconds.unwrap_or(settings.rr_measured),
+        simulation: Simulation::read(args.profile.as_deref(), args.machine.as_deref(), args.seed)?,
         connections: args.connections.map_or(settings.connections, usize::from),
         ..settings
     };
-    let all = args.experiments.iter().any(|name| name == "all");
-    let named: Vec<&str> =
-        if all { experiments::groups().collect() } else { args.experiments.iter().map(String::as_str).collect() };
+    let mut named: Vec<&str> = Vec::new();
+    for name in &args.experiments {
+        let measuring = experiments::measuring().filter(|_| name == "all");
+        let alone = Some(name.as_str()).filter(|name| *name != "all");
+        for name in measuring.map(|name| -> &str { name }).chain(alone) {
+            if !named.contains(&name) {
+                named.push(name);
+            }
+        }
+    }
     let planned = named.iter().flat_map(|name| experiments::plan(name, &settings)).collect();
     runner::run_all(planned, &mut io::stdout().lock())
 }

@@ -29,7 +29,11 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    machine: &'static str,
+    /// The costs and the machine of a simulated run, instead of the machine that ran it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<&'static str>,
 }
 
 impl<'a> Line<'a> {
@@ -42,7 +46,7 @@ impl<'a> Line<'a> {
         apart_ns: Option<[f64; 2]>,
         values: &'a Measurement,
     ) -> Self {
-        Self { experiment, series, x, round, apart_ns, values, machine: machine() }
+        Self { experiment, series, x, round, apart_ns, values, simulated: None, machine: Some(machine()) }
     }
 }
 
@@ -53,7 +57,7 @@ struct Skipped<'a> {
 }
 
 /// The processor, its CPUs, the kernel and the version, which must be equal if runs are pooled.
-fn machine() -> &'static str {
+pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -99,7 +103,7 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
 /// distance of its CPUs is measured before and after the run. Returns the number of runs, and the
 /// reason for which the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
-    let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
+    let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, simulated, .. } = experiment;
     cpus.truncate(probed_cpus);
     let (mut runs, mut last) = (0, None);
     for why in &skipped {
@@ -114,7 +118,11 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
             progress(&format!("{name}  round {} of {rounds}  {} s left  {}", round + 1, left.as_secs(), case.series));
             match run_case(case, &cpus, &mut last) {
                 Ok((apart, measured)) => {
-                    write_line(&Line::of(name, &case.series, case.x, round, apart, &measured), out)?;
+                    let mut line = Line::of(name, &case.series, case.x, round, apart, &measured);
+                    if let Some(simulated) = simulated.as_deref() {
+                        (line.simulated, line.machine) = (Some(simulated), None);
+                    }
+                    write_line(&line, out)?;
                     runs += 1;
                 }
                 Err(error) => {

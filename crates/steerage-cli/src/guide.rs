@@ -14,10 +14,10 @@ const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
     "parallel" "tune" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "top" "dump" "control"
     "run-files" "doctor" "python" "cluster" "devices" "functions"
     "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
-    "steering" "balance" "topology" "performance"
+    "steering" "balance" "topology" "performance" "scale"
 };
 
-const PAGE_COUNT: usize = 35;
+const PAGE_COUNT: usize = 36;
 
 pub(crate) fn page(name: &str) -> Option<&'static str> {
     PAGES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)

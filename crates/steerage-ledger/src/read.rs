@@ -8,6 +8,7 @@ use steerage_topology::CpuId;
 
 use crate::backing::Backing;
 use crate::deferred::Settled;
+use crate::drops::Drops;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;
 use crate::reasons::DropReason;
@@ -86,10 +87,14 @@ impl Ledgers {
         // Delivered and dropped packets must be read before received packets, so that the number in
         // flight is never negative.
         let settled = SettledBy::of(self);
-        let cpus = (0..self.cpus.len()).map(|cpu| self.cpu_snapshot(cpu, &facts, &settled)).collect();
-        let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks);
-        let queues: Vec<_> =
-            queues.map(|((queue, settled), mask)| queue_snapshot(queue, facts.cpus, mask, settled)).collect();
+        let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
+        let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
+        let cpus =
+            of_cpus.iter().enumerate().map(|(cpu, rings)| self.cpu_snapshot(cpu, &facts, &settled, rings)).collect();
+        let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks).zip(&rings);
+        let queues: Vec<_> = queues
+            .map(|(((queue, settled), mask), rings)| queue_snapshot(queue, facts.cpus, mask, settled, rings))
+            .collect();
         let outputs = self.outputs.iter().zip(&settled.output);
         let outputs = outputs.map(|(output, settled)| output_snapshot(output, settled)).collect();
         Snapshot {
@@ -109,20 +114,10 @@ impl Ledgers {
         }
     }
 
-    fn cpu_snapshot(&self, cpu: usize, facts: &Facts<'_>, settled: &SettledBy) -> CpuSnapshot {
+    fn cpu_snapshot(&self, cpu: usize, facts: &Facts<'_>, settled: &SettledBy, rings: &OfCpu) -> CpuSnapshot {
         let ledger = &self.cpus[cpu];
-        let mut dropped = settled.cpu[cpu].dropped;
+        let OfCpu { dropped, backlog } = *rings;
         let originated = &settled.originated[cpu];
-        let mut backlog = 0;
-        for queue in &self.queues {
-            let ring = &queue.rings[cpu];
-            dropped.merge(&ring.by_consumer.dropped.read());
-            dropped.add(DropReason::BacklogFull, ring.by_producer.backlog_full.get());
-            dropped.add(DropReason::FlowLimit, ring.by_producer.flow_limit.get());
-            let (published, finished) = ring.gauge.read();
-            backlog += published - finished;
-            backlog += if usize::from(queue.owner()) == cpu { queue.ledger.in_lane.get() } else { 0 };
-        }
         CpuSnapshot {
             cpu: facts.cpus[cpu],
             polled: ledger.polled.get(),
@@ -162,21 +157,73 @@ fn output_snapshot(output: &OutputInfo, settled: &Settled) -> OutputSnapshot {
     }
 }
 
-fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settled: &Settled) -> QueueSnapshot {
-    let mut verdicts = Verdicts { transmitted: settled.packets, ..Verdicts::default() };
-    let mut dropped = settled.dropped;
-    let mut reordered = 0;
+/// The sums of all rings to a CPU.
+struct OfCpu {
+    dropped: Drops,
+    backlog: u64,
+}
+
+/// The sums of all rings of a queue.
+struct OfQueue {
+    verdicts: Verdicts,
+    dropped: Drops,
+    reordered: u64,
+}
+
+impl OfQueue {
+    /// Reads the rings of a queue, in the order in which they lie in memory, and adds what counts for their CPUs. With 1,024 CPUs and
+    /// 256 queues there are 262,144 rings, so nothing is read that cannot count: how full a ring is, if no packet of its queue is in
+    /// flight, or what a CPU did with the packets of a ring that it never took.
+    fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
+        let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
+        let all = queue.ledger.dropped.read();
+        let has_refused = all.get(DropReason::BacklogFull) + all.get(DropReason::FlowLimit) > 0;
+        for (ring, cpu) in queue.rings.iter().zip(&mut *cpus) {
+            if has_refused {
+                let refused = &ring.by_producer;
+                cpu.dropped.add(DropReason::BacklogFull, refused.backlog_full.get());
+                cpu.dropped.add(DropReason::FlowLimit, refused.flow_limit.get());
+            }
+            let counts = &ring.by_consumer;
+            if counts.finished.get() == 0 {
+                // The ring was never used.
+                continue;
+            }
+            verdicts.consumed += counts.consumed.get();
+            verdicts.discarded += counts.discarded.get();
+            verdicts.kept += counts.kept.get();
+            verdicts.transmitted += counts.transmitted.get();
+            reordered += counts.reordered.get();
+            let lost = counts.dropped.read();
+            dropped.merge(&lost);
+            cpu.dropped.merge(&lost);
+        }
+        let done = verdicts.total() + dropped.total() + all.total();
+        if queue.ledger.received.get() > done {
+            for (ring, cpu) in queue.rings.iter().zip(&mut *cpus) {
+                let (published, finished) = ring.gauge.read();
+                cpu.backlog += published - finished;
+            }
+        }
+        if let Some(owner) = cpus.get_mut(usize::from(queue.owner())) {
+            owner.backlog += queue.ledger.in_lane.get();
+        }
+        Self { verdicts, dropped, reordered }
+    }
+}
+
+fn queue_snapshot(
+    queue: &QueueInfo,
+    cpus: &[CpuId],
+    rps_cpus: Vec<CpuId>,
+    settled: &Settled,
+    rings: &OfQueue,
+) -> QueueSnapshot {
+    let OfQueue { mut verdicts, mut dropped, reordered } = *rings;
+    verdicts.transmitted += settled.packets;
     // Delivered and dropped packets must be read before received packets, so that the number in
     // flight is never negative.
-    for ring in &queue.rings {
-        let counts = &ring.by_consumer;
-        verdicts.consumed += counts.consumed.get();
-        verdicts.discarded += counts.discarded.get();
-        verdicts.kept += counts.kept.get();
-        verdicts.transmitted += counts.transmitted.get();
-        dropped.merge(&counts.dropped.read());
-        reordered += counts.reordered.get();
-    }
+    dropped.merge(&settled.dropped);
     dropped.merge(&queue.ledger.dropped.read());
     let received = queue.ledger.received.get();
     QueueSnapshot {

@@ -25,8 +25,8 @@ mod seen;
 
 use std::time::Duration;
 
-pub use costs::Costs;
 use costs::Estimate;
+pub use costs::{Costs, PathCosts};
 use demand::Demand;
 use learn::{Choice, Known};
 use regime::Regime;
@@ -35,6 +35,7 @@ use report::Reason;
 use seen::Seen;
 
 use crate::limits::{REFINE_EVERY, Tuning};
+use crate::packing::members;
 use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
@@ -305,7 +306,7 @@ impl Balance {
             let mean = probe.less.iter().sum::<f64>() / probe.less.len() as f64;
             self.doubt = Some((seen.regime.clone(), mean));
         }
-        if !probe.map.iter().all(|cpu| seen.load.order.contains(cpu)) {
+        if !probe.map.iter().all(members(seen.load.order)) {
             return None;
         }
         self.reason = Reason::ProbeFailed;

@@ -26,6 +26,7 @@ use crate::elephants::Elephants;
 use crate::limits::{REFINE_EVERY, REFINE_EVERY_MAX};
 use crate::load::{BucketWork, Interval, LoadMeter};
 use crate::others::OthersWant;
+use crate::packing::members;
 use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy, Window};
 use crate::receivers::Receivers;
 
@@ -334,7 +335,7 @@ impl PolicyControl {
     }
 
     fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, request: MapRequest) {
-        if !request.map.iter().all(|cpu| group.order.contains(cpu)) {
+        if !request.map.iter().all(members(&group.order)) {
             tracing::error!(policy = self.policy.name(), "a policy wished for a CPU that it cannot have");
             return;
         }
@@ -393,7 +394,8 @@ fn active(group: &GroupView) -> Vec<CpuIndex> {
 /// The plan that follows from a map: the CPUs with buckets come first, then the other CPUs, both in
 /// the order of the group. If one of the first CPUs fails, the next CPU of the order replaces it.
 fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
-    let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| map.contains(cpu));
+    let has_buckets = members(map);
+    let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| has_buckets(cpu));
     let active = first.len();
     first.extend(rest);
     Plan { order: first, active }

@@ -44,7 +44,7 @@ mod tests;
 mod thread;
 
 pub use activity::Activity;
-pub use balance::{Balance, Costs, Prediction, RegimeKind, Workers, predict};
+pub use balance::{Balance, Costs, PathCosts, Prediction, RegimeKind, Workers, predict};
 pub use control::{PolicyControl, Setting, first_plan, policy_info};
 pub use distances::is_same_distance;
 pub use limits::{REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY};

@@ -12,7 +12,7 @@ use steerage_core::ids::CpuIndex;
 use steerage_core::limits::{BUCKETS, RECEIVE_TIMED_ONCE_IN};
 use steerage_core::placement::View;
 use steerage_flow::Timestamp;
-use steerage_ledger::{Ledgers, QueueLedger};
+use steerage_ledger::{DropReason, Ledgers, QueueLedger};
 
 use crate::limits::{MIN_SAMPLES, REFINE_EVERY, Tuning};
 use crate::others::OthersWant;
@@ -29,7 +29,7 @@ struct CpuCounts {
 }
 
 impl CpuCounts {
-    fn read(ledgers: &Ledgers, cpu: usize) -> Self {
+    fn read(ledgers: &Ledgers, cpu: usize, dropped: u64) -> Self {
         let ledger = &ledgers.cpus[cpu];
         Self {
             busy: ledger.busy_nanos.get(),
@@ -37,8 +37,36 @@ impl CpuCounts {
             processed: ledger.processed.get(),
             full_rounds: ledger.full_rounds.get(),
             rounds: ledger.rounds.get(),
-            dropped: ledgers.queues.iter().map(|queue| queue.rings[cpu].by_producer.backlog_full.get()).sum(),
+            dropped,
         }
+    }
+}
+
+/// The packets that the full backlogs of CPUs refused. With 1,024 CPUs and 256 queues there are 262,144 rings, so that only the rings
+/// of queues that lost packets are read.
+#[derive(Debug, Default)]
+struct Refused {
+    /// By queue: the packets of all its rings, and of each ring.
+    by_queue: Vec<(u64, Vec<u64>)>,
+    by_cpu: Vec<u64>,
+}
+
+impl Refused {
+    fn read(&mut self, ledgers: &Ledgers) -> &[u64] {
+        self.by_cpu.resize(ledgers.cpus.len(), 0);
+        self.by_queue.resize_with(ledgers.queues.len(), Default::default);
+        for (queue, (sum, known)) in ledgers.queues.iter().zip(&mut self.by_queue) {
+            let now = queue.ledger.dropped.read().get(DropReason::BacklogFull);
+            if std::mem::replace(sum, now) == now {
+                continue;
+            }
+            known.resize(queue.rings.len(), 0);
+            for ((ring, known), cpu) in queue.rings.iter().zip(known).zip(&mut self.by_cpu) {
+                let now = ring.by_producer.backlog_full.get();
+                *cpu += now - std::mem::replace(known, now);
+            }
+        }
+        &self.by_cpu
     }
 }
 
@@ -67,7 +95,9 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
+    /// The packets that each CPU finished, by queue. Empty if one group has all queues, because the counts of the CPUs say it then.
     finished: Vec<Vec<u64>>,
+    refused: Refused,
     window: Option<WindowStart>,
     changed: Timestamp,
 }
@@ -79,23 +109,44 @@ struct WindowStart {
     /// covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
-    queues: Vec<QueueCounts>,
+    groups: Vec<GroupCounts>,
 }
 
+impl WindowStart {
+    fn samples(&self) -> u64 {
+        self.groups.iter().map(|group| group.samples).sum()
+    }
+
+    /// Whether each group had the same queues as now.
+    fn has_groups_of(&self, view: &View) -> bool {
+        self.groups.len() == view.groups.len()
+            && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
+    }
+}
+
+/// The counts of all queues of a group. They are summed when they are read, because the buckets of 256 queues have 25 MB of counts.
 #[derive(Debug)]
-struct QueueCounts {
+struct GroupCounts {
+    queues: Vec<usize>,
     samples: u64,
     packets: Vec<u64>,
+    /// The time of the timed packets of each bucket, in nanoseconds, and their number.
     timed: Vec<(u64, u64)>,
 }
 
-impl QueueCounts {
-    fn read(ledger: &QueueLedger) -> Self {
-        Self {
-            samples: ledger.samples.get(),
-            packets: ledger.buckets.read().collect(),
-            timed: ledger.timed.read().collect(),
+impl GroupCounts {
+    fn read(ledgers: &Ledgers, queues: &[usize]) -> Self {
+        let (mut samples, mut packets, mut timed) = (0, vec![0; BUCKETS], vec![(0, 0); BUCKETS]);
+        for queue in queues {
+            let ledger: &QueueLedger = &ledgers.queues[*queue].ledger;
+            samples += ledger.samples.get();
+            packets.iter_mut().zip(ledger.buckets.read()).for_each(|(sum, packets)| *sum += packets);
+            timed.iter_mut().zip(ledger.timed.read()).for_each(|(sum, (nanos, count))| {
+                sum.0 += nanos;
+                sum.1 += count;
+            });
         }
+        Self { queues: queues.to_vec(), samples, packets, timed }
     }
 }
 
@@ -120,30 +171,22 @@ impl Default for BucketWork {
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl BucketWork {
-    fn take_in(&mut self, before: &[(&QueueCounts, &QueueCounts)], elapsed: Duration) {
+    fn take_in(&mut self, before: &GroupCounts, now: &GroupCounts, elapsed: Duration) {
         let weight = if std::mem::replace(&mut self.begun, true) { TUNING.recent } else { 1.0 };
         let seconds = elapsed.as_secs_f64();
-        let mut samples = 0;
-        let mut packets = vec![0u64; BUCKETS];
         self.nanos.iter_mut().for_each(|nanos| *nanos *= 1.0 - TUNING.recent);
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
-        for (before, now) in before {
-            samples += now.samples - before.samples;
-            for (sum, (now, before)) in packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
-                *sum += now - before;
-            }
-            let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
-            for ((nanos, count), (now, before)) in timed {
-                // A CPU that was declared dead may have written an older count, before detecting
-                // its death.
-                *nanos += now.0.saturating_sub(before.0) as f64;
-                *count += now.1.saturating_sub(before.1) as f64;
-            }
+        let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
+        for ((nanos, count), (now, before)) in timed {
+            // A CPU that was declared dead may have written an older count, before detecting
+            // its death.
+            *nanos += now.0.saturating_sub(before.0) as f64;
+            *count += now.1.saturating_sub(before.1) as f64;
         }
-        for (known, packets) in self.packets.iter_mut().zip(packets) {
-            *known += weight * (packets as f64 / seconds - *known);
+        for (known, (now, before)) in self.packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
+            *known += weight * ((now - before) as f64 / seconds - *known);
         }
-        self.samples = self.samples * (1.0 - weight) + samples as f64;
+        self.samples = self.samples * (1.0 - weight) + (now.samples - before.samples) as f64;
     }
 
     /// The work of each bucket per second, in a unit that all buckets share: packets, multiplied by
@@ -196,12 +239,12 @@ impl LoadMeter {
         work: &mut [&mut BucketWork],
     ) -> Option<Interval> {
         let elapsed = now.since(std::mem::replace(&mut self.last, now));
-        let cpus: Vec<CpuCounts> = (0..ledgers.cpus.len()).map(|cpu| CpuCounts::read(ledgers, cpu)).collect();
-        let finished: Vec<Vec<u64>> = ledgers
-            .queues
-            .iter()
-            .map(|q| q.rings.iter().map(|ring| ring.by_consumer.finished.get()).collect())
-            .collect();
+        let dropped = self.refused.read(ledgers).iter().enumerate();
+        let cpus: Vec<CpuCounts> = dropped.map(|(cpu, dropped)| CpuCounts::read(ledgers, cpu, *dropped)).collect();
+        let has_several_groups = view.groups.iter().filter(|group| !group.queues.is_empty()).count() > 1;
+        let queues = ledgers.queues.iter().filter(|_| has_several_groups);
+        let finished: Vec<Vec<u64>> =
+            queues.map(|q| q.rings.iter().map(|ring| ring.by_consumer.finished.get()).collect()).collect();
         let before = std::mem::replace(&mut self.cpus, cpus);
         let finished_before = std::mem::replace(&mut self.finished, finished);
         if before.is_empty() || !view.is_settled {
@@ -221,8 +264,15 @@ impl LoadMeter {
         others: &[f64],
         want: &OthersWant,
     ) -> Vec<CpuLoad> {
-        let packets =
-            |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - interval.finished_before[*q][cpu]).sum::<u64>();
+        let packets = |cpu: usize| {
+            let by_queue = self.finished.iter().zip(&interval.finished_before).enumerate();
+            match self.finished.is_empty() || interval.finished_before.is_empty() {
+                true => self.cpus[cpu].processed - interval.before[cpu].processed,
+                false => {
+                    by_queue.filter(|(q, _)| queues.contains(q)).map(|(_, (now, before))| now[cpu] - before[cpu]).sum()
+                }
+            }
+        };
         let cpus = (0..interval.before.len()).map(|cpu| {
             let load = load_since(&self.cpus[cpu], &interval.before[cpu], interval.elapsed, packets(cpu));
             CpuLoad { others: others[cpu], others_want: want.of(cpu), ..load }
@@ -240,15 +290,16 @@ impl LoadMeter {
             at: now,
             slices: view.slices,
             cpus: cpus.to_vec(),
-            queues: ledgers.queues.iter().map(|queue| QueueCounts::read(&queue.ledger)).collect(),
+            groups: view.groups.iter().map(|group| GroupCounts::read(ledgers, &group.queues)).collect(),
         };
-        let Some(start) = self.window.take().filter(|start| start.slices == view.slices) else {
+        let is_same = |start: &WindowStart| start.slices == view.slices && start.has_groups_of(view);
+        let Some(start) = self.window.take().filter(is_same) else {
             self.window = Some(fresh(&self.cpus));
             return None;
         };
         let elapsed = now.since(start.at);
-        let samples: u64 =
-            ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
+        let queues = view.groups.iter().flat_map(|group| &group.queues);
+        let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
         // If one CPU has all buckets, no packets are sampled, so the meter does not wait for
         // samples.
         let active = active_cpus(view, ledgers.cpus.len());
@@ -268,15 +319,15 @@ impl LoadMeter {
             .map(|(now, then)| load_since(now, then, elapsed, now.processed - then.processed))
             .collect();
         let end = fresh(&self.cpus);
-        for (group, work) in view.groups.iter().zip(work.iter_mut()) {
-            let counts: Vec<_> = group.queues.iter().map(|q| (&start.queues[*q], &end.queues[*q])).collect();
-            work.take_in(&counts, elapsed);
+        for ((before, now), work) in start.groups.iter().zip(&end.groups).zip(work.iter_mut()) {
+            work.take_in(before, now, elapsed);
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
+        // Heavy buckets are few. Their time since the start shows from which queue most of it comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
-            let (before, now) = (start.queues[queue].timed[bucket].0, end.queues[queue].timed[bucket].0);
-            (now.saturating_sub(before), ledgers.queues[queue].owner())
+            let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
+            (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())
         });
         self.window = Some(end);
         Some(ClosedWindow { cpus, shares, heavy })

@@ -1,6 +1,16 @@
 //! Assigns buckets to CPUs by load, close to the best possible map, and moves few buckets.
 
+use std::collections::BTreeSet;
+
 use steerage_core::limits::BUCKETS;
+
+/// Returns a function that says whether a CPU is in the list. With 1,024 CPUs, searching the list for each bucket would take
+/// milliseconds.
+pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
+    let mut is_in = vec![false; cpus.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+    cpus.iter().for_each(|cpu| is_in[usize::from(*cpu)] = true);
+    move |cpu| is_in.get(usize::from(*cpu)).is_some_and(|is_in| *is_in)
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads<'a> {
@@ -63,6 +73,16 @@ struct Packing<'a> {
     least: f64,
     busy: Vec<f64>,
     held: Vec<Vec<u16>>,
+    /// The place of each CPU among the active CPUs. `None` for other CPUs.
+    places: Vec<Option<usize>>,
+    /// The active CPUs by their load, and by their place if loads are equal.
+    by_load: BTreeSet<(i64, usize)>,
+}
+
+/// Orders loads as [`f64::total_cmp`] does.
+fn rank(load: f64) -> i64 {
+    let bits = load.to_bits() as i64;
+    bits ^ (((bits >> 63) as u64) >> 1) as i64
 }
 
 impl<'a> Packing<'a> {
@@ -78,22 +98,38 @@ impl<'a> Packing<'a> {
             busy[cpu] += loads.buckets[usize::from(bucket)].max(least);
             held[cpu].push(bucket);
         }
-        Self { loads, map: Box::new(*loads.map), least, busy, held }
+        let mut places = vec![None; loads.base.len()];
+        loads.active.iter().enumerate().for_each(|(place, cpu)| places[usize::from(*cpu)] = Some(place));
+        let ranked = loads.active.iter().enumerate().map(|(place, cpu)| (rank(busy[usize::from(*cpu)]), place));
+        let by_load = ranked.collect();
+        Self { loads, map: Box::new(*loads.map), least, busy, held, places, by_load }
     }
 
     fn load(&self, bucket: u16) -> f64 {
         self.loads.buckets[usize::from(bucket)].max(self.least)
     }
 
+    fn at(&self, place: usize) -> usize {
+        usize::from(self.loads.active[place])
+    }
+
     fn least_busy(&self) -> usize {
-        let active = self.loads.active.iter().map(|cpu| usize::from(*cpu));
-        active.min_by(|a, b| self.busy[*a].total_cmp(&self.busy[*b])).unwrap_or(0)
+        self.by_load.first().map_or(0, |(_, place)| self.at(*place))
+    }
+
+    fn add(&mut self, cpu: usize, load: f64) {
+        let before = self.busy[cpu];
+        self.busy[cpu] += load;
+        if let Some(place) = self.places[cpu] {
+            self.by_load.remove(&(rank(before), place));
+            self.by_load.insert((rank(self.busy[cpu]), place));
+        }
     }
 
     fn give(&mut self, bucket: u16, from: usize, to: usize) {
         let load = self.load(bucket);
-        self.busy[from] -= load;
-        self.busy[to] += load;
+        self.add(from, -load);
+        self.add(to, load);
         self.map[usize::from(bucket)] = to as u16;
         let at = self.held[to].partition_point(|held| self.load(*held) <= load);
         self.held[to].insert(at, bucket);
@@ -102,9 +138,9 @@ impl<'a> Packing<'a> {
     /// Moves all buckets away from the CPUs that are not active, the heaviest bucket first, since
     /// most CPU time is free then.
     fn evacuate(&mut self) {
-        let mut leaving = Vec::new();
+        let (mut leaving, stays) = (Vec::new(), members(self.loads.active));
         for cpu in 0..self.held.len() {
-            if !self.loads.active.contains(&(cpu as u16)) {
+            if !stays(&(cpu as u16)) {
                 leaving.extend(self.held[cpu].drain(..).map(|bucket| (bucket, cpu)));
             }
         }
@@ -121,9 +157,8 @@ impl<'a> Packing<'a> {
         // CPUs whose buckets fit on no other CPU: a flow that is too large for any CPU stays.
         let mut stuck = vec![false; self.busy.len()];
         loop {
-            let movable = self.loads.active.iter().map(|cpu| usize::from(*cpu));
-            let movable = movable.filter(|cpu| !stuck[*cpu] && !self.held[*cpu].is_empty());
-            let Some(from) = movable.max_by(|a, b| self.busy[*a].total_cmp(&self.busy[*b])) else { return };
+            let mut busiest = self.by_load.iter().rev().map(|(_, place)| self.at(*place));
+            let Some(from) = busiest.find(|cpu| !stuck[*cpu] && !self.held[*cpu].is_empty()) else { return };
             if self.busy[from] <= target {
                 return;
             }

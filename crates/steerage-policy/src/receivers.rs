@@ -31,6 +31,7 @@ use steerage_ledger::Ledgers;
 
 use crate::limits::Tuning;
 use crate::load::Heavy;
+use crate::packing::members;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
@@ -203,7 +204,7 @@ impl Receivers {
         // If the other CPU has not taken the queue, only the map must be undone, and the policy
         // does that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
-        let is_possible = counts.polled_on[queue] == to && map.iter().all(|cpu| group.order.contains(cpu));
+        let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })
     }
 }

@@ -1,13 +1,16 @@
 //! CPUs on one thread, each with its own virtual time.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io;
+use std::mem::discriminant;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use steerage::{
     Handle, Handler, Instance, Timestamp,
@@ -15,6 +18,8 @@ use steerage::{
 };
 
 use crate::chance::Chance;
+use crate::machine::Profile;
+use crate::meter::Meter;
 use crate::racer::Racer;
 
 /// The clock and the random numbers of one virtual CPU.
@@ -102,6 +107,23 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
+    /// The time that phases took, in picoseconds. The clock has no more than its nanoseconds.
+    busy: u64,
+    asleep_since: Timestamp,
+    /// When the CPU is taken away next, if the machine has stolen time.
+    stolen_at: Timestamp,
+}
+
+impl<H: Handler> VirtualCpu<H> {
+    /// Moves the clock on over the slices of time that others take.
+    fn lose_time(&mut self, meter: &Meter) {
+        let machine = meter.machine();
+        while machine.stolen > 0.0 && self.now.get() >= self.stolen_at {
+            let slice = machine.stolen_slice * 1e3;
+            self.now.set(self.now.get() + Duration::from_nanos(slice as u64));
+            self.stolen_at = self.stolen_at + Duration::from_nanos((slice / machine.stolen) as u64);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +147,21 @@ pub struct World<H: Handler> {
     clock: Timestamp,
     next_control: Option<Timestamp>,
     racer: Option<Arc<Racer>>,
+    described: Option<Described>,
+    /// The times at which CPUs may go on, with entries that are out of date.
+    turns: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    /// Whether a bell may have rung since all bells were read.
+    may_have_rung: bool,
+    /// The CPU that ran since the bells were read. `None`: control was called after that.
+    ran: Option<usize>,
+    control_took: Vec<Duration>,
+}
+
+/// A machine whose costs are described, and the time for which its idle CPUs keep polling.
+struct Described {
+    meter: Arc<Meter>,
+    idle_poll: Duration,
+    asleep: usize,
 }
 
 impl<H: Handler> std::fmt::Debug for World<H> {
@@ -141,13 +178,59 @@ impl<H: Handler> World<H> {
         let enter = |part: steerage::threads::CpuPart<H>| {
             let now = Rc::new(Cell::new(Timestamp::ZERO));
             let platform = Virtual { now: Rc::clone(&now), chance: Chance::new(chance.draw()) };
-            VirtualCpu { softnet: part.enter(platform), now, state: Doing::Running, others: 0.0 }
+            let (softnet, zero) = (part.enter(platform), Timestamp::ZERO);
+            VirtualCpu {
+                softnet,
+                now,
+                state: Doing::Running,
+                others: 0.0,
+                busy: 0,
+                asleep_since: zero,
+                stolen_at: zero,
+            }
         };
-        let cpus = parts.into_iter().map(enter).collect();
+        let cpus: Vec<VirtualCpu<H>> = parts.into_iter().map(enter).collect();
+        let turns = (0..cpus.len()).map(|cpu| Reverse((Timestamp::ZERO, cpu))).collect();
         let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
         let next_control = (costs.control != Control::Stopped).then_some(clock);
         let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
-        Self { cpus, handle, chance, costs, history, steps: 0, clock, next_control, racer }
+        Self {
+            cpus,
+            handle,
+            chance,
+            costs,
+            history,
+            steps: 0,
+            clock,
+            next_control,
+            racer,
+            described: None,
+            turns,
+            may_have_rung: true,
+            ran: None,
+            control_took: Vec::new(),
+        }
+    }
+
+    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. Idle CPUs find packets at once for
+    /// `idle_poll`, and sleep after that.
+    pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
+        let costs = Costs { held_up_once_in: 0, ..Costs::default() };
+        let mut world = Self::new(instance, costs, seed);
+        for cpu in &mut world.cpus {
+            let machine = meter.machine();
+            if machine.stolen > 0.0 {
+                let period = (machine.stolen_slice * 1e3 / machine.stolen) as u64;
+                cpu.stolen_at = Timestamp::from_nanos(world.chance.below(period));
+            }
+        }
+        world.described = Some(Described { meter, idle_poll, asleep: 0 });
+        world
+    }
+
+    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was [`described`](Self::described) counts it.
+    pub fn busy(&self) -> Vec<f64> {
+        self.cpus.iter().map(|cpu| cpu.busy as f64 / 1e3).collect()
     }
 
     /// The thread that sometimes holds the control lock, if there is one.
@@ -166,6 +249,11 @@ impl<H: Handler> World<H> {
         self.cpus[cpu].others = share;
         let id = self.handle.snapshot().cpus[cpu].cpu;
         self.handle.set_others_time(&[(id, share)]);
+    }
+
+    /// The real time that each call of control took on the machine that runs the simulation.
+    pub fn control_took(&self) -> &[Duration] {
+        &self.control_took
     }
 
     /// The number of phases so far.
@@ -193,6 +281,8 @@ impl<H: Handler> World<H> {
     /// If no CPU can continue although not all have finished, because a wake-up was lost. Calls of
     /// control do not count, because no packet may depend on control.
     pub fn step(&mut self) -> bool {
+        // The caller may have changed the instance since the last step.
+        self.may_have_rung |= self.described.is_none();
         let (Some(racer), Control::Racing { once_in, phases }) = (self.racer.clone(), self.costs.control) else {
             self.control();
             return self.phase();
@@ -222,7 +312,10 @@ impl<H: Handler> World<H> {
             }
             _ => Duration::ZERO,
         };
+        let began = Instant::now();
         self.next_control = self.handle.control(now).map(|next| next + delay);
+        self.control_took.push(began.elapsed());
+        (self.may_have_rung, self.ran) = (true, None);
         ("control", now, self.next_control).hash(&mut self.history);
     }
 
@@ -234,62 +327,167 @@ impl<H: Handler> World<H> {
         };
         self.steps += 1;
         self.clock = self.clock.max(turn);
-        let costs = self.costs;
+        self.ran = Some(at);
+        if self.cpus[at].state != Doing::Running {
+            self.runs_again(at, turn);
+        }
+        let is_sibling_busy = self.is_sibling_busy(at);
         let cpu = &mut self.cpus[at];
-        if cpu.state != Doing::Running {
-            cpu.state = Doing::Running;
-            cpu.now.set(turn);
-        }
+        let ledgers = self.handle.ledgers();
         let phase = cpu.softnet.phase();
-        let before = cpu.softnet.handled();
-        let polled = &self.handle.ledgers().cpus[at].polled;
-        let polled_before = polled.get();
-        let stepped = cpu.softnet.advance();
-        let mut took = costs.phase + costs.receive * (polled.get() - polled_before) as u32;
-        if matches!(phase, Phase::Handle(_)) {
-            took += costs.packet * (cpu.softnet.handled() - before) as u32;
-            if self.chance.once_in(costs.stalls_once_in) {
-                took += Duration::from_nanos(self.chance.below(costs.stall.as_nanos() as u64 + 1));
+        let (handled, polled) = (cpu.softnet.handled(), ledgers.cpus[at].polled.get());
+        let stepped = match &self.described {
+            None => cpu.softnet.advance(),
+            Some(Described { meter, .. }) => {
+                let hashed = || meter.queues_of(at).map(|queue| ledgers.queues[queue].ledger.hashed.get()).sum::<u64>();
+                let hashed_before = if matches!(phase, Phase::Steer(_)) { hashed() } else { 0 };
+                let wakes_sent = ledgers.cpus[at].wakes_sent.get();
+                meter.begin_phase(at, is_sibling_busy);
+                let stepped = cpu.softnet.advance();
+                let hashed = if matches!(phase, Phase::Steer(_)) { hashed() - hashed_before } else { 0 };
+                let received = ledgers.cpus[at].polled.get() - polled;
+                let took = meter.end_phase(at, phase, received, hashed);
+                // Changes by control wake CPUs in the phase in which a CPU follows them.
+                self.may_have_rung = phase == Phase::Control || ledgers.cpus[at].wakes_sent.get() > wakes_sent;
+                let before = cpu.busy;
+                cpu.busy += took;
+                cpu.now.set(cpu.now.get() + Duration::from_nanos(cpu.busy / 1000 - before / 1000));
+                cpu.lose_time(meter);
+                stepped
             }
+        };
+        if self.described.is_none() {
+            let costs = self.costs;
+            let mut took = costs.phase + costs.receive * (ledgers.cpus[at].polled.get() - polled) as u32;
+            if matches!(phase, Phase::Handle(_)) {
+                took += costs.packet * (cpu.softnet.handled() - handled) as u32;
+                if self.chance.once_in(costs.stalls_once_in) {
+                    took += Duration::from_nanos(self.chance.below(costs.stall.as_nanos() as u64 + 1));
+                }
+            }
+            if self.chance.once_in(costs.held_up_once_in) {
+                took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
+            }
+            // Add a small random time to every phase, so that equal CPUs do not run in step.
+            took += Duration::from_nanos(self.chance.below(20));
+            if cpu.others > 0.0 {
+                took = took.div_f64(1.0 - cpu.others);
+            }
+            cpu.now.set(cpu.now.get() + took);
+            self.may_have_rung = true;
         }
-        if self.chance.once_in(costs.held_up_once_in) {
-            took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
-        }
-        // Add a small random time to every phase, so that equal CPUs do not run in step.
-        took += Duration::from_nanos(self.chance.below(20));
-        if cpu.others > 0.0 {
-            took = took.div_f64(1.0 - cpu.others);
-        }
-        cpu.now.set(cpu.now.get() + took);
         match stepped {
             Some(Stepped::Idle) => {
                 if let Armed::Sleep(until) = cpu.softnet.arm() {
+                    let now = cpu.now.get();
+                    let until = until.map(|until| match &self.described {
+                        // The interrupt of a device, or a timer, wakes a CPU that no longer polls.
+                        Some(described) if until.since(now) > described.idle_poll => {
+                            until + Duration::from_nanos(described.meter.profile().woken as u64)
+                        }
+                        _ => until,
+                    });
                     cpu.state = Doing::Asleep(until);
+                    cpu.asleep_since = now;
                 }
             }
             Some(Stepped::Finished) => cpu.state = Doing::Finished,
             _ => {}
         }
-        (at, format!("{phase:?}{stepped:?}"), cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
+        let (Phase::Poll(place)
+        | Phase::Steer(place)
+        | Phase::Publish(place)
+        | Phase::Handle(place)
+        | Phase::Finish(place)) = phase
+        else {
+            return self.record(at, phase, 0, stepped);
+        };
+        self.record(at, phase, place, stepped)
+    }
+
+    /// Records the phase in the history, and when the CPU goes on. Returns true.
+    fn record(&mut self, at: usize, phase: Phase, place: usize, stepped: Option<Stepped>) -> bool {
+        let cpu = &self.cpus[at];
+        let outcome = stepped.map(|stepped| discriminant(&stepped));
+        (at, discriminant(&phase), place, outcome, cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
+        if let Some(described) = &mut self.described {
+            described.asleep += usize::from(matches!(cpu.state, Doing::Asleep(_)));
+        }
+        self.enter_turn(at);
         true
     }
 
+    /// A CPU that slept runs again from `turn` on.
+    fn runs_again(&mut self, at: usize, turn: Timestamp) {
+        let cpu = &mut self.cpus[at];
+        if let (Some(described), Doing::Asleep(_)) = (&mut self.described, cpu.state) {
+            described.asleep -= 1;
+        }
+        cpu.state = Doing::Running;
+        cpu.now.set(turn);
+    }
+
+    fn is_sibling_busy(&self, at: usize) -> bool {
+        let sibling = self.described.as_ref().and_then(|described| described.meter.machine().sibling(at));
+        sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
+    }
+
     fn hear_bells(&mut self) {
-        for cpu in &mut self.cpus {
-            if matches!(cpu.state, Doing::Asleep(_)) && cpu.softnet.is_woken() {
-                cpu.state = Doing::Waking(self.clock.max(cpu.now.get()) + self.costs.wake);
+        if !std::mem::take(&mut self.may_have_rung)
+            || self.described.as_ref().is_some_and(|described| described.asleep == 0)
+        {
+            return;
+        }
+        for at in 0..self.cpus.len() {
+            let cpu = &mut self.cpus[at];
+            if !matches!(cpu.state, Doing::Asleep(_)) || !cpu.softnet.is_woken() {
+                continue;
             }
+            let now = self.clock.max(cpu.now.get());
+            let wake = match &mut self.described {
+                None => self.costs.wake,
+                Some(described) => {
+                    described.asleep -= 1;
+                    let Profile { line, woken, wake, .. } = described.meter.profile();
+                    if now.since(cpu.asleep_since) > described.idle_poll {
+                        if let Some(waker) = self.ran {
+                            described.meter.charge(waker, *wake);
+                        }
+                        Duration::from_nanos(*woken as u64)
+                    } else {
+                        Duration::from_nanos(line[1] as u64)
+                    }
+                }
+            };
+            cpu.state = Doing::Waking(now + wake);
+            self.enter_turn(at);
         }
     }
 
-    fn whose_turn(&self) -> Option<(Timestamp, usize)> {
-        let next = |cpu: &VirtualCpu<H>| match cpu.state {
+    fn next_of(&self, at: usize) -> Option<Timestamp> {
+        let cpu = &self.cpus[at];
+        match cpu.state {
             Doing::Running => Some(cpu.now.get()),
             Doing::Waking(at) => Some(at),
             Doing::Asleep(until) => until.map(|until| until.max(cpu.now.get())),
             Doing::Finished => None,
-        };
-        self.cpus.iter().enumerate().filter_map(|(at, cpu)| Some((next(cpu)?, at))).min()
+        }
+    }
+
+    fn enter_turn(&mut self, at: usize) {
+        if let Some(next) = self.next_of(at) {
+            self.turns.push(Reverse((next, at)));
+        }
+    }
+
+    fn whose_turn(&mut self) -> Option<(Timestamp, usize)> {
+        while let Some(Reverse((turn, at))) = self.turns.peek().copied() {
+            if self.next_of(at) == Some(turn) {
+                return Some((turn, at));
+            }
+            self.turns.pop();
+        }
+        None
     }
 
     /// Runs until all CPUs have finished, for at most `steps_max` phases. `each` is called before

@@ -41,6 +41,12 @@ impl SplitMix64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// A random number above 0, and at most 1.
+    #[inline(always)]
+    pub fn unit(&mut self) -> f64 {
+        ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
     /// True once in `times` calls on average. Never true for 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0

@@ -208,9 +208,9 @@ pub mod stats {
 /// Policies: which CPUs of a mask get work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
-        Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, Prediction,
-        REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window, Workers, is_same_distance,
-        predict,
+        Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, PathCosts, Plan, Policy,
+        Prediction, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window, Workers,
+        is_same_distance, predict,
     };
 }
 

@@ -32,7 +32,7 @@ fn page(args: &[&str]) -> Output {
 /// skipped for a reason.
 #[test]
 fn every_experiment_runs_and_the_page_draws_it() {
-    let output = lab(&["all", "--quick"]).output().unwrap();
+    let output = lab(&["all", "scale", "--quick"]).output().unwrap();
     let lines = lines(&output);
     let described: Value = serde_json::from_str(include_str!("../../experiments.json")).unwrap();
     let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_else(|| panic!("{key} in {line}")).to_owned();

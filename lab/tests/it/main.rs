@@ -3,3 +3,4 @@
 mod experiments;
 mod respond;
 mod results;
+mod scale;

@@ -183,6 +183,38 @@ impl Costs {
     }
 }
 
+/// What a packet costs on one machine besides the work of the packet function, in nanoseconds.
+///
+/// ```
+/// use steerage_policy::{PathCosts, RegimeKind, predict};
+///
+/// // One CPU does everything, and the packet function takes 100 ns.
+/// let costs = PathCosts::MEASURED.with_work(100.0);
+/// assert!(predict(&costs, RegimeKind::Inline, 1.0, &[]).packets_per_second() > 9e6);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathCosts {
+    /// Receiving, without hashing.
+    pub receive: f64,
+    /// Hashing, and choosing the CPU.
+    pub hash: f64,
+    /// What the receiving CPU pays for handing over to a CPU that shares a cache with it, and to a CPU that does not.
+    pub hand_over: [f64; 2],
+    /// What the other CPU pays for taking over, in the same order.
+    pub take_over: [f64; 2],
+}
+
+impl PathCosts {
+    /// The costs on the machine of docs/performance.md. `lab/scale/zen5.toml` says how the costs follow from the table of that page.
+    pub const MEASURED: Self = Self { receive: 4.9, hash: 2.8, hand_over: [2.1, 8.1], take_over: [2.4, 8.0] };
+
+    /// These costs and this work. The class of CPUs that share a cache is 0, and that of others is 1.
+    pub fn with_work(&self, work: f64) -> Costs {
+        let [near, far] = [0, 1].map(|class| (self.hand_over[class], self.take_over[class]));
+        Costs::exact(self.receive, self.hash, work, &[near, far])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

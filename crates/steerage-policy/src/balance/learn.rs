@@ -7,6 +7,7 @@ use super::costs::{Costs, Estimate, observe, observe_new};
 use super::regime::{Prediction, Regime, RegimeKind, Workers, predict, predict_relative};
 use super::seen::Seen;
 use crate::limits::{MIN_SAMPLES, Tuning};
+use crate::packing::members;
 
 /// A regime with its CPUs and their distances.
 #[derive(Clone, Debug, PartialEq)]
@@ -289,11 +290,11 @@ impl Known {
     /// The CPUs that own no queue. The CPU that relieves the owners most comes first. A CPU with
     /// buckets is replaced only by a CPU that is better by more than noise.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
-        let mut candidates: Vec<(f64, u16)> = Vec::new();
+        let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
-            let stays = if seen.regime.others.contains(cpu) { 1.0 + tuning.noise } else { 1.0 };
+            let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
             // A hand-over costs both sides. The sum of both costs orders CPUs even if no CPU would
             // help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);

@@ -5,7 +5,7 @@ use super::learn::Choice;
 use super::regime::RegimeKind;
 use super::seen::Seen;
 use crate::limits::MIN_SAMPLES;
-use crate::packing::Loads;
+use crate::packing::{Loads, members};
 use crate::policy::{CpuLoad, GroupLoad, MapRequest, Window};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
@@ -93,7 +93,8 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item
     // The packets that wait in the device of a saturated CPU are not counted. So half of the idle
     // time of the least busy CPU is added to its load: the more idle time there is, the larger the
     // step that can be tried.
-    let active = load.order.iter().filter(|cpu| load.map.contains(cpu));
+    let has_buckets = members(load.map);
+    let active = load.order.iter().filter(|cpu| has_buckets(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);
     for owner in saturated {
         base[usize::from(owner)] += (1.0 - least) / 2.0;

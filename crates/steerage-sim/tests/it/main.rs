@@ -9,3 +9,4 @@ mod receiver;
 mod seeds;
 mod stalled;
 mod stress;
+mod theory;

@@ -208,8 +208,8 @@ impl Suggestion {
         line(
             "assumed",
             &format!(
-                "{work} ns of work per packet{set}, {receive_ns} to receive it, {hand_over_ns} to hand it to another CPU and \
-                 {take_over_ns} to take it there (steerage help performance)"
+                "{work} ns of work per packet{set}, {receive_ns:.0} to receive it, {hand_over_ns:.0} to hand it to another CPU and \
+                 {take_over_ns:.0} to take it there (steerage help performance)"
             ),
         );
         for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", &self.commands.kernel)] {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use serde::Serialize;
-use steerage::policy::{Costs, RegimeKind, Workers, predict};
+use steerage::policy::{Costs, PathCosts, RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask, limits::BUCKETS};
 use steerage_apps::Volume;
 
@@ -19,10 +19,14 @@ pub(super) const BUSY_MAX: f64 = 0.7;
 /// reach this share of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// The costs per packet in ns, without the work on the packet. Source: docs/performance.md,
-/// 2026-11-21.
+/// A live device takes this many nanoseconds per packet: with AF_PACKET, a million packets take 0.07 to 0.08 s on one CPU.
+const LIVE_NS: f64 = 75.0;
+
+/// The costs per packet in ns, without the work on the packet. The policy and the simulator have the same costs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
+    #[serde(skip)]
+    pub(super) path: PathCosts,
     /// Receiving and hashing, on the CPU that receives.
     pub(super) receive_ns: f64,
     /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a
@@ -35,25 +39,17 @@ pub(super) struct AssumedCosts {
 }
 
 impl AssumedCosts {
-    /// The costs from "The receive path", with our hash and two targets.
-    ///
-    /// The receiver takes 20.2 ns if the CPUs are near and 41.1 ns if they are far. Both times
-    /// include writing the frame. The worker takes 12.8 ns if the CPUs are near and 26.8 ns if they
-    /// are far. With AF_PACKET, a million packets take 0.07 to 0.08 s on one CPU.
     pub(super) fn of(is_live: bool) -> Self {
-        Self {
-            receive_ns: if is_live { 75.0 } else { 10.0 },
-            hand_over_ns: 10.0,
-            hand_over_far_ns: 31.0,
-            take_over_ns: 13.0,
-            take_over_far_ns: 27.0,
-        }
+        let measured = PathCosts::MEASURED;
+        let path = PathCosts { receive: if is_live { LIVE_NS } else { measured.receive }, ..measured };
+        let ([hand_over_ns, hand_over_far_ns], [take_over_ns, take_over_far_ns]) = (path.hand_over, path.take_over);
+        let receive_ns = path.receive + path.hash;
+        Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
     }
 
-    /// The costs with this work. Receiving includes hashing. The class of CPUs that are far is 1.
+    /// The costs with this work. The class of CPUs that are far is 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
-        let distances = [(self.hand_over_ns, self.take_over_ns), (self.hand_over_far_ns, self.take_over_far_ns)];
-        Costs::exact(self.receive_ns, 0.0, work_ns, &distances)
+        self.path.with_work(work_ns)
     }
 }
 
@@ -142,7 +138,13 @@ impl Work<'_> {
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
         let class = |cpu| usize::from(self.candidates.far.contains(cpu));
         let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
-        let predicted = predict(self.costs, RegimeKind::Spread, 1.0, &others.collect::<Vec<_>>());
+        // If one CPU has all buckets, nothing is hashed.
+        let kind = match (works_along, spread.len()) {
+            (_, 1) if cpus == 1 => RegimeKind::Inline,
+            (false, 1) => RegimeKind::Collector,
+            _ => RegimeKind::Spread,
+        };
+        let predicted = predict(self.costs, kind, 1.0, &others.collect::<Vec<_>>());
         Assignment {
             cpus: order.iter().copied().collect(),
             spread: mask.len(),

@@ -87,7 +87,7 @@ fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &AssumedCos
     let at = at(rate);
     match (is_enough, count) {
         (Some(true), 1) => {
-            let room_ns = (BUSY_MAX * 1e9 / rate.packets_a_second - costs.receive_ns).max(0.0);
+            let room_ns = (BUSY_MAX * 1e9 / rate.packets_a_second - costs.path.receive).max(0.0);
             let room = short(Duration::from_nanos(room_ns as u64));
             format!("{at} it is {} busy, and it stays below {most} with up to {room} of work per packet", load(best))
         }

@@ -31,16 +31,16 @@ fn close(one: f64, other: f64) -> bool {
 #[test]
 fn the_fewest_cpus_that_keep_up() {
     let candidates = CandidateCpus::even(8);
-    // One CPU needs 10 ns to receive and 1000 ns to work.
+    // One CPU needs 4.9 ns to receive and 1000 ns to work.
     for (rate, cpus) in [(0.1e6, 1), (0.69e6, 1), (0.7e6, 2), (1e6, 2), (1.4e6, 3), (3e6, 5)] {
         let choice = choice(&candidates, 0.0, 1000.0, Some(rate));
         assert_eq!((choice.best.cpus.len(), choice.is_enough), (cpus, Some(true)), "{rate}");
-        assert!(close(load_ns(&choice.one), 1010.0));
+        assert!(close(load_ns(&choice.one), 1004.9));
     }
     let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
-    // The receiving CPU hands over half of the packets and handles the other half: 10 + 5 + 500.
-    assert!(close(load_ns(&two), 515.0) && two.receiver_is_busiest, "{two:?}");
-    assert!(close(two.load(Some(1e6)).unwrap(), 0.515));
+    // The receiving CPU hands over half of the packets and handles the other half: 7.7 + 1.05 + 500.
+    assert!(close(load_ns(&two), 508.75) && two.receiver_is_busiest, "{two:?}");
+    assert!(close(two.load(Some(1e6)).unwrap(), 0.50875));
     assert_eq!(two.mask.to_list(), "0-1");
     // Eight CPUs are not enough for this rate, but there are no more CPUs.
     let most = choice(&candidates, 0.0, 1000.0, Some(20e6));
@@ -50,7 +50,7 @@ fn the_fewest_cpus_that_keep_up() {
 #[test]
 fn work_that_is_too_light_is_not_handed_over() {
     for rate in [None, Some(1e6), Some(200e6)] {
-        let choice = choice(&CandidateCpus::even(8), 0.0, 5.0, rate);
+        let choice = choice(&CandidateCpus::even(8), 0.0, 0.5, rate);
         assert_eq!((choice.best.cpus.len(), choice.best.mask.is_empty()), (1, true), "{rate:?}");
     }
 }
@@ -61,18 +61,18 @@ fn the_regimes_are_predicted_by_the_costs() {
         let all = Regime::all(&choice(&CandidateCpus::even(2), 0.0, work_ns, None));
         all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
     };
-    // The CPU that receives and works needs 515 ns. A single CPU needs 1010 ns. A CPU that takes
-    // over all packets needs 1013 ns.
-    assert_eq!(regimes(1000.0), [("spread", 2, 1_941_748.0), ("inline", 1, 990_099.0), ("collector", 2, 987_167.0)]);
-    // A single CPU needs 13 ns. Receiving and handing over takes 20 ns.
-    assert_eq!(regimes(3.0), [("inline", 1, 76_923_077.0), ("collector", 2, 50_000_000.0)]);
+    // The CPU that receives and works needs 508.75 ns. A single CPU needs 1004.9 ns. A CPU that takes
+    // over all packets needs 1002.4 ns.
+    assert_eq!(regimes(1000.0), [("spread", 2, 1_965_602.0), ("inline", 1, 995_124.0), ("collector", 2, 997_606.0)]);
+    // A single CPU needs 5.4 ns. Receiving and handing over takes 7 ns.
+    assert_eq!(regimes(0.5), [("inline", 1, 185_185_185.0), ("collector", 2, 142_857_143.0)]);
 }
 
 #[test]
 fn who_receives_for_many_does_nothing_else() {
-    let choice = choice(&CandidateCpus::even(16), 0.0, 200.0, None);
-    // The receiver needs 10 ns to receive and 10 ns to hand over, so no number of CPUs does better
-    // than 20 ns. Ten workers need 213 / 10 ns each, which is within a tenth of the best.
+    let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
+    // The receiver needs 7.7 ns to receive and 2.1 ns to hand over, so no number of CPUs does better
+    // than 9.8 ns. Ten workers need 102.4 / 10 ns each, which is within a tenth of the best.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
@@ -95,9 +95,9 @@ fn what_is_far_costs_more() {
     let far = CandidateCpus { far: CpuMask::parse_list("1", 2).unwrap(), ..CandidateCpus::even(2) };
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| load_ns(&choice(&candidates, 0.0, 100.0, None).best));
-    // The near pair needs `10 + (100 + 10) / 2` ns, and the far pair needs `10 + (100 + 31) / 2`
+    // The near pair needs `7.7 + (100 + 2.1) / 2` ns, and the far pair needs `7.7 + (100 + 8.1) / 2`
     // ns.
-    assert!(close(loads[0], 65.0) && close(loads[1], 75.5), "{loads:?}");
+    assert!(close(loads[0], 58.75) && close(loads[1], 61.75), "{loads:?}");
 }
 
 #[test]

@@ -1,0 +1,269 @@
+//! Receive queues whose frames arrive at random times, like those of a network card.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use steerage::flow::hash_of_bucket;
+use steerage::flow::wire::{FrameBuilder, port::DISCARD};
+use steerage::limits::BUCKETS;
+use steerage::{
+    Affinity, DeviceError, Input, Timestamp,
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
+};
+
+use crate::chance::{Chance, Zipf};
+
+/// The length of a frame.
+pub const FRAME_BYTES: usize = 64;
+
+/// The bytes of a frame that contain its time of arrival.
+const STAMP: std::ops::Range<usize> = 42..50;
+
+/// The address of flow 0.
+const FIRST_ADDRESS: u32 = 0x0a00_0000;
+
+/// The number of frames that a queue holds while it is not polled, like the ring that common network cards have by default.
+const RING: u64 = 512;
+
+/// In a burst, frames arrive this many times as fast as on average, for one part in as many of the period.
+const BURST: f64 = 4.0;
+
+/// The mean number of frames of a period of bursts. All of them arrive in the burst.
+const BURST_FRAMES: f64 = 2.0 * RING as f64;
+
+/// The flows of the frames.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Flows {
+    /// All flows are equally probable.
+    Uniform,
+    /// Zipf's law with this exponent.
+    Zipf(f64),
+    /// One flow has this share of the packets of its queue, and all other flows are equally probable.
+    Elephant(f64),
+    /// Each flow has one request under way. Its next request arrives this many nanoseconds after the last one was handled. The rate
+    /// follows from the machine.
+    Streams(f64),
+    /// Flow after flow in turn. The flows have one bucket each, at equal distances, so that as many CPUs get packets in turn.
+    InTurn,
+}
+
+/// The traffic of all queues together.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrivals {
+    /// The number of queues, which have equal shares.
+    pub queues: usize,
+    /// The number of flows of each queue.
+    pub flows: usize,
+    /// The flows of the frames.
+    pub kind: Flows,
+    /// Whether frames arrive in bursts.
+    pub bursts: bool,
+    /// The mean number of frames per second of all queues. Arrivals are independent of each other (Poisson). If the number is
+    /// infinite, frames wait until they are polled, and none is lost.
+    pub per_second: f64,
+    /// The seed of the random numbers.
+    pub seed: u64,
+}
+
+/// The streams that wait for a response, or whose next request is under way.
+#[derive(Debug)]
+pub struct Streams {
+    /// By queue: when the next request of a flow arrives, the earliest first.
+    due: Vec<Mutex<BinaryHeap<Reverse<(u64, u32)>>>>,
+    there_and_back: u64,
+}
+
+impl Streams {
+    /// A request of this flow was handled.
+    pub fn answer(&self, queue: usize, flow: u32, now: u64) {
+        self.of(queue).push(Reverse((now + self.there_and_back, flow)));
+    }
+
+    fn of(&self, queue: usize) -> MutexGuard<'_, BinaryHeap<Reverse<(u64, u32)>>> {
+        self.due[queue].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Arrivals {
+    /// Creates the device. With [`Flows::Streams`], the packet function must answer the second result. `stretch` is how many times as
+    /// long everything takes.
+    pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
+        let streams = match self.kind {
+            Flows::Streams(nanos) => {
+                let each =
+                    |_| Mutex::new((0..self.flows as u32).map(|flow| Reverse((u64::from(flow), flow))).collect());
+                let there_and_back = (nanos * stretch) as u64;
+                Some(Arc::new(Streams { due: (0..self.queues).map(each).collect(), there_and_back }))
+            }
+            _ => None,
+        };
+        let zipf = match self.kind {
+            Flows::Zipf(exponent) => Some(Zipf::new(self.flows, exponent)),
+            _ => None,
+        };
+        let template: [u8; FRAME_BYTES] = FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD))
+            .frame_of(FRAME_BYTES)
+            .try_into()
+            .expect("a frame of this length");
+        let template = Arc::new(template);
+        let queue = |number: usize| -> Box<dyn RxQueue> {
+            let mut chance = Chance::new(self.seed ^ (number as u64 + 1) << 32);
+            let gap = 1e9 * self.queues as f64 / self.per_second;
+            Box::new(Arrived {
+                options: *self,
+                number: number as u32,
+                zipf: zipf.clone(),
+                template: Arc::clone(&template),
+                // Queues do not begin in step.
+                next: gap * chance.unit(),
+                gap,
+                taken: 0,
+                chance,
+                streams: streams.clone(),
+            })
+        };
+        (Input::new("arrivals", "simulated", (0..self.queues).map(queue).collect()), streams)
+    }
+}
+
+/// The flow of a frame, numbered by queue.
+pub fn flow_of(frame: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(frame.get(26..30)?.try_into().ok()?) - FIRST_ADDRESS)
+}
+
+/// The time at which a frame arrived.
+pub fn arrived(frame: &[u8]) -> Option<Timestamp> {
+    Some(Timestamp::from_nanos(u64::from_le_bytes(frame.get(STAMP)?.try_into().ok()?)))
+}
+
+#[derive(Debug)]
+struct Arrived {
+    options: Arrivals,
+    number: u32,
+    zipf: Option<Zipf>,
+    template: Arc<[u8; FRAME_BYTES]>,
+    /// The time of the next arrival, in nanoseconds.
+    next: f64,
+    gap: f64,
+    taken: u64,
+    chance: Chance,
+    streams: Option<Arc<Streams>>,
+}
+
+impl Arrived {
+    fn draw_gap(&mut self) -> f64 {
+        let gap = -self.chance.unit().ln() * self.gap;
+        if !self.options.bursts {
+            return gap;
+        }
+        let period = BURST_FRAMES * self.gap;
+        let next = self.next + gap / BURST;
+        // Between two bursts, nothing arrives.
+        if next % period < period / BURST {
+            gap / BURST
+        } else {
+            (next / period).floor().mul_add(period, period) - self.next
+        }
+    }
+
+    fn draw_flow(&mut self) -> u32 {
+        let flows = self.options.flows as u64;
+        match self.options.kind {
+            Flows::Uniform => self.chance.below(flows) as u32,
+            Flows::Zipf(_) => self.zipf.as_ref().map_or(0, |zipf| zipf.draw(&mut self.chance) as u32),
+            Flows::Elephant(share) if self.chance.unit() <= share => 0,
+            Flows::Elephant(_) => self.chance.below(flows) as u32,
+            Flows::InTurn => (self.taken % flows) as u32,
+            // `next_stream` has the flow.
+            Flows::Streams(_) => 0,
+        }
+    }
+
+    /// The mean number of arrivals until a time.
+    fn arrivals(&self, until: f64) -> f64 {
+        if !self.options.bursts {
+            return until / self.gap;
+        }
+        let period = BURST_FRAMES * self.gap;
+        let in_burst = (until % period * BURST / self.gap).min(BURST_FRAMES);
+        (until / period).floor() * BURST_FRAMES + in_burst
+    }
+
+    /// The time until which there is this mean number of arrivals.
+    fn time_of(&self, arrivals: f64) -> f64 {
+        if !self.options.bursts {
+            return arrivals * self.gap;
+        }
+        let periods = (arrivals / BURST_FRAMES).floor();
+        (periods * BURST_FRAMES + (arrivals - periods * BURST_FRAMES) / BURST) * self.gap
+    }
+
+    /// Drops the frames for which the ring has no room. Only their mean number counts, so the oldest frames are lost as well as any.
+    fn overflow(&mut self, now: f64, out: &mut Completions<'_>) {
+        let before = self.arrivals(self.next);
+        let waiting = self.arrivals(now) - before;
+        if waiting > RING as f64 {
+            let lost = (waiting - RING as f64).floor();
+            out.lost(lost as u64);
+            self.next = self.time_of(before + lost);
+        }
+    }
+}
+
+impl RxQueue for Arrived {
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(FRAME_BYTES);
+        can.can_wait = self.gap == 0.0;
+        if self.options.kind == Flows::InTurn { can.names_buckets(Affinity::BothDirections) } else { can }
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let now = out.now().as_nanos() as f64;
+        if self.streams.is_none() && self.gap > 0.0 {
+            self.overflow(now, out);
+        }
+        let count = out.fill(budget, |page| {
+            let flow = match &self.streams {
+                Some(streams) => {
+                    let mut due = streams.of(self.number as usize);
+                    let Reverse((at, flow)) = due.peek().copied().filter(|Reverse((at, _))| *at as f64 <= now)?;
+                    due.pop();
+                    self.next = at as f64;
+                    flow
+                }
+                None if self.next > now => return None,
+                None => self.draw_flow(),
+            };
+            let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
+            *frame = *self.template;
+            frame[26..30].copy_from_slice(&(FIRST_ADDRESS + flow).to_be_bytes());
+            // Queues have flows of their own.
+            frame[34..36].copy_from_slice(&(self.number as u16).to_be_bytes());
+            frame[STAMP].copy_from_slice(&(self.next as u64).to_le_bytes());
+            self.taken += 1;
+            if self.streams.is_none() {
+                self.next += self.draw_gap();
+            }
+            let filled = Filled::whole(FRAME_BYTES);
+            let in_turn = self.options.kind == Flows::InTurn;
+            Some(if in_turn {
+                filled.with_hash(Some(hash_of_bucket((flow as usize * BUCKETS / self.options.flows) as u16)))
+            } else {
+                filled
+            })
+        });
+        if let Some(streams) = &self.streams {
+            let next = streams
+                .of(self.number as usize)
+                .peek()
+                .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
+            // A request that is under way may be answered before the next one that is known here.
+            self.next = next.min(now + streams.there_and_back as f64);
+        }
+        Ok(match count == budget || self.next <= now {
+            true => Polled::More,
+            false => Polled::NotBefore(Timestamp::from_nanos(self.next.ceil() as u64)),
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! The machine that a simulation describes: its CPUs, its caches, and the costs of the path on it.
+
+use serde::Deserialize;
+use steerage::policy::PathCosts;
+
+/// What the steps of the path take, in nanoseconds. `lab/scale/*.toml` has a profile for each measured machine.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The machine that was measured.
+    pub name: String,
+    /// Receiving a packet, without hashing.
+    pub receive: f64,
+    /// Hashing a packet, and choosing its CPU.
+    pub hash: f64,
+    /// Handing a packet over to a near CPU and to a far CPU.
+    pub hand_over: [f64; 2],
+    /// Taking a packet over from a near CPU and from a far CPU.
+    pub take_over: [f64; 2],
+    /// A round with any number of packets. Full rounds have the cost in their packets.
+    pub round: f64,
+    /// One way of a cache line between near CPUs and between far CPUs.
+    pub line: [f64; 2],
+    /// What a CPU pays for waking another CPU.
+    pub wake: f64,
+    /// The time until a CPU that was woken runs.
+    pub woken: f64,
+}
+
+impl Profile {
+    /// A machine on which the path costs nothing, so that only the packet function takes time.
+    pub fn free() -> Self {
+        Self {
+            name: "free".to_owned(),
+            receive: 0.0,
+            hash: 0.0,
+            hand_over: [0.0; 2],
+            take_over: [0.0; 2],
+            round: 0.0,
+            line: [0.0; 2],
+            wake: 0.0,
+            woken: 0.0,
+        }
+    }
+
+    /// A machine that takes this many times as long for everything.
+    pub fn slowed(&self, by: f64) -> Self {
+        let pair = |pair: [f64; 2]| pair.map(|nanos| nanos * by);
+        Self {
+            name: self.name.clone(),
+            receive: self.receive * by,
+            hash: self.hash * by,
+            hand_over: pair(self.hand_over),
+            take_over: pair(self.take_over),
+            round: self.round * by,
+            line: pair(self.line),
+            wake: self.wake * by,
+            woken: self.woken * by,
+        }
+    }
+
+    /// The costs per packet, from which a policy predicts.
+    pub fn path(&self) -> PathCosts {
+        PathCosts { receive: self.receive, hash: self.hash, hand_over: self.hand_over, take_over: self.take_over }
+    }
+
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// The line and the reason, if the text is not a profile.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+}
+
+/// The CPUs of a machine. CPUs are numbered by package and cache. The second threads of all cores follow the first threads.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The number of packages.
+    pub packages: usize,
+    /// The number of last-level caches of a package, each of which is a NUMA node's part.
+    pub caches: usize,
+    /// The number of cores that share a last-level cache.
+    pub cores: usize,
+    /// The number of threads of a core, 1 or 2.
+    pub threads: usize,
+    /// How many times as long a thread takes while the other thread of its core works.
+    pub smt_slowdown: f64,
+    /// The share of each CPU's time that the hypervisor or other programs take.
+    pub stolen: f64,
+    /// How long a CPU is taken away at a time, in microseconds.
+    pub stolen_slice: f64,
+}
+
+impl Machine {
+    /// Reads a description of a machine.
+    ///
+    /// # Errors
+    /// The line and the reason, if the text does not describe a machine.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let machine: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let is_possible = machine.cpus() > 0
+            && machine.threads <= 2
+            && machine.smt_slowdown >= 1.0
+            && (0.0..1.0).contains(&machine.stolen)
+            && machine.stolen_slice > 0.0;
+        is_possible.then_some(machine).ok_or_else(|| {
+            "a machine needs a CPU, at most 2 threads per core, smt_slowdown >= 1, 0 <= stolen < 1 and stolen_slice > 0".to_owned()
+        })
+    }
+
+    /// A machine whose CPUs all share a cache, one thread per core, from which nobody takes time.
+    pub fn of_one_cache(cpus: usize) -> Self {
+        Self { packages: 1, caches: 1, cores: cpus, threads: 1, smt_slowdown: 1.0, stolen: 0.0, stolen_slice: 1.0 }
+    }
+
+    /// A machine of two far CPUs.
+    pub fn of_two_far() -> Self {
+        Self { caches: 2, ..Self::of_one_cache(1) }
+    }
+
+    /// The number of CPUs.
+    pub fn cpus(&self) -> usize {
+        self.first_threads() * self.threads
+    }
+
+    fn first_threads(&self) -> usize {
+        self.packages * self.caches * self.cores
+    }
+
+    /// Whether two CPUs share no cache.
+    pub fn is_far(&self, one: usize, other: usize) -> bool {
+        let cache = |cpu: usize| cpu % self.first_threads() / self.cores;
+        cache(one) != cache(other)
+    }
+
+    /// The other thread of a CPU's core.
+    pub fn sibling(&self, cpu: usize) -> Option<usize> {
+        (self.threads == 2).then(|| (cpu + self.first_threads()) % self.cpus())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_numbered_by_cache_and_threads_last() {
+        let machine = Machine { packages: 2, caches: 2, cores: 4, threads: 2, ..Machine::of_one_cache(1) };
+        assert_eq!(machine.cpus(), 32);
+        assert!(!machine.is_far(0, 3) && machine.is_far(3, 4) && machine.is_far(0, 8));
+        assert_eq!([machine.sibling(1), machine.sibling(17)], [Some(17), Some(1)]);
+        assert!(!machine.is_far(1, 17) && machine.is_far(1, 20));
+        assert_eq!(Machine::of_one_cache(2).sibling(0), None);
+    }
+
+    #[test]
+    fn a_wrong_description_is_refused() {
+        let text =
+            "packages = 1\ncaches = 1\ncores = 4\nthreads = 2\nsmt_slowdown = 1.6\nstolen = 0.0\nstolen_slice = 1.0";
+        assert_eq!(Machine::parse(text).map(|machine| machine.cpus()), Ok(8));
+        for (from, to) in [("threads = 2", "threads = 3"), ("cores = 4", "cores = 0"), ("stolen = 0.0", "stolen = 1.0")]
+        {
+            assert!(Machine::parse(&text.replace(from, to)).is_err(), "{to}");
+        }
+        assert!(Machine::parse(&text.replace("cores", "kernels")).is_err());
+        assert!(Profile::parse("name = \"x\"").is_err());
+    }
+}

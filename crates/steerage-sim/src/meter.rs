@@ -1,0 +1,115 @@
+//! What the work of a phase costs on a described machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use steerage::{limits::POLL_BUDGET, threads::Phase};
+
+use crate::machine::{Machine, Profile};
+
+/// Costs are counted in picoseconds, so that a cost of 2.4 ns is exact.
+const PICOS: f64 = 1000.0;
+
+/// A phase takes at least this long, so that time goes on if the path is free.
+const PHASE_PICOS_MIN: u64 = 1000;
+
+#[derive(Debug, Default)]
+struct Account {
+    /// The time of the phase that runs now.
+    spent: AtomicU64,
+    /// The time for which other CPUs have charged this CPU since its last phase.
+    charged: AtomicU64,
+    /// How many times as long the CPU takes at present.
+    slowness: AtomicU64,
+}
+
+/// The accounts of all CPUs of a world, which handlers share with the scheduler. A world runs on one thread, so the order of the loads
+/// and stores does not matter.
+#[derive(Debug)]
+pub struct Meter {
+    profile: Profile,
+    machine: Machine,
+    /// The CPU that polls each queue.
+    owners: Vec<usize>,
+    /// The queues of each CPU.
+    queues: Vec<Vec<usize>>,
+    /// Whether CPUs share a counter of waiting packets. They do if several live queues hand over to them.
+    is_contended: bool,
+    accounts: Vec<Account>,
+}
+
+impl Meter {
+    /// A meter for a run in which `owners[queue]` polls each queue.
+    pub fn new(profile: Profile, machine: Machine, owners: Vec<usize>) -> Arc<Self> {
+        let is_contended = owners.len() > 1;
+        let accounts = (0..machine.cpus()).map(|_| Account::default()).collect();
+        let mut queues = vec![Vec::new(); machine.cpus()];
+        owners.iter().enumerate().for_each(|(queue, cpu)| queues[*cpu].push(queue));
+        Arc::new(Self { profile, machine, owners, queues, is_contended, accounts })
+    }
+
+    /// The profile.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(crate) fn queues_of(&self, cpu: usize) -> impl Iterator<Item = usize> {
+        self.queues[cpu].iter().copied()
+    }
+
+    /// Charges CPU `cpu` for taking a batch of `packets` from `queue`, and the CPU that polls the queue for having handed them over.
+    pub fn take(&self, cpu: usize, queue: usize, packets: usize) {
+        let owner = self.owners[queue];
+        if owner == cpu {
+            return;
+        }
+        let (far, packets) = (usize::from(self.machine.is_far(owner, cpu)), packets as f64);
+        let take = (self.profile.take_over[far] - self.profile.round / POLL_BUDGET as f64).max(0.0);
+        self.spend(cpu, take * packets);
+        let contention = if self.is_contended { self.profile.line[far] } else { 0.0 };
+        self.charge(owner, self.profile.hand_over[far] * packets + contention);
+    }
+
+    /// Charges CPU `cpu` for work in the phase that runs now.
+    pub fn spend(&self, cpu: usize, nanos: f64) {
+        add(&self.accounts[cpu].spent, nanos);
+    }
+
+    /// Charges CPU `cpu` for work that it does in its next phase.
+    pub fn charge(&self, cpu: usize, nanos: f64) {
+        add(&self.accounts[cpu].charged, nanos);
+    }
+
+    /// The nanoseconds since the phase that runs now began.
+    pub fn since_phase_began(&self, cpu: usize) -> u64 {
+        let account = &self.accounts[cpu];
+        (account.spent.load(Relaxed) as f64 * f64::from_bits(account.slowness.load(Relaxed)) / PICOS) as u64
+    }
+
+    pub(crate) fn begin_phase(&self, cpu: usize, is_sibling_busy: bool) {
+        let slowness = if is_sibling_busy { self.machine.smt_slowdown } else { 1.0 };
+        self.accounts[cpu].slowness.store(slowness.to_bits(), Relaxed);
+    }
+
+    /// The time of a phase that received and hashed this many packets, in picoseconds, with all that was charged before.
+    pub(crate) fn end_phase(&self, cpu: usize, phase: Phase, received: u64, hashed: u64) -> u64 {
+        if phase == Phase::Control {
+            self.spend(cpu, self.profile.round);
+        }
+        let receive = (self.profile.receive - self.profile.round / POLL_BUDGET as f64).max(0.0);
+        self.spend(cpu, receive * received as f64 + self.profile.hash * hashed as f64);
+        let account = &self.accounts[cpu];
+        let spent = account.spent.swap(0, Relaxed) + account.charged.swap(0, Relaxed);
+        let slowness = f64::from_bits(account.slowness.load(Relaxed));
+        ((spent as f64 * slowness) as u64).max(PHASE_PICOS_MIN)
+    }
+}
+
+fn add(to: &AtomicU64, nanos: f64) {
+    to.store(to.load(Relaxed) + (nanos * PICOS) as u64, Relaxed);
+}

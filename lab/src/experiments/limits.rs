@@ -1,0 +1,120 @@
+//! What an instance of 1,024 CPUs and 256 queues takes on this machine: its start, its memory, a snapshot, a load check, and waking all
+//! CPUs. The CPUs are virtual: their number counts, and not their speed.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Instance};
+use steerage_sim::{Arrivals, Flows, Profile, ScaleRun, Steering, Work};
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
+use crate::measurement::Measurement;
+
+const CPUS: usize = 1024;
+const QUEUES: usize = 256;
+
+/// The CPUs and queues of a smoke test.
+const QUICK: (usize, usize) = (16, 4);
+
+/// The memory that docs/memory.md states as the default limit, and that a large instance needs.
+const MEMORY_MAX: usize = 2 << 30;
+
+/// The longest time in which all CPUs follow a change.
+const FOLLOW_MAX: Duration = Duration::from_secs(60);
+
+struct Nothing;
+
+impl Handler for Nothing {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self, _: &mut Cpu) {}
+}
+
+fn arrivals(queues: usize) -> Arrivals {
+    Arrivals { queues, flows: 65_536, kind: Flows::Uniform, bursts: false, per_second: 1e6, seed: 1 }
+}
+
+fn build(cpus: usize, queues: usize) -> Result<Instance<Nothing>, LabError> {
+    let builder = Builder::new().virtual_cpus(cpus).policy(Hash).memory_max(MEMORY_MAX);
+    Ok(builder.input(arrivals(queues).open(1.0).0).build(|_| Nothing)?)
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Builds an instance, and takes snapshots of it.
+fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
+    let began = Instant::now();
+    let instance = build(cpus, queues)?;
+    let built = millis(began);
+    let handle = instance.handle();
+    let first = handle.snapshot();
+    let began = Instant::now();
+    let snapshot = handle.snapshot();
+    let read = millis(began);
+    drop(first);
+    Ok(Measurement::of("build_ms", built)
+        .and("snapshot_ms", read)
+        .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
+}
+
+/// Runs a thread for each CPU, lets all of them follow another mask, and wakes all of them for the end.
+fn follow(cpus: usize) -> Result<Measurement, LabError> {
+    let began = Instant::now();
+    let running = build(cpus, 1)?.start()?;
+    let started = millis(began);
+    let handle = running.handle();
+    // The CPUs go to sleep.
+    thread::sleep(Duration::from_millis(200));
+    let half: CpuMask = (0..cpus as u16 / 2).map(CpuId).collect();
+    let began = Instant::now();
+    handle.set_rps_cpus(&half).map_err(|error| LabError::set_up("another mask", error))?;
+    if !handle.wait_settled(FOLLOW_MAX) {
+        return Err(LabError::set_up("a settled map", "the CPUs did not follow a change of the mask"));
+    }
+    let followed = millis(began);
+    let began = Instant::now();
+    handle.stop();
+    running.join();
+    Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
+}
+
+/// The longest load check and the median, while `balance` spreads packets over all CPUs.
+fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measurement, LabError> {
+    let machine = steerage_sim::Machine::of_one_cache(cpus);
+    let run = ScaleRun {
+        profile: Profile::free(),
+        machine,
+        cpus,
+        receivers: cpus,
+        arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
+        steering: Steering::Balance,
+        // 100 us, so that half a second has few packets.
+        work: Work::Fixed(1e5),
+        warm_up: settings.measured / 5,
+        measured: settings.measured / 5,
+        stretch: 1.0,
+        backlog: steerage::limits::BACKLOG_DEFAULT,
+    };
+    let checks = run.once()?.control_ms;
+    let at = |part: usize| checks.get(checks.len() * part / 100).copied().unwrap_or(0.0);
+    let longest = checks.last().copied().unwrap_or(0.0);
+    Ok(Measurement::of("check_ms", at(50)).and("longest_check_ms", longest))
+}
+
+pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
+    let (cpus, queues) = if settings.ends_only { QUICK } else { (CPUS, QUEUES) };
+    let mut experiment = Experiment::new("limits", 3, settings);
+    experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: start"), None, 1, move || start(cpus, queues));
+    experiment.case(format!("{CPUS} CPUs: all follow a change"), None, 1, move || follow(cpus));
+    let settings = settings.clone();
+    experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: load checks"), None, 1, move || {
+        plan_checks(cpus, queues, &settings)
+    });
+    vec![experiment]
+}

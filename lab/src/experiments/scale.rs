@@ -1,0 +1,197 @@
+//! The real path on up to 1,024 simulated CPUs: see docs/scale.md.
+
+mod seeds;
+
+use std::time::Duration;
+
+use steerage_sim::{Arrivals, Flows, ScaleRun, Scaled, Steering, Work};
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
+use crate::measurement::Measurement;
+
+const CPUS: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+
+/// The numbers of CPUs of the experiments with other traffic, which take longer.
+const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
+
+const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
+
+/// The work of a packet in nanoseconds.
+const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
+
+/// The work of a packet if it is the same in the whole experiment.
+const WORK: f64 = 1000.0;
+
+/// Packets arrive at a rate at which their work alone takes this share of all CPUs. A hash that spreads 65,536 flows over 1,024 CPUs
+/// gives one of them 1.4 times the mean, which is just possible.
+const LOAD: f64 = 0.7;
+
+const FLOWS: usize = 65_536;
+
+/// The packets of a run in which nothing has to be learned. In the first half of the run, the rings of overloaded queues fill.
+const PACKETS_PER_CPU: f64 = 800.0;
+const PACKETS_MIN: f64 = 40_000.0;
+
+/// The time of a packet in a run of `balance`, in nanoseconds: see [`ScaleRun::stretch`]. A full batch then takes 1.3 ms, and a full
+/// backlog less than the 20 ms for which a move waits.
+const STRETCHED_WORK: f64 = 20_000.0;
+const STRETCHED_BACKLOG: usize = 500;
+
+/// The time in which `balance` finds its CPUs, and the time that is measured afterwards, of the library's clock.
+const LEARNS: Duration = Duration::from_millis(800);
+/// The same if more than a few CPUs have to join for each queue: `balance` lets them join step by step.
+const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
+const MEASURES: Duration = Duration::from_millis(100);
+
+const BACKLOG: usize = 1000;
+
+/// A quarter of the CPUs receives, as in Herbert's measurement with 4 queues and 16 CPUs.
+const CPUS_PER_QUEUE: usize = 4;
+
+/// The largest number of queues that the experiments use.
+const QUEUES_MAX: usize = 256;
+
+const WAYS: [(&str, Steering); 3] =
+    [("none", Steering::None), ("hash", Steering::Hash), ("balance", Steering::Balance)];
+
+/// The share of the packets of each queue that belongs to its largest flow.
+const ELEPHANT: f64 = 0.05;
+
+#[derive(Clone, Copy)]
+struct Point {
+    cpus: usize,
+    queues: usize,
+    steering: Steering,
+    kind: Flows,
+    bursts: bool,
+    work: f64,
+}
+
+impl Point {
+    fn new(cpus: usize, steering: Steering) -> Self {
+        Self { cpus, queues: quarter(cpus), steering, kind: Flows::Uniform, bursts: false, work: WORK }
+    }
+
+    fn run(self, settings: &Settings) -> ScaleRun {
+        let Self { cpus, queues, steering, kind, bursts, work } = self;
+        let per_second = LOAD * cpus as f64 / work * 1e9;
+        let is_learned = steering == Steering::Balance;
+        let stretch = if is_learned { (STRETCHED_WORK / work).max(1.0) } else { 1.0 };
+        let packets = (cpus as f64 * PACKETS_PER_CPU).max(PACKETS_MIN);
+        let time = Duration::from_secs_f64(packets / per_second);
+        let short = if settings.ends_only { 10 } else { 1 };
+        let learns = if queues < quarter(cpus) { LEARNS_OF_MANY } else { LEARNS };
+        // At the start, all CPUs sleep, and the CPUs that receive wake them.
+        let wakes = Duration::from_nanos((2.0 * settings.simulation.profile.wake) as u64) * (cpus / queues) as u32;
+        let (warm_up, measured) = match is_learned {
+            true => ((learns / short).div_f64(stretch), (MEASURES / short).div_f64(stretch)),
+            false => (wakes.max(time / 2), wakes.max(time / 2)),
+        };
+        ScaleRun {
+            profile: settings.simulation.profile.clone(),
+            machine: settings.simulation.machine.clone(),
+            cpus,
+            receivers: cpus,
+            arrivals: Arrivals { queues, flows: FLOWS, kind, bursts, per_second, seed: settings.simulation.seed },
+            steering,
+            work: Work::Fixed(work),
+            warm_up,
+            measured,
+            stretch,
+            backlog: if is_learned { STRETCHED_BACKLOG } else { BACKLOG },
+        }
+    }
+}
+
+fn quarter(cpus: usize) -> usize {
+    (cpus / CPUS_PER_QUEUE).clamp(1, QUEUES_MAX)
+}
+
+fn measure(run: &ScaleRun) -> Result<Measurement, LabError> {
+    let scaled = run.once()?;
+    let micros = |permille| scaled.wait(permille) / 1e3;
+    let Scaled { per_second, lost, busiest, cpus, memory, reordered, control_per_second, .. } = scaled;
+    Ok(Measurement::of("mpps", per_second / 1e6)
+        .and("lost_percent", 100.0 * lost)
+        // A CPU is charged for a batch when the batch begins.
+        .and("busiest_percent", (100.0 * busiest).min(100.0))
+        .and("cpus", cpus)
+        .and("p50_us", micros(500))
+        .and("p999_us", micros(999))
+        .and("memory_mib", memory as f64 / f64::from(1 << 20))
+        .and("reordered", reordered as f64)
+        .and("control_per_s", control_per_second))
+}
+
+fn experiment(name: &'static str, settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new(name, 1, settings);
+    experiment.simulated(&settings.simulation);
+    experiment
+}
+
+fn add(experiment: &mut Experiment, settings: &Settings, series: String, x: usize, point: Point) {
+    let most = settings.simulation.machine.cpus();
+    if point.cpus > most {
+        return experiment.skip(format!("{series}: {} CPUs, and the machine has {most}", point.cpus));
+    }
+    let run = point.run(settings);
+    experiment.case(series, Some(x as f64), 1, move || measure(&run));
+}
+
+pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
+    vec![by_cpus(settings), by_queues(settings), by_traffic(settings), by_work(settings), seeds::plan(settings)]
+}
+
+fn by_cpus(settings: &Settings) -> Experiment {
+    let mut experiment = experiment("scale", settings);
+    for cpus in settings.points(&CPUS[..if settings.ends_only { 5 } else { CPUS.len() }]) {
+        for (name, steering) in WAYS {
+            let point = Point::new(cpus, steering);
+            add(&mut experiment, settings, format!("{name}, 1 queue"), cpus, Point { queues: 1, ..point });
+            add(&mut experiment, settings, format!("{name}, a queue for 4 CPUs"), cpus, point);
+        }
+    }
+    experiment
+}
+
+fn by_queues(settings: &Settings) -> Experiment {
+    let mut experiment = experiment("scale-queues", settings);
+    let cpus = if settings.ends_only { 8 } else { 1024 };
+    for queues in settings.points(&QUEUES[..if settings.ends_only { 2 } else { QUEUES.len() }]) {
+        for (name, steering) in WAYS {
+            add(&mut experiment, settings, name.to_owned(), queues, Point { queues, ..Point::new(cpus, steering) });
+        }
+    }
+    experiment
+}
+
+fn by_traffic(settings: &Settings) -> Experiment {
+    let mut experiment = experiment("scale-traffic", settings);
+    let kinds = [
+        ("Zipf", Flows::Zipf(1.0), false),
+        ("elephants", Flows::Elephant(ELEPHANT), false),
+        ("bursts", Flows::Uniform, true),
+    ];
+    for cpus in settings.points(&CPUS_OF_TRAFFIC[..if settings.ends_only { 2 } else { CPUS_OF_TRAFFIC.len() }]) {
+        for (kind_name, kind, bursts) in kinds {
+            for (name, steering) in &WAYS[1..] {
+                let point = Point { kind, bursts, ..Point::new(cpus, *steering) };
+                add(&mut experiment, settings, format!("{name}, {kind_name}"), cpus, point);
+            }
+        }
+    }
+    experiment
+}
+
+fn by_work(settings: &Settings) -> Experiment {
+    let mut experiment = experiment("scale-work", settings);
+    let cpus = if settings.ends_only { 4 } else { 64 };
+    for work in settings.points(&WORKS) {
+        for (name, steering) in WAYS {
+            let point = Point { work, ..Point::new(cpus, steering) };
+            add(&mut experiment, settings, name.to_owned(), work as usize, point);
+        }
+    }
+    experiment
+}

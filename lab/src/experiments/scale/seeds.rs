@@ -1,0 +1,201 @@
+//! The machines of the published measurements. docs/scale.md says which costs follow from which published figures.
+
+use std::time::Duration;
+
+use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Scaled, Steering, Work};
+
+use super::{BACKLOG, experiment};
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
+use crate::measurement::Measurement;
+
+/// Herbert's number of streams with one request under way each.
+const STREAMS: usize = 500;
+
+/// The time from a response to the next request, of two machines at one switch in 2010: short beside the time in the queues.
+const THERE_AND_BACK: f64 = 50_000.0;
+
+/// The part of the kernel's work on a packet that stays on the CPU that receives. Zhang's collector leaves 1 / 1.43 of the work to
+/// the other CPU.
+const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
+
+/// A machine with request-response streams, by its published figures without RPS.
+struct Streams {
+    series: &'static str,
+    cpus: usize,
+    /// The queues without RPS, which follow the published figures, and the queues of this row.
+    published_queues: usize,
+    queues: usize,
+    has_rps: bool,
+    /// Transactions per second, and the share of all CPUs that they take, without RPS.
+    per_second: f64,
+    cpu_share: f64,
+}
+
+const E1000E: Streams = Streams {
+    series: "e1000e, 8 CPUs",
+    cpus: 8,
+    published_queues: 1,
+    queues: 1,
+    has_rps: false,
+    per_second: 108e3,
+    cpu_share: 0.33,
+};
+const FORCEDETH: Streams =
+    Streams { series: "forcedeth, 16 CPUs", cpus: 16, per_second: 156e3, cpu_share: 0.15, ..E1000E };
+const BNX2X: Streams = Streams {
+    series: "bnx2x, 16 CPUs, 4 queues",
+    cpus: 16,
+    published_queues: 4,
+    queues: 4,
+    per_second: 567e3,
+    cpu_share: 0.61,
+    ..E1000E
+};
+
+const STREAM_ROWS: [Streams; 7] = [
+    E1000E,
+    Streams { series: "e1000e, 8 CPUs, RPS", has_rps: true, ..E1000E },
+    FORCEDETH,
+    Streams { series: "forcedeth, 16 CPUs, RPS", has_rps: true, ..FORCEDETH },
+    BNX2X,
+    Streams { series: "bnx2x, 16 CPUs, 4 queues, RPS", has_rps: true, ..BNX2X },
+    Streams { series: "bnx2x, 16 CPUs, 8 queues", queues: 8, ..BNX2X },
+];
+
+impl Streams {
+    /// The nanoseconds of a transaction on the CPU that receives, on the CPU that handles the packet, and of the program.
+    fn costs(&self) -> (f64, f64, f64) {
+        let kernel = self.published_queues as f64 / self.per_second * 1e9;
+        let all = self.cpu_share * self.cpus as f64 / self.per_second * 1e9;
+        (kernel * RECEIVING, kernel * (1.0 - RECEIVING), (all - kernel).max(0.0))
+    }
+
+    fn measure(&self, profile: &Profile, seed: u64) -> Result<Measurement, LabError> {
+        let (receive, handle, program) = self.costs();
+        // With RPS, the program runs where its packets are handled.
+        let work = if self.has_rps { handle + program } else { handle };
+        let run = ScaleRun {
+            profile: Profile { receive, hash: 0.0, ..profile.clone() },
+            machine: Machine::of_one_cache(self.cpus),
+            cpus: self.cpus,
+            receivers: self.queues,
+            arrivals: Arrivals {
+                queues: self.queues,
+                flows: STREAMS / self.queues,
+                kind: Flows::Streams(THERE_AND_BACK),
+                bursts: false,
+                per_second: 1.0,
+                seed,
+            },
+            steering: if self.has_rps { Steering::Collectors } else { Steering::None },
+            work: Work::Fixed(work),
+            warm_up: Duration::from_millis(50),
+            measured: Duration::from_millis(250),
+            stretch: 1.0,
+            backlog: BACKLOG,
+        };
+        let scaled = run.once()?;
+        // Without RPS, the program runs on the CPUs that do not receive.
+        let others = (self.cpus - self.queues) as f64 / program * 1e9;
+        let per_second = if self.has_rps { scaled.per_second } else { scaled.per_second.min(others) };
+        let cpus =
+            if self.has_rps { scaled.cpus } else { (scaled.cpus / scaled.per_second + program / 1e9) * per_second };
+        let percent = 100.0 * cpus / self.cpus as f64;
+        Ok(Measurement::of("kpps", per_second / 1e3).and("cpu_percent", percent))
+    }
+}
+
+/// The kernel's work for a packet that is forwarded (docs/performance.md), and Zhang's machine.
+const FORWARD: f64 = 2500.0;
+const ZHANG_CPUS: usize = 16;
+const ZHANG_QUEUES: usize = 16;
+
+fn forward(collects: bool, profile: &Profile, seed: u64) -> Result<Scaled, LabError> {
+    // Each package has a cache. The CPUs of the first package receive two queues each.
+    let machine = Machine { packages: 2, ..Machine::of_one_cache(ZHANG_CPUS / 2) };
+    let receiving = ZHANG_CPUS / 2;
+    let run = ScaleRun {
+        profile: Profile { receive: FORWARD * RECEIVING, hash: 0.0, ..profile.clone() },
+        machine,
+        cpus: if collects { ZHANG_CPUS } else { receiving },
+        receivers: receiving,
+        arrivals: Arrivals {
+            queues: ZHANG_QUEUES,
+            flows: super::FLOWS,
+            kind: Flows::Uniform,
+            bursts: false,
+            // One package without collectors forwards 60 % of what is sent.
+            per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
+            seed,
+        },
+        steering: if collects { Steering::Collectors } else { Steering::None },
+        work: Work::Fixed(FORWARD * (1.0 - RECEIVING)),
+        warm_up: Duration::from_millis(20),
+        measured: Duration::from_millis(50),
+        stretch: 1.0,
+        backlog: BACKLOG,
+    };
+    Ok(run.once()?)
+}
+
+/// What collectors forward relative to CPUs that do everything.
+fn gain(profile: &Profile, seed: u64) -> Result<Measurement, LabError> {
+    let (alone, collected) = (forward(false, profile, seed)?, forward(true, profile, seed)?);
+    Ok(Measurement::of("gain", collected.per_second / alone.per_second)
+        .and("kpps", collected.per_second / 1e3)
+        .and("cpu_percent", 100.0 * collected.cpus / ZHANG_CPUS as f64))
+}
+
+/// Agroskin's machine: 330 Gbit/s in frames of 1,500 bytes take 56 % of its CPUs with the page cache.
+const ENA_CPUS: usize = 96;
+const ENA_QUEUES: usize = 128;
+const ENA_PER_SECOND: f64 = 330e9 / (1500.0 * 8.0);
+const ENA_CPU_SHARE: f64 = 0.56;
+
+fn page_cache(is_on: bool, profile: &Profile, seed: u64) -> Result<Measurement, LabError> {
+    let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
+    // A page that comes from the shared allocator was used by another CPU, and its list is: two lines come from far CPUs.
+    let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
+    let run = ScaleRun {
+        // Two packages of 48 CPUs.
+        machine: Machine { packages: 2, ..Machine::of_one_cache(ENA_CPUS / 2) },
+        cpus: ENA_CPUS,
+        receivers: ENA_CPUS,
+        arrivals: Arrivals {
+            queues: ENA_QUEUES,
+            flows: super::FLOWS,
+            kind: Flows::Uniform,
+            bursts: false,
+            per_second: ENA_PER_SECOND,
+            seed,
+        },
+        steering: Steering::None,
+        work: Work::Fixed(each - profile.receive + page),
+        warm_up: Duration::from_millis(3),
+        measured: Duration::from_millis(12),
+        stretch: 1.0,
+        backlog: BACKLOG,
+        profile: profile.clone(),
+    };
+    let scaled = run.once()?;
+    let gbits = scaled.per_second * 1500.0 * 8.0 / 1e9;
+    let percent = 100.0 * scaled.cpus / ENA_CPUS as f64;
+    Ok(Measurement::of("gbits", gbits).and("cpu_percent", percent).and("kpps", scaled.per_second / 1e3))
+}
+
+pub(super) fn plan(settings: &Settings) -> Experiment {
+    let mut experiment = experiment("scale-seeds", settings);
+    let (profile, seed) = (settings.simulation.profile.clone(), settings.simulation.seed);
+    for row in STREAM_ROWS {
+        let profile = profile.clone();
+        experiment.case(row.series, None, 1, move || row.measure(&profile, seed));
+    }
+    let of_zhang = profile.clone();
+    experiment.case("16 queues, 8 CPUs collect for 8", None, 1, move || gain(&of_zhang, seed));
+    for (series, is_on) in [("128 queues, page cache off", false), ("128 queues, page cache on", true)] {
+        let profile = profile.clone();
+        experiment.case(series, None, 1, move || page_cache(is_on, &profile, seed));
+    }
+    experiment
+}

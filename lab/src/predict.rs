@@ -1,0 +1,315 @@
+//! Two real CPUs beside the simulation of two CPUs, and the measurement of the costs that the simulation uses.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::Value;
+use steerage::Builder;
+use steerage::policy::{RegimeKind, Workers, predict};
+use steerage_mem::park::{self, Bell};
+use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Steering, Work};
+
+use crate::error::LabError;
+use crate::experiment::Settings;
+use crate::frames::{FLOWS, FrameOptions, Mix};
+use crate::placement::{pin, probe};
+use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
+use crate::simulation::Simulation;
+
+/// The least work, in nanoseconds, for which a prediction has to be right. With less work, the works of several packets overlap in the
+/// processor, and they overlap differently on one CPU and on two.
+pub const WORK_MIN: f64 = 50.0;
+
+/// By how much a prediction may differ from the measurement.
+pub const OFF_MAX: f64 = 0.1;
+
+/// By how much the best map may be better than what the policy `balance` reaches. Its map of far CPUs and light work is not the best.
+pub const BEST_OFF_MAX: f64 = 0.15;
+
+/// CPUs whose cache lines take longer than this are far: as in lab/page.py.
+const FAR_NANOS: f64 = 100.0;
+
+/// How often each cost is measured. The medians count.
+const ROUNDS: usize = 9;
+
+/// The median of the sleeps that are long enough for a CPU to be idle.
+const SLEEP: Duration = Duration::from_millis(2);
+
+/// The options of `predict`.
+#[derive(Clone, Debug, Args)]
+pub struct PredictArgs {
+    /// Lines of the experiment rps
+    #[arg(value_name = "RUNS", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Costs of the path on the machine of the runs [default: lab/scale/zen5.toml]
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+}
+
+/// Millions of packets per second on two CPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// The work per packet in nanoseconds, as the experiment states it.
+    pub work: f64,
+    /// One CPU does everything.
+    pub none: f64,
+    /// One CPU receives, and the other CPU works.
+    pub other: f64,
+    /// Both CPUs have half of the hash.
+    pub hash: f64,
+    /// The policy `balance`.
+    pub balance: f64,
+}
+
+impl Rates {
+    /// What the simulation says if one CPU does as much as measured. The rate of `balance` is that of the best map, which the model of
+    /// the policy predicts. The work of a packet follows from the rate of one CPU, since the works of several packets overlap.
+    ///
+    /// # Errors
+    /// If a simulated instance cannot be built.
+    pub fn predicted(&self, profile: &Profile, is_far: bool) -> Result<Self, LabError> {
+        let work = (1e3 / self.none - profile.receive).max(0.0);
+        let simulated = |steering, cpus| -> Result<f64, LabError> {
+            let run = ScaleRun {
+                profile: profile.clone(),
+                machine: if is_far { Machine::of_two_far() } else { Machine::of_one_cache(2) },
+                cpus,
+                receivers: 1,
+                arrivals: Arrivals {
+                    queues: 1,
+                    flows: FLOWS as usize,
+                    kind: Flows::Uniform,
+                    bursts: false,
+                    per_second: f64::INFINITY,
+                    seed: 1,
+                },
+                steering,
+                work: Work::Fixed(work),
+                // 40,000 packets of the slowest way.
+                warm_up: Duration::from_nanos((1e7 / self.none) as u64),
+                measured: Duration::from_nanos((4e7 / self.none) as u64),
+                stretch: 1.0,
+                backlog: steerage::limits::BACKLOG_DEFAULT,
+            };
+            Ok(run.once()?.per_second / 1e6)
+        };
+        let workers = [Workers { capacity: 1.0, class: usize::from(is_far), share: None }];
+        let costs = profile.path().with_work(work);
+        let ways =
+            [(RegimeKind::Inline, &workers[..0]), (RegimeKind::Collector, &workers), (RegimeKind::Spread, &workers)];
+        let best = ways.map(|(kind, workers)| predict(&costs, kind, 1.0, workers).packets_per_second());
+        Ok(Self {
+            work: self.work,
+            none: simulated(Steering::None, 1)?,
+            other: simulated(Steering::Collectors, 2)?,
+            hash: simulated(Steering::Hash, 2)?,
+            balance: best.into_iter().fold(0.0, f64::max) / 1e6,
+        })
+    }
+
+    /// These rates as multiples of other rates: no steering, one other CPU, hash, and balance.
+    pub fn over(&self, other: &Self) -> [f64; 4] {
+        [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
+    }
+}
+
+/// Compares the runs with the simulation, and prints a table.
+///
+/// # Errors
+/// If there are no runs, or a prediction is off by more than [`OFF_MAX`].
+pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
+    let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
+    let measured = measured(&args.runs)?;
+    let (mut table, mut worst) = (String::from("predicted / measured, with the costs of "), 0.0_f64);
+    let _ = writeln!(
+        table,
+        "{}:\n{:>6} {:>5}  {:>11} {:>13} {:>10} {:>7}",
+        profile.name, "ns", "CPUs", "no steering", "one other CPU", "both, hash", "balance"
+    );
+    for (is_far, rates) in &measured {
+        let ratios = rates.predicted(&profile, *is_far)?.over(rates);
+        if rates.work >= WORK_MIN {
+            worst = worst.max(off(ratios));
+        }
+        let [none, other, hash, balance] = ratios;
+        let place = if *is_far { "far" } else { "near" };
+        let _ = writeln!(table, "{:>6} {place:>5}  {none:>11.2} {other:>13.2} {hash:>10.2} {balance:>7.2}", rates.work);
+    }
+    out.write_all(table.as_bytes()).map_err(LabError::Output)?;
+    if measured.is_empty() {
+        return Err(LabError::Nothing("the files have no complete runs of the experiment rps on two CPUs".to_owned()));
+    }
+    if worst > 1.0 {
+        let why = format!(
+            "one is off by {worst:.1} times as much: measure the costs on the same machine (steerage-lab profile)"
+        );
+        return Err(LabError::set_up("predictions within 10 %, and of balance within 15 %", why));
+    }
+    Ok(())
+}
+
+/// The largest error of the ratios of [`Rates::over`], as a multiple of what is allowed.
+pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
+    let simulated = [none, other, hash].map(|ratio| (ratio - 1.0).abs() / OFF_MAX);
+    simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
+}
+
+/// The medians of the runs, by distance and work. Runs during which the CPUs moved are left out, and rows that are not complete.
+fn measured(files: &[PathBuf]) -> Result<Vec<(bool, Rates)>, LabError> {
+    let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
+    for file in files {
+        let name = file.display();
+        let text = fs::read_to_string(file).map_err(|error| LabError::set_up("runs", format!("{name}: {error}")))?;
+        for line in text.lines() {
+            let line: Value =
+                serde_json::from_str(line).map_err(|error| LabError::set_up("runs", format!("{name}: {error}")))?;
+            let apart = line["apart_ns"].as_array().into_iter().flatten().filter_map(Value::as_f64);
+            let far: Vec<bool> = apart.map(|nanos| nanos > FAR_NANOS).collect();
+            let (Some(series), Some(x), Some(mpps)) =
+                (line["series"].as_str(), line["x"].as_f64(), line["values"]["mpps"].as_f64())
+            else {
+                continue;
+            };
+            if line["experiment"] == "rps" && far.len() == 2 && far[0] == far[1] {
+                rates.entry((far[0], x as u64, series.to_owned())).or_default().push(mpps);
+            }
+        }
+    }
+    let keys: std::collections::BTreeSet<(bool, u64)> = rates.keys().map(|(far, work, _)| (*far, *work)).collect();
+    let rows = keys.into_iter().filter_map(|(far, work)| {
+        let of = |series: &str| rates.get(&(far, work, series.to_owned())).map(|rates| median(rates.clone()));
+        let (none, other) = (of("no steering")?, of("one other CPU")?);
+        let (hash, balance) = (of("all CPUs, hash")?, of("balance")?);
+        Some((far, Rates { work: work as f64, none, other, hash, balance }))
+    });
+    Ok(rows.collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures the costs of the path on this machine, with the nearest CPU and the farthest CPU of `settings`, and prints a profile.
+///
+/// # Errors
+/// If there are no two CPUs, or a run fails.
+pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), LabError> {
+    let Some((receive, others)) = settings.cpus.split_first().filter(|(_, others)| !others.is_empty()) else {
+        return Err(LabError::set_up("two CPUs", "a profile needs a CPU that receives and another CPU: see --cpus"));
+    };
+    let apart = |cpu: &usize| probe(&[*receive, *cpu]);
+    let mut distances = others.iter().map(|cpu| Ok((apart(cpu)?, *cpu))).collect::<Result<Vec<_>, LabError>>()?;
+    distances.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let pair = |(nanos, work): (f64, usize)| {
+        Ok::<_, LabError>((nanos, measure_pair(CpuPair { receive: *receive, work }, settings)?))
+    };
+    let (near_line, near) = pair(distances[0])?;
+    let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
+    let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
+    // The table does not divide receiving and handing over: see lab/scale/zen5.toml.
+    let receive = near.one_target - HAND_OVER_NEAR;
+    let hash = (near.ours_many - near.device_many).max(0.0);
+    let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
+    let reading = |pair: &Pair| (pair.alone - receive).max(0.0);
+    let take = |pair: &Pair| (pair.worker - reading(pair)).max(0.0);
+    let text = format!(
+        "name = \"{}\"\nreceive = {receive:.1}\nhash = {:.1}\nhand_over = [{:.1}, {:.1}]\ntake_over = [{:.1}, {:.1}]\n\
+         round = {ROUND:.1}\nline = [{near_line:.1}, {far_line:.1}]\nwake = {wake:.0}.0\nwoken = {woken:.0}.0\n",
+        crate::runner::machine().replace('"', "'"),
+        hash,
+        give(&near),
+        give(&far),
+        take(&near),
+        take(&far),
+    );
+    let note = if distances.len() > 1 { "" } else { "# There is one other CPU, so near and far are the same.\n" };
+    write!(out, "{note}{text}").map_err(LabError::Output)
+}
+
+/// Handing over to a near CPU: a slot of 16 bytes that stays in the shared cache.
+const HAND_OVER_NEAR: f64 = 1.0;
+
+/// Many targets, as in the experiment `path`.
+const MANY: usize = 16;
+
+/// A round's two readings of the clock.
+const ROUND: f64 = 50.0;
+
+/// The nanoseconds of a packet on one pair of CPUs.
+#[derive(Clone, Copy)]
+struct Pair {
+    one_target: f64,
+    two_targets: f64,
+    /// The receiving CPU with 16 targets, with the device's hash and with ours.
+    device_many: f64,
+    ours_many: f64,
+    worker: f64,
+    alone: f64,
+}
+
+fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
+    let frames = settings.frames(40.0);
+    let device = FrameOptions {
+        mix: Mix::Uniform,
+        device_hash: true,
+        list: steerage::limits::POLL_BUDGET,
+        flows: FLOWS,
+        frames,
+    };
+    let ours = FrameOptions { device_hash: false, ..device };
+    let [mut one, mut two, mut worker, mut alone, mut device_many, mut ours_many] = [const { Vec::new() }; 6];
+    for _ in 0..settings.rounds.unwrap_or(ROUNDS) {
+        let to = |options: FrameOptions, targets| {
+            run(on, Builder::new(), options.input(), frames, targets, ReadsHeaders::default)
+        };
+        let times = to(device, 1)?.of_all(frames)?;
+        one.push(times.receive);
+        worker.push(times.work.unwrap_or(0.0));
+        two.push(to(ours, 2)?.of_all(frames)?.receive);
+        device_many.push(to(device, MANY)?.of_all(frames)?.receive);
+        ours_many.push(to(ours, MANY)?.of_all(frames)?.receive);
+        alone.push(run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?.0.receive);
+    }
+    let [one_target, two_targets, worker, alone] = [one, two, worker, alone].map(median);
+    Ok(Pair { one_target, two_targets, device_many: median(device_many), ours_many: median(ours_many), worker, alone })
+}
+
+/// What waking a sleeping CPU costs the waking CPU, and how long it takes until the other CPU runs, in nanoseconds.
+fn measure_wake(on: CpuPair) -> Result<(f64, f64), LabError> {
+    let failed = |error: io::Error| LabError::set_up("a bell", error);
+    let bell = std::sync::Arc::new(Bell::new().map_err(failed)?);
+    let (of_sleeper, (woke, has_woken)) = (std::sync::Arc::clone(&bell), mpsc::channel());
+    pin(on.receive)?;
+    let sleeper = thread::spawn(move || {
+        pin(on.work)?;
+        loop {
+            park::wait(&of_sleeper, &[], None).map_err(failed)?;
+            let now = Instant::now();
+            of_sleeper.hush();
+            if woke.send(now).is_err() {
+                return Ok(());
+            }
+        }
+    });
+    let (mut costs, mut delays) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS * ROUNDS {
+        thread::sleep(SLEEP);
+        let before = Instant::now();
+        bell.ring();
+        costs.push(before.elapsed().as_nanos() as f64);
+        let woken = has_woken.recv().map_err(|_| LabError::Panicked)?;
+        delays.push(woken.saturating_duration_since(before).as_nanos() as f64);
+    }
+    drop(has_woken);
+    bell.ring();
+    crate::runs::joined(sleeper)?;
+    Ok((median(costs), median(delays)))
+}

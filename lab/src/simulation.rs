@@ -1,0 +1,53 @@
+//! The settings of simulated experiments: the costs of the path, and the machine.
+
+use std::fs;
+use std::path::Path;
+
+use steerage_sim::{Machine, Profile};
+
+use crate::error::LabError;
+
+/// The costs of the machine of docs/performance.md.
+const PROFILE: &str = include_str!("../scale/zen5.toml");
+
+const MACHINE: &str = include_str!("../scale/server.toml");
+
+/// What simulated experiments run on.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// The costs of the path.
+    pub profile: Profile,
+    /// The machine.
+    pub machine: Machine,
+    /// The seed of the traffic. A seed always gives the same lines.
+    pub seed: u64,
+}
+
+impl Simulation {
+    /// Reads the files, or uses those of the repository.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or its content has no meaning.
+    pub fn read(profile: Option<&Path>, machine: Option<&Path>, seed: u64) -> Result<Self, LabError> {
+        let text = |path: Option<&Path>, own: &str| path.map_or_else(|| Ok(own.to_owned()), fs::read_to_string);
+        let wrong = |what, path: Option<&Path>, why: &dyn std::fmt::Display| {
+            let name = path.map_or_else(|| "the default".to_owned(), |path| path.display().to_string());
+            LabError::set_up(what, format!("{name}: {why}; lab/scale has examples").replace('\n', " "))
+        };
+        let no_profile = |why: &dyn std::fmt::Display| wrong("a profile", profile, why);
+        let no_machine = |why: &dyn std::fmt::Display| wrong("a description of a machine", machine, why);
+        Ok(Self {
+            profile: Profile::parse(&text(profile, PROFILE).map_err(|error| no_profile(&error))?)
+                .map_err(|error| no_profile(&error))?,
+            machine: Machine::parse(&text(machine, MACHINE).map_err(|error| no_machine(&error))?)
+                .map_err(|error| no_machine(&error))?,
+            seed,
+        })
+    }
+
+    /// The simulation by the files of the repository.
+    #[expect(clippy::missing_panics_doc, reason = "a test reads the files")]
+    pub fn of_the_repository() -> Self {
+        Self::read(None, None, 1).expect("the files of the repository have a meaning")
+    }
+}

@@ -184,7 +184,7 @@ impl Pair {
     }
 
     fn count_now(&self, started: &Started) -> usize {
-        let ran = self.once(&["get", "--socket", &started.id().to_string(), "steerage/received"]);
+        let ran = self.once(&["get", "--to", &started.id().to_string(), "steerage/received"]);
         ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
     }
 }

@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -56,8 +57,11 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools, which must succeed.
+    /// Runs a program of xdp-tools, which must succeed. The programs have a lock file, on which they
+    /// do not wait for each other.
     fn tool(&self, words: &str) -> String {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut words = words.split(' ');
         let mut command = Command::new(words.next().unwrap());
         let output = self.net.near(|| command.args(words).env("LIBXDP_BPFFS", &self.pins).output().unwrap());

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use steerage_fixtures::namespaces::{Namespaces, bind_when_free};
-use steerage_fixtures::until;
+use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::program::{Ran, Started, command};
 
@@ -50,7 +51,7 @@ fn pairs() -> BTreeMap<String, Vec<String>> {
 /// Calls `test` with each pair of cards.
 fn each_pair(test: impl Fn(Pair)) {
     if std::env::var_os("STEERAGE_CARDS").is_none() {
-        eprintln!("skipped: `bash .ci/full cards` starts a virtual machine with cards");
+        skip_on_this_kernel("there are no pairs of emulated cards");
         return;
     }
     let drivers: Vec<String> = pairs().into_keys().collect();
@@ -112,7 +113,7 @@ impl Pair {
     }
 
     fn found(&self, what: &str) {
-        println!("{}: {what}", self.driver);
+        let _ = writeln!(io::stdout(), "{}: {what}", self.driver);
     }
 }
 

@@ -64,14 +64,6 @@ impl Namespaces {
         }
     }
 
-    /// Moves a card of this machine to one of the namespaces, and sets the card up. The card returns
-    /// when the namespace is deleted.
-    pub fn card(&self, nth: usize, name: &str) {
-        assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
-        self.must(nth, &format!("link set dev {name} addrgenmode none"));
-        self.must(nth, &format!("link set dev {name} up"));
-    }
-
     /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
     /// `None` as described at [`optional`](Self::optional).
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver parquet collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate packages deny semver parquet collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -118,13 +118,6 @@ $(STAMPS)/other_kernel:
 	@needs qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio tcpdump:tcpdump xdp-loader:xdp-tools
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$$PWD/.ci/other-kernel CI=true STEERAGE_VLANS=1 \
 	    cargo test -p steerage-cli --test it --locked -- offloads:: bonds:: dispatcher::
-
-# The real drivers of cards that qemu emulates.
-$(STAMPS)/cards:
-	@needs qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio tcpdump:tcpdump
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$$PWD/.ci/other-kernel CI=true \
-	    STEERAGE_CARDS="igb e1000e vmxnet3 virtio-net-pci" \
-	    cargo test -p steerage-cli --test it --locked -- cards:: --nocapture --test-threads 1
 
 $(STAMPS)/mistakes:
 	@bash .ci/mistakes

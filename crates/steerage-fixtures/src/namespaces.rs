@@ -1,7 +1,6 @@
 //! Network namespaces that are created for one test and deleted after it, and traffic that their
 //! kernels send to each other.
 
-use std::env;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -21,7 +20,7 @@ use nix::sys::socket::{
 use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{icmp, icmp6, ipv4, put};
 
-use crate::{HANG, skip};
+use crate::{HANG, skip, skip_on_this_kernel};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
@@ -65,14 +64,6 @@ impl Namespaces {
         }
     }
 
-    /// Moves a card of this machine to one of the namespaces, and sets the card up. The card returns
-    /// when the namespace is deleted.
-    pub fn card(&self, nth: usize, name: &str) {
-        assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
-        self.must(nth, &format!("link set dev {name} addrgenmode none"));
-        self.must(nth, &format!("link set dev {name} up"));
-    }
-
     /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
     /// `None` as described at [`optional`](Self::optional).
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
@@ -89,16 +80,12 @@ impl Namespaces {
     }
 
     /// Runs `ip` to create an interface that this kernel may not support. Returns `None` and prints
-    /// the reason to standard error if the kernel does not. Missing support is no failure in CI,
-    /// because the gate cannot install a kernel. With `STEERAGE_VLANS` in the environment, missing
-    /// support is a failure.
+    /// the reason to standard error if the kernel does not, as [`skip_on_this_kernel`] describes.
     fn optional(&self, nth: usize, args: &str) -> Option<()> {
         if ip(&format!("-n {} {args}", self.0[nth])) {
             return Some(());
         }
-        assert!(env::var_os("STEERAGE_VLANS").is_none(), "this kernel should support `ip {args}`");
-        let why = "this kernel has no VLAN interfaces or bonds; `bash .ci/full other_kernel` starts one that has them";
-        let _ = writeln!(io::stderr(), "skipped: {why}");
+        skip_on_this_kernel(&format!("this kernel does not support `ip {args}`"));
         None
     }
 

@@ -187,7 +187,7 @@ fn the_active_port_of_a_bond_changes() {
 
 /// The number of packets that the run has received.
 fn received_so_far(started: &Started) -> u64 {
-    let ran = run(&["get", "--socket", &started.id().to_string(), "steerage/received"]);
+    let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);
     ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
 }
 

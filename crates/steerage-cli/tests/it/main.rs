@@ -6,7 +6,6 @@
 mod attacks;
 mod bonds;
 mod captures;
-mod cards;
 mod command_line;
 mod control;
 mod demo;

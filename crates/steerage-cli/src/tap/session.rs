@@ -130,11 +130,7 @@ impl Session {
 impl Tap {
     /// Attaches a client that sent `request`. Returns the function that serves the client on the
     /// calling thread until the client or the run has ended.
-    pub(crate) fn serve(
-        self: &Arc<Self>,
-        request: &serde_json::Value,
-        cpus: &[CpuId],
-    ) -> Result<PacketSender, String> {
+    pub(crate) fn serve(self: &Arc<Self>, request: &serde_json::Value, cpus: &[CpuId]) -> Result<PacketSender, String> {
         let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
         let filter = |(link, text): &(u16, String)| {
             let filter = text.parse::<Filter>().and_then(|filter| filter.for_frames());

@@ -138,7 +138,10 @@ pub(super) fn attach(
         let (added, mode, notes) = noted;
         let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
         let attachment = Attachment::Component(in_dispatcher);
-        return Ok(Noted { program: Attached { sockets, counters, functions: Functions::default(), mode, attachment }, notes });
+        return Ok(Noted {
+            program: Attached { sockets, counters, functions: Functions::default(), mode, attachment },
+            notes,
+        });
     }
     let mut notes = Vec::new();
     let mut refused = None;
@@ -281,7 +284,8 @@ impl Attempt<'_> {
     }
 
     fn add(&self, mode: sys::Mode) -> Result<Added, Refused> {
-        let instructions = self.instructions(mode, Functions::default()).map_err(|error| Refused::For(self.load_error(error)))?;
+        let instructions =
+            self.instructions(mode, Functions::default()).map_err(|error| Refused::For(self.load_error(error)))?;
         let priority = self.options.priority.unwrap_or(PRIORITY_DEFAULT);
         let mut wait = WAIT_FIRST;
         loop {

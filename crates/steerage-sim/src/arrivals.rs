@@ -66,11 +66,14 @@ pub struct Arrivals {
     pub seed: u64,
 }
 
+/// The times at which requests arrive, and their flows.
+type Due = BinaryHeap<Reverse<(u64, u32)>>;
+
 /// The streams that wait for a response, or whose next request is under way.
 #[derive(Debug)]
 pub struct Streams {
     /// By queue: when the next request of a flow arrives, the earliest first.
-    due: Vec<Mutex<BinaryHeap<Reverse<(u64, u32)>>>>,
+    due: Vec<Mutex<Due>>,
     there_and_back: u64,
 }
 
@@ -80,7 +83,7 @@ impl Streams {
         self.of(queue).push(Reverse((now + self.there_and_back, flow)));
     }
 
-    fn of(&self, queue: usize) -> MutexGuard<'_, BinaryHeap<Reverse<(u64, u32)>>> {
+    fn of(&self, queue: usize) -> MutexGuard<'_, Due> {
         self.due[queue].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -120,7 +120,7 @@ fn write_rotating(format: StreamFormat, room: usize) -> (Vec<Vec<u8>>, u64) {
     let settled = ledger.deferred.as_ref().unwrap().settled()[0];
     assert_eq!((settled.packets + settled.dropped.total(), ledger.held()), (packets, 0), "{format:?} {room}");
     assert_eq!(lane.held.load(Ordering::Relaxed), 0);
-    let names = (0..=BATCHES * LENGTHS.len() as u64 / 2).map(|nth| scratch.join(&(2 * nth).to_string()));
+    let names = (0..=BATCHES * LENGTHS.len() as u64 / 2).map(|nth| scratch.join((2 * nth).to_string()));
     (names.map_while(|name| std::fs::read(name).ok()).collect(), settled.packets)
 }
 

@@ -1,7 +1,7 @@
 //! Copies of the packets of a run for `steerage dump`.
 //!
 //! A client attaches by the control socket. From then on, each packet CPU copies the packets that
-//! the client wants to a [ring](ring) of its own, and the client's thread moves them to the socket.
+//! the client wants to a [ring] of its own, and the client's thread moves them to the socket.
 //! Packet CPUs never wait: a packet that finds its ring full is counted as missed. While no client
 //! is attached, a batch costs one comparison.
 

@@ -65,7 +65,7 @@ impl Namespaces {
     }
 
     /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
-    /// `None` as described at [`optional`](Self::optional).
+    /// `None` as described at `optional`.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -74,7 +74,7 @@ impl Namespaces {
     }
 
     /// Creates the bond `bond0` with these options. Returns `None` as described at
-    /// [`optional`](Self::optional).
+    /// `optional`.
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }

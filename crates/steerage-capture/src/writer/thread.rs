@@ -85,10 +85,10 @@ impl Writing {
         if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
             let unread = pipe::wait_until_read(file, || is_over() || writer.is_abandoned());
             let lost = unread > 0 && !is_over();
-            self.settle_unread(if lost { unread } else { 0 }, 0, writer);
             if lost {
                 writer.fail(None, io::ErrorKind::BrokenPipe.into());
             }
+            self.settle_unread(if lost { unread } else { 0 }, 0, writer);
         }
         self.settle_unread(0, 0, writer);
     }
@@ -197,6 +197,8 @@ impl Writing {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
+        // First of all the error: a run may end as soon as its last packet is counted.
+        writer.fail(Some(&chunk), cause);
         if self.pipe.is_some() {
             let unread = self.file.as_deref().map_or(0, pipe::unread);
             self.settle_unread(unread, at, writer);
@@ -204,7 +206,6 @@ impl Writing {
         }
         settle(&chunk, settled, at, writer);
         chunk.let_go();
-        writer.fail(Some(&chunk), cause);
     }
 }
 

@@ -75,8 +75,8 @@ pub(crate) struct LiveArgs {
 /// The programs to remove from libxdp's dispatchers.
 #[derive(Debug, Args)]
 pub(crate) struct LeaveDispatchersArgs {
-    /// The programs, as INTERFACE:PROGRAM by their numbers
-    #[arg(value_name = "PROGRAM", required = true)]
+    /// The programs, by the numbers of their interfaces and their own
+    #[arg(value_name = "INTERFACE:PROGRAM", required = true)]
     pub(crate) components: Vec<Component>,
 }
 

@@ -20,6 +20,7 @@ const NO_PATHS: &[&str] = &[
     "HASH",
     "HEX",
     "IFACE",
+    "INTERFACE:PROGRAM",
     "KEY",
     "LIST",
     "MASK",

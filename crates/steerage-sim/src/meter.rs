@@ -10,7 +10,7 @@ use crate::machine::{Machine, Profile};
 /// Costs are counted in picoseconds, so that a cost of 2.4 ns is exact.
 const PICOS: f64 = 1000.0;
 
-/// A phase takes at least this long, so that time goes on if the path is free.
+/// The shortest time of a phase. With costs of 0, virtual time would stand still otherwise.
 const PHASE_PICOS_MIN: u64 = 1000;
 
 #[derive(Debug, Default)]

@@ -181,7 +181,7 @@ fn needs(args: &TuneArgs) -> Needs<'static> {
     if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }
 
-/// What the command reads in addition to what every run reads.
+/// The files and directories that `tune` reads, apart from those that every command reads.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
 /// Keeps `CAP_NET_ADMIN`, and write access to undo files and to the files that are named in them.

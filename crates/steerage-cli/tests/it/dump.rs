@@ -1,4 +1,5 @@
-//! `steerage dump`: copies of the packets of a run, for its user and without waiting.
+//! `steerage dump` copies the packets of a run. Only root and the user of the run get them, and the
+//! run never waits for the reader.
 
 use std::fs;
 use std::io::{Read, Write};

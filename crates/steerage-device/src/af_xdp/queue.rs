@@ -561,7 +561,8 @@ fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page>
 }
 
 /// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
-/// Returns the page to post instead. A frame of several parts has no time of the card.
+/// Returns the page to post instead. The card's time is not read for
+/// frames that consist of several parts.
 #[cold]
 fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;

@@ -283,7 +283,7 @@ impl ProgramInfo {
         // SAFETY: numbers only.
         let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
         let info = info(program.as_fd())?;
-        // `struct bpf_prog_info` has the name at 64.
+        // The name of the program is at offset 64 of `struct bpf_prog_info`.
         Ok(Self { id, name: info.text(64) })
     }
 

@@ -145,6 +145,7 @@ fn format_of(values: &Values) -> &'static CStr {
         Values::U16(_) => c"S",
         Values::U32(_) => c"I",
         Values::U64(_) => c"L",
+        Values::F64(_) => c"g",
         Values::Text(..) => c"u",
         _ => c"z",
     }
@@ -234,6 +235,7 @@ impl ArrowArray {
             Values::U16(values) => vec![present, values.as_ptr().cast()],
             Values::U32(values) => vec![present, values.as_ptr().cast()],
             Values::U64(values) => vec![present, values.as_ptr().cast()],
+            Values::F64(values) => vec![present, values.as_ptr().cast()],
             Values::Text(positions, bytes) | Values::Bytes(positions, bytes) => {
                 vec![present, positions.as_ptr().cast(), bytes.as_ptr().cast()]
             }

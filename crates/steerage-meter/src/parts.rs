@@ -96,7 +96,9 @@ fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts) -
             return Boundary::Another(FlowEnd::Finished);
         }
     }
-    if pause >= timeouts.inactive {
+    // The records after a cut by the clock have the source of the record before, which may have begun
+    // before the part.
+    if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
         return Boundary::Unknown;
     }
     if pause < timeouts.closed || !piece.can_close() {
@@ -355,7 +357,12 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
         flow.set_continues(false);
         if let Some(Piece { flow: mut before, .. }) = open.take() {
             match before.ends_before(&piece.opening.seen(&before), timeouts) {
-                Some(why) => records.push(FlowRecord::new(before, why)),
+                Some(why) => {
+                    if why == FlowEnd::Active {
+                        flow.continue_after(&before);
+                    }
+                    records.push(FlowRecord::new(before, why));
+                }
                 None => {
                     before.join(&flow);
                     flow = before;

@@ -33,8 +33,8 @@ fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), Malformed
 }
 
 fn code_timeouts(coder: &mut impl Coder, timeouts: &mut Timeouts) -> Result<(), MalformedEdges> {
-    let Timeouts { active, inactive, closed } = timeouts;
-    [active, inactive, closed].into_iter().try_for_each(|time| coder.number(time))
+    let Timeouts { active, clock, inactive, closed } = timeouts;
+    [active, clock, inactive, closed].into_iter().try_for_each(|time| coder.number(time))
 }
 
 impl Edges {
@@ -60,7 +60,7 @@ impl Edges {
     /// If the bytes are no edges, or those of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedEdges> {
         let mut reader = Reader::new(bytes)?;
-        let timeouts = Timeouts { active: 0, inactive: 0, closed: 0 };
+        let timeouts = Timeouts { active: 0, clock: 0, inactive: 0, closed: 0 };
         let mut edges = Self { begin: None, end: 0, timeouts, flows: HashMap::new(), joined: 0 };
         edges.code_head(&mut reader)?;
         while !reader.is_empty() {

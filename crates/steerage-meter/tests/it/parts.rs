@@ -8,13 +8,14 @@ use steerage::WallTime;
 use steerage::flow::wire::FrameBuilder;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use steerage::testing::{Frame, HandlerTester};
-use steerage_meter::{Edges, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts};
+use steerage_meter::{Edges, FlowEnd, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1_700_000_000_000 * MS;
 
-fn options() -> MeterOptions {
-    MeterOptions { active: Duration::MAX, flows_max: 64, ..MeterOptions::default() }
+fn options(clock: Option<Duration>) -> MeterOptions {
+    let (active, active_by_clock) = (clock.unwrap_or(Duration::MAX), clock.is_some());
+    MeterOptions { active, active_by_clock, flows_max: 64, ..MeterOptions::default() }
 }
 
 /// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
@@ -38,14 +39,18 @@ fn meter(
     (records, report)
 }
 
-fn whole(frames: &[Frame]) -> Vec<FlowRecord> {
-    let (mut records, report) = meter(frames, |exporter| Metering::new(options(), Some(exporter)));
+fn whole(frames: &[Frame], clock: Option<Duration>) -> Vec<FlowRecord> {
+    let (mut records, report) = meter(frames, |exporter| Metering::new(options(clock), Some(exporter)));
     records.extend(Metered::of([report], 0).1.into_records());
     records
 }
 
 fn part(frames: &[Frame]) -> (Edges, Vec<FlowRecord>) {
-    let (mut records, report) = meter(frames, |exporter| Metering::of_part(options(), Some(exporter)));
+    part_by(frames, None)
+}
+
+fn part_by(frames: &[Frame], clock: Option<Duration>) -> (Edges, Vec<FlowRecord>) {
+    let (mut records, report) = meter(frames, |exporter| Metering::of_part(options(clock), Some(exporter)));
     let (edges, more) = report.edges().expect("the meter of a part");
     records.extend(more);
     (edges, records)
@@ -137,7 +142,9 @@ proptest! {
         steps in steps(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..16),
         tree in prop::collection::vec(any::<prop::sample::Index>(), 16),
+        clock in prop::option::of(prop::sample::select(vec![1, 3, 60, 300])),
     ) {
+        let clock = clock.map(Duration::from_secs);
         let frames = frames(&steps);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(frames.len() + 1)).collect();
         cuts.sort_unstable();
@@ -145,7 +152,7 @@ proptest! {
         let begins = [0].into_iter().chain(cuts.iter().copied());
         let mut records = Vec::new();
         let mut parts: Vec<Edges> = begins.zip(ends).map(|(begin, end)| {
-            let (edges, more) = part(&frames[begin..end]);
+            let (edges, more) = part_by(&frames[begin..end], clock);
             records.extend(more);
             edges
         }).collect();
@@ -159,7 +166,7 @@ proptest! {
         }
         prop_assert_eq!(parts.len(), 1);
         records.extend(parts.remove(0).finish());
-        prop_assert_eq!(rows(&records), rows(&whole(&frames)));
+        prop_assert_eq!(rows(&records), rows(&whole(&frames, clock)));
     }
 }
 
@@ -220,9 +227,11 @@ fn other_bytes_and_other_timeouts_are_refused() {
             drop(edges.finish());
         }
     }
-    let others = MeterOptions { inactive: Duration::from_secs(9), ..options() };
-    let (_, report) = meter(&[at(0, true, ACK)], |exporter| Metering::of_part(others, Some(exporter)));
-    assert_eq!(edges.join(report.edges().unwrap().0).unwrap_err(), OtherTimeouts);
+    let others = MeterOptions { inactive: Duration::from_secs(9), ..options(None) };
+    for others in [others, options(Some(Duration::from_secs(60)))] {
+        let (_, report) = meter(&[at(0, true, ACK)], |exporter| Metering::of_part(others, Some(exporter)));
+        assert_eq!(edges.join(report.edges().unwrap().0).unwrap_err(), OtherTimeouts);
+    }
 }
 
 /// A flow that pauses for longer than a closed flow may, again and again, needs few pieces.
@@ -241,6 +250,31 @@ fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
     let (mut one, _) = part(&frames[..1]);
     let mut records = one.join(part(&frames[1..]).0).unwrap();
     records.extend(one.finish());
-    assert_eq!(rows(&records), rows(&whole(&frames)));
+    assert_eq!(rows(&records), rows(&whole(&frames, None)));
     assert_eq!(records.len(), 2);
+}
+
+/// The clock cuts at multiples of its time since 1970, and not at that time after the first packet.
+#[test]
+fn the_clock_cuts_records_at_its_multiples() {
+    let clock = Some(Duration::from_secs(60));
+    // `START` is 20 s after a multiple of 60 s.
+    let frames = [at(0, false, ACK), at(39, true, ACK), at(40, true, ACK), at(41, true, ACK), at(99, false, ACK)];
+    let records = whole(&frames, clock);
+    let shown = |records: &[FlowRecord]| -> Vec<_> {
+        let seconds = |record: &FlowRecord| (record.first().as_nanos() - START) / (1000 * MS);
+        let mut rows: Vec<_> = records.iter().map(|one| (seconds(one), one.forth().packets, one.source())).collect();
+        rows.sort();
+        rows
+    };
+    let server = || "192.0.2.1:443".to_owned();
+    assert_eq!(shown(&records), [(0, 1, server()), (40, 1, server())]);
+    assert_eq!(records.iter().filter(|record| record.end() == FlowEnd::Active).count(), 1);
+    // The records after the cut keep the source that only the part before knows.
+    let (mut one, mut parts) = part_by(&frames[..1], clock);
+    let (two, more) = part_by(&frames[1..], clock);
+    parts.extend(more);
+    parts.extend(one.join(two).unwrap());
+    parts.extend(one.finish());
+    assert_eq!(rows(&parts), rows(&records));
 }

@@ -278,5 +278,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split::split, module)?)?;
     module.add_function(wrap_pyfunction!(check_paths, module)?)?;
     module.add_function(wrap_pyfunction!(parts::merge, module)?)?;
+    module.add_function(wrap_pyfunction!(parts::edge_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(parts::edges_of_rows, module)?)?;
     module.add_function(wrap_pyfunction!(meter::flow_schema, module)?)
 }

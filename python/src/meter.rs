@@ -127,7 +127,7 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
         for (name, count) in named {
             counts.extend(count.map(|count| (name.to_owned(), Value::from(count))));
         }
-        (counts, edges.zip(part).map(|(edges, part)| parts::bytes_of_part(part, &edges)))
+        (counts, edges.zip(part).map(|(edges, part)| parts::bytes_of_part(part, edges)))
     };
     Ok(Work { make: Box::new(move || metering.meter()), finish: Box::new(finish) })
 }

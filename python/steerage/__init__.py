@@ -178,8 +178,13 @@ class Part(Flows):
         self.number: int = self._options["part"]
 
     @property
+    def edge_table(self) -> Rows:
+        """The edges as a table, with a row for each flow at an edge. :func:`merge` takes the table, or any copy of it."""
+        return Rows(_native.edge_rows(self.edges))
+
+    @property
     def edges(self) -> bytes:
-        """The flows that begin before the part or go on after it, for :func:`merge`: about 500 bytes for each flow."""
+        """The flows that begin before the part or go on after it, for :func:`merge`: about 150 bytes for each flow."""
         edges = None if self._last is None else self._last.edges
         if edges is None:
             raise ValueError("the edges are known after the flows of the part were read to their end: read them first")
@@ -201,6 +206,11 @@ class Merged(Rows):
         self.edges: bytes = merged.edges
         self.parts: List[Tuple[int, int]] = merged.parts
         self.joined: int = merged.joined
+
+    @property
+    def edge_table(self) -> Rows:
+        """The edges as a table, as for :class:`Part`."""
+        return Rows(_native.edge_rows(self.edges))
 
     def __repr__(self) -> str:
         return f"<steerage.Merged {self.parts}>"
@@ -401,15 +411,25 @@ def meter_part(
     return table
 
 
+def _edges(part: Any) -> bytes:
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return bytes(part)
+    if hasattr(part, "edges"):
+        return part.edges
+    if hasattr(part, "__arrow_c_stream__"):
+        return _native.edges_of_rows(part.__arrow_c_stream__())
+    raise TypeError(f"cannot merge {type(part).__name__}: give edges as bytes or as a table, or parts")
+
+
 def merge(
-    parts: Iterable[Union[bytes, Part, Merged]], *, columns: Optional[Sequence[str]] = None, finish: bool = False
+    parts: Iterable[Union[bytes, Part, Merged, Any]], *, columns: Optional[Sequence[str]] = None, finish: bool = False
 ) -> Merged:
     """Join the flows that cross the ends of parts, in any order and grouping.
 
-    :param parts: the edges of parts, or of what was merged before: bytes, or objects that have ``edges``.
+    :param parts: the edges of parts, or of what was merged before: as bytes, as tables, or objects that have ``edges``. The rows of a
+        table may be in any order.
     :param columns: the names of the columns of the flows. None for all.
     :param finish: all parts are there, so all flows end.
-    :raises ValueError: a part is there twice, a part between others is missing at the end, or the parts have other timeouts.
+    :raises ValueError: a part is there twice, a part between others or a row of a table is missing, or the parts have other timeouts.
     """
-    edges = [bytes(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.edges for part in parts]
-    return Merged(_native.merge(edges, _chosen(columns), finish))
+    return Merged(_native.merge([_edges(part) for part in parts], _chosen(columns), finish))

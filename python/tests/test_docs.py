@@ -19,6 +19,6 @@ def test_the_blocks_of_a_page(page, monkeypatch, capsys):
         exec(compile(block, f"docs/{page}.md", "exec"), names)
     printed = capsys.readouterr().out
     if page == "cluster":
-        assert printed == "92 flows of [(0, 2)]\n"
+        assert printed == "92 flows of [(0, 2)]\nTrue\n"
     else:
         assert "part-1.pcapng" in printed and "[('Ethernet', 0), ('IPv4', 14), ('UDP', 34)]" in printed

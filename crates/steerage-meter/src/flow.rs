@@ -406,6 +406,12 @@ impl Flow {
         self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
+    /// TCP: the next sequence number and the last acknowledgement number of the source, and of the
+    /// other endpoint.
+    pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
+        self.can_close().then(|| self.tcp.sequences(self.is_turned()))
+    }
+
     /// The ICMP type and the ICMP code.
     pub(super) fn icmp(&self) -> [u8; 2] {
         self.icmp_or_resets

@@ -80,7 +80,7 @@ pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
-pub use parts::{Edges, OtherTimeouts};
+pub use parts::{Edges, EdgesError, OtherTimeouts, PartEdges};
 pub use record::FlowRecord;
 pub use steerage_guard::file::{FilePattern, ParsePatternError};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};

@@ -13,10 +13,12 @@
 //! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
 //! part alone has a margin of that time.
 
-mod bytes;
+mod rows;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+
+pub use rows::{EdgesError, PartEdges};
 
 use super::flow::{Flow, FlowEnd, Seen};
 use super::key::Key;

@@ -6,14 +6,30 @@ import os
 import subprocess
 import sys
 
-import pytest
 import steerage
+from conftest import need
 
 
 def test_pyarrow(demo):
     import pyarrow as pa
 
-    assert pa.table(steerage.meter(demo)).num_rows == 92
+    flows = steerage.meter(demo)
+    assert pa.table(flows).num_rows == 92
+    assert sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(flows)) == 92
+    assert pa.table(flows).to_pandas()["packets"].sum() > 500
+
+
+def test_statistics_and_edges(demo):
+    """Numbers with a fraction, and bytes."""
+    import polars as pl
+    import pyarrow as pa
+
+    flows = steerage.meter(demo, features="cic")
+    assert pa.table(flows)["Flow IAT Mean"].to_pylist() == pl.DataFrame(flows)["Flow IAT Mean"].to_list()
+    part = steerage.meter_part(demo, part=0)
+    finished = pa.table(part).num_rows
+    for table in (pa.table(part.edge_table), pl.DataFrame(part.edge_table)):
+        assert finished + pa.table(steerage.merge([table], finish=True)).num_rows == 92
 
 
 def test_polars(demo):
@@ -27,8 +43,7 @@ def test_polars(demo):
 def test_pandas(demo):
     import pandas as pd
 
-    if not hasattr(pd.DataFrame, "from_arrow"):
-        pytest.skip("this pandas has no DataFrame.from_arrow")
+    need(hasattr(pd.DataFrame, "from_arrow"), "DataFrame.from_arrow of pandas 3")
     frame = pd.DataFrame.from_arrow(steerage.meter(demo))
     assert len(frame) == 92 and frame["bytes"].sum() + frame["bytes_back"].sum() == 479_907
 

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver parquet collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
+STEPS := gate packages deny semver parquet merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -52,6 +52,24 @@ $(STAMPS)/parquet:
 	cargo test -p steerage-meter --features parquet --locked parquet
 	cargo build --profile test -p steerage-cli --features parquet --locked
 	target/parquet-readers/bin/python .ci/parquet target/debug/steerage
+
+# 5,000 random recordings in parts, where the gate takes 64.
+$(STAMPS)/merging:
+	@PROPTEST_CASES=$${PROPTEST_CASES:-5000} timeout --foreground 2h \
+	    cargo test -p steerage-meter --test it --locked parts_are_the_whole -- --nocapture
+
+# The oldest versions of the libraries that docs/python.md names. pandas 3 takes Python 3.11.
+$(STAMPS)/python_oldest:
+	@env=target/python/oldest
+	python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' ||
+	    skip "the oldest libraries are for Python 3.11 and 3.12"
+	rm -rf "$$env"
+	python3 -m venv "$$env" && "$$env/bin/pip" install --quiet 'maturin>=1.9,<2' pytest numpy==1.26.4 \
+	    $$(sed -n 's/^| `\([a-z]*==[0-9.]*\)`.*/\1/p' docs/python.md) || skip "no venv, or no PyPI here"
+	"$$env/bin/maturin" build --quiet --locked --profile dev --manifest-path python/Cargo.toml --target-dir target/python \
+	    --out target/python/oldest-wheels
+	"$$env/bin/pip" install --quiet --no-deps --no-index target/python/oldest-wheels/*.whl
+	CI=true PYTHONDONTWRITEBYTECODE=1 "$$env/bin/pytest" -q -p no:cacheprovider python/tests/test_consumers.py
 
 # Ten minutes in which a collector is restarted every 10 s. The gate takes a few seconds.
 $(STAMPS)/collectors:

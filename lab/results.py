@@ -20,8 +20,8 @@ the page as it stands, where line breaks do not matter.
 
 lab/results/tables.json describes the tables that --from makes: the heading of the first and of the last column, the columns between
 them (heading, metric, whether the least and the most are shown, and perhaps a series: the cell is then how many times as fast that
-series is as the row's, round by round), and the rows (name, experiment, series, text of the last column). A table with the key "x" has
-a row for each of these points of one experiment, and its columns are (heading, series); the last of the
+series is as the row's, round by round), the page (performance, if none is named), whether a column says how far apart the CPUs were, and the rows (name,
+experiment, series, text of the last column). A table with the key "x" has a row for each of these points of one experiment, and its columns are (heading, series); the last of the
 first columns ("fixed") is divided by the best of those before it in the column "best". A table has the runs with near CPUs, or with far CPUs if these are more.
 lab/results/scale.json describes the tables of simulated runs.
 """
@@ -132,7 +132,7 @@ def tables_of_runs(results, paths):
     for name, table in json.loads((results / "tables.json").read_text()).items():
         rows = (rows_by_x if "x" in table else rows_by_series)(table, groups, described)
         if rows:
-            write_table(results / "performance" / f"{name}.csv", rows)
+            write_table(results / table.get("page", "performance") / f"{name}.csv", rows)
 
 
 def runs_of(groups, series, x):
@@ -151,7 +151,8 @@ def rows_by_series(table, groups, described):
     if not all(experiment in groups for _, experiment, *_ in table["rows"]):
         return []
     last = [table["last"]] if table["last"] else []
-    rows = [[table["first"], "CPUs", *(heading for heading, *_ in table["columns"]), *last]]
+    has_places = table.get("places", True)
+    rows = [[table["first"], *(["CPUs"] if has_places else []), *(heading for heading, *_ in table["columns"]), *last]]
     for label, experiment, series, *published in table["rows"]:
         where, metrics = runs_of(groups.get(experiment, {}), series, table.get("at"))
         cells = []
@@ -167,7 +168,7 @@ def rows_by_series(table, groups, described):
             # The other side wins.
             is_slower = than and values and statistics.median(values) < 0.995
             cells.append((re.sub("^[^ ]*", r"**\g<0>**", shows) if is_slower else shows) if where else "not measured")
-        rows.append([label, where, *cells, *(published or [""] * len(last))])
+        rows.append([label, *([where] if has_places else []), *cells, *(published or [""] * len(last))])
     return rows
 
 

@@ -102,6 +102,13 @@ impl Drop for SchemaParts {
 }
 
 impl ArrowSchema {
+    /// A schema that is released already.
+    fn end() -> Self {
+        let (format, name, metadata) = (ptr::null(), ptr::null(), ptr::null());
+        let (children, dictionary, private_data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        Self { format, name, metadata, flags: 0, n_children: 0, children, dictionary, release: None, private_data }
+    }
+
     fn new(format: &'static CStr, name: &str, flags: i64, metadata: Vec<u8>, children: Vec<Self>) -> Self {
         let name = CString::new(name).unwrap_or_default();
         let children = children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect();
@@ -145,6 +152,7 @@ fn format_of(values: &Values) -> &'static CStr {
         Values::U16(_) => c"S",
         Values::U32(_) => c"I",
         Values::U64(_) => c"L",
+        Values::F64(_) => c"g",
         Values::Text(..) => c"u",
         _ => c"z",
     }
@@ -234,6 +242,7 @@ impl ArrowArray {
             Values::U16(values) => vec![present, values.as_ptr().cast()],
             Values::U32(values) => vec![present, values.as_ptr().cast()],
             Values::U64(values) => vec![present, values.as_ptr().cast()],
+            Values::F64(values) => vec![present, values.as_ptr().cast()],
             Values::Text(positions, bytes) | Values::Bytes(positions, bytes) => {
                 vec![present, positions.as_ptr().cast(), bytes.as_ptr().cast()]
             }
@@ -327,6 +336,103 @@ impl StreamParts {
 /// A capsule with a stream of these batches.
 pub(crate) fn stream<'py>(py: Python<'py>, batches: Box<dyn Batches>) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, ArrowArrayStream::new(batches), c"arrow_array_stream")
+}
+
+/// The bytes of all rows of a column of a stream, one after another. The column has the type binary,
+/// large binary or binary view.
+pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Result<Vec<u8>, String> {
+    let pointer = capsule.pointer_checked(Some(c"arrow_array_stream")).map_err(|error| error.to_string())?;
+    // SAFETY: a capsule of this name points to a stream. Reading it out leaves a released stream behind,
+    // as the interface asks for.
+    let mut stream = unsafe {
+        let original = pointer.cast::<ArrowArrayStream>().as_ptr();
+        let moved = ptr::read(original);
+        (*original).release = None;
+        moved
+    };
+    if stream.release.is_none() {
+        return Err("the stream was read already: give a new table".to_owned());
+    }
+    let schema = stream.taken(stream.get_schema, ArrowSchema::end())?;
+    let columns = || (0..schema.n_children.max(0) as usize);
+    // SAFETY: a schema has `n_children` children, whose texts end with a 0.
+    let text = |nth: usize, of: fn(&ArrowSchema) -> *const c_char| unsafe { CStr::from_ptr(of(&**schema.children.add(nth))) };
+    let nth = columns().find(|nth| text(*nth, |child| child.name).to_bytes() == name.as_bytes());
+    let nth = nth.ok_or_else(|| format!("the table has no column `{name}`: give the table of edges as it was"))?;
+    let format = text(nth, |child| child.format).to_owned();
+    let mut bytes = Vec::new();
+    loop {
+        let array = stream.taken(stream.get_next, ArrowArray::end())?;
+        if array.release.is_none() {
+            return Ok(bytes);
+        }
+        // SAFETY: the array has the children of its schema, and this child the layout of its format.
+        unsafe { (**array.children.add(nth)).append_binary(&format, (array.offset, array.length), &mut bytes)? };
+    }
+}
+
+impl ArrowArrayStream {
+    /// Calls a function of the stream, which fills in a structure.
+    fn taken<T>(
+        &mut self,
+        function: Option<unsafe extern "C" fn(*mut Self, *mut T) -> c_int>,
+        empty: T,
+    ) -> Result<T, String> {
+        let mut taken = empty;
+        let function = function.ok_or("the stream has no functions")?;
+        // SAFETY: the stream was not released, and `taken` has room for the structure.
+        if unsafe { function(self, &mut taken) } == 0 {
+            return Ok(taken);
+        }
+        // SAFETY: as above. The text, if there is one, lives until the next call.
+        let message = unsafe { self.get_last_error.map_or(ptr::null(), |last| last(self)) };
+        if message.is_null() {
+            return Err("cannot read the table of edges".to_owned());
+        }
+        // SAFETY: the text is not null, and ends with a 0.
+        Err(format!("cannot read the table of edges: {}", unsafe { CStr::from_ptr(message) }.to_string_lossy()))
+    }
+}
+
+impl ArrowArray {
+    /// Appends the bytes of these rows.
+    ///
+    /// # Safety
+    /// The array must have the layout of the format.
+    unsafe fn append_binary(&self, format: &CStr, (from, rows): (i64, i64), to: &mut Vec<u8>) -> Result<(), String> {
+        let row = |nth: i64| (self.offset + from + nth) as usize;
+        // SAFETY: the caller promises the layout, and each buffer is as long as the array.
+        unsafe {
+            let buffer = |nth: usize| *self.buffers.add(nth);
+            for nth in (0..rows).map(row) {
+                let (begin, end, bytes) = match format.to_bytes() {
+                    b"z" => {
+                        let ends = buffer(1).cast::<i32>();
+                        (*ends.add(nth) as usize, *ends.add(nth + 1) as usize, buffer(2).cast::<u8>())
+                    }
+                    b"Z" => {
+                        let ends = buffer(1).cast::<i64>();
+                        (*ends.add(nth) as usize, *ends.add(nth + 1) as usize, buffer(2).cast::<u8>())
+                    }
+                    b"vz" => {
+                        // A view: the length, then the bytes or, if they are more than 12, four of them, the
+                        // number of a buffer, and the position in it.
+                        let view = buffer(1).cast::<u8>().add(16 * nth);
+                        let number = |at: usize| view.add(at).cast::<i32>().read_unaligned() as usize;
+                        match number(0) {
+                            length @ 0..=12 => (0, length, view.add(4)),
+                            length => (number(12), number(12) + length, buffer(2 + number(8)).cast::<u8>()),
+                        }
+                    }
+                    _ => return Err("the column `state` is not binary: give the table of edges as it was".to_owned()),
+                };
+                if end > begin {
+                    to.extend_from_slice(std::slice::from_raw_parts(bytes.add(begin), end - begin));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A capsule with the schema of these columns.

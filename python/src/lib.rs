@@ -31,7 +31,7 @@ use steerage::flow::Layers;
 use steerage_meter::ColumnBatch;
 
 use ffi::Batches;
-use run::{Run, RunOptions, Source};
+use run::{Progress, Run, RunOptions, Source};
 
 /// What a run reads: a capture in memory, the reading end of a pipe, which the run closes, paths, or
 /// the name of an interface.
@@ -53,11 +53,13 @@ struct Given {
     filter: Option<String>,
     cpus: Option<usize>,
     outer: bool,
+    /// A function that gets the bytes read, all bytes, and whether the run is over.
+    progress: Option<Py<PyAny>>,
 }
 
 impl Given {
     fn split(self, py: Python<'_>) -> (Source, RunOptions) {
-        let Self { source, name, feed, filter, cpus, outer } = self;
+        let Self { source, name, feed, filter, cpus, outer, progress } = self;
         let source = match source {
             GivenSource::Bytes(bytes) => Source::Bytes(name, bytes),
             GivenSource::Paths(paths) => Source::Paths(paths),
@@ -66,7 +68,7 @@ impl Given {
         };
         let layers = if outer { Layers::Outer } else { Layers::Inner };
         let feed = feed.map_or_else(Arc::default, |feed| Arc::clone(&feed.borrow(py).0));
-        (source, RunOptions { filter, cpus, layers, feed })
+        (source, RunOptions { filter, cpus, layers, feed, progress: progress.map(Progress::new) })
     }
 }
 
@@ -167,6 +169,18 @@ struct RunStream {
     strict: bool,
 }
 
+impl RunStream {
+    /// The result of a call that may raise an exception, for a consumer that knows no exceptions.
+    fn of_python<T>(&self, py: Python<'_>, result: PyResult<T>) -> Result<T, String> {
+        result.map_err(|error| {
+            if error::is_interrupt(py, &error) {
+                ffi::interrupt();
+            }
+            error.to_string()
+        })
+    }
+}
+
 impl Batches for RunStream {
     fn schema(&self) -> (ColumnBatch, Vec<(String, String)>) {
         let report = self.run.ended().map(|ended| ended.report.to_string());
@@ -175,15 +189,9 @@ impl Batches for RunStream {
 
     fn next(&mut self) -> Result<Option<ColumnBatch>, String> {
         let batch = match self.run.next_at_once() {
-            Some(batch) => batch,
-            None => Python::attach(|py| {
-                self.run.next(py).map_err(|error| {
-                    if error::is_interrupt(py, &error) {
-                        ffi::interrupt();
-                    }
-                    error.to_string()
-                })
-            })?,
+            Some(batch) if !self.run.is_progress_due(batch.is_none()) => batch,
+            Some(batch) => Python::attach(|py| self.of_python(py, self.run.show_progress(py)).map(|()| batch))?,
+            None => Python::attach(|py| self.of_python(py, self.run.next(py)))?,
         };
         let failure = self.run.ended().and_then(|ended| ended.failure.as_ref());
         match failure {
@@ -270,5 +278,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split::split, module)?)?;
     module.add_function(wrap_pyfunction!(check_paths, module)?)?;
     module.add_function(wrap_pyfunction!(parts::merge, module)?)?;
+    module.add_function(wrap_pyfunction!(parts::edge_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(parts::edges_of_rows, module)?)?;
     module.add_function(wrap_pyfunction!(meter::flow_schema, module)?)
 }

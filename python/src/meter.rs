@@ -22,14 +22,22 @@ pub(crate) struct GivenMeter {
     /// The timeouts in seconds.
     active: f64,
     inactive: f64,
+    by_clock: bool,
     max_flows: usize,
     names: bool,
+    cic: bool,
     /// The number of the part, if a part of a recording is metered.
     part: Option<u64>,
 }
 
-fn columns(names: Option<&[String]>) -> Result<ColumnBatch, Failure> {
-    Ok(names.map_or_else(|| Ok(ColumnBatch::all()), ColumnBatch::of)?)
+/// The chosen columns. Without names, all columns, or with `cic` all flow statistics.
+fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
+    Ok(match names {
+        Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,
+        Some(names) => ColumnBatch::of(names)?,
+        None if cic => ColumnBatch::cic(),
+        None => ColumnBatch::all(),
+    })
 }
 
 /// Starts a run that meters flows, and waits for its first batches.
@@ -44,13 +52,14 @@ pub(crate) fn meter(py: Python<'_>, given: Given, options: GivenMeter, strict: b
 
 /// A capsule with the schema of flows. `report` is the ledger of the last run as JSON.
 #[pyfunction]
-#[pyo3(signature = (names, report))]
+#[pyo3(signature = (names, report, cic))]
 pub(crate) fn flow_schema<'py>(
     py: Python<'py>,
     names: Option<Vec<String>>,
     report: Option<String>,
+    cic: bool,
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    let columns = columns(names.as_deref()).map_err(|failure| failure.exception(py))?;
+    let columns = columns(names.as_deref(), cic).map_err(|failure| failure.exception(py))?;
     ffi::schema(py, &columns, &metadata(report))
 }
 
@@ -59,16 +68,18 @@ fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<
     let is_live = matches!(source, Source::Live(_));
     let options = MeterOptions {
         active: seconds(given.active),
+        active_by_clock: given.by_clock,
         inactive: seconds(given.inactive),
         flows_max: given.max_flows,
         top: 0,
         layers: run_options.layers,
         names: given.names,
+        cic: given.cic,
         epoch: if is_live { now() } else { WallTime::from_nanos(0) },
         can_wait: !is_live,
         ..MeterOptions::default()
     };
-    let columns = columns(given.columns.as_deref())?;
+    let columns = columns(given.columns.as_deref(), given.cic)?;
     let part = given.part;
     Run::start(source, run_options, columns, |batching, stop| work(options, part, batching, stop))
 }
@@ -116,7 +127,7 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
         for (name, count) in named {
             counts.extend(count.map(|count| (name.to_owned(), Value::from(count))));
         }
-        (counts, edges.zip(part).map(|(edges, part)| parts::bytes_of_part(part, &edges)))
+        (counts, edges.zip(part).map(|(edges, part)| parts::bytes_of_part(part, edges)))
     };
     Ok(Work { make: Box::new(move || metering.meter()), finish: Box::new(finish) })
 }

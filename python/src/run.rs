@@ -68,6 +68,25 @@ pub(crate) struct RunOptions {
     pub(crate) layers: Layers,
     /// Why the thread failed that writes into the pipe of the source.
     pub(crate) feed: Arc<Mutex<Option<String>>>,
+    pub(crate) progress: Option<Progress>,
+}
+
+/// Calls a Python function with the progress of a run, on the threads that wait for batches.
+pub(crate) struct Progress {
+    show: Py<PyAny>,
+    /// When the function was called last, and whether that was the last call.
+    last: Mutex<(Instant, bool)>,
+}
+
+impl Progress {
+    pub(crate) fn new(show: Py<PyAny>) -> Self {
+        Self { show, last: Mutex::new((Instant::now(), false)) }
+    }
+
+    fn is_due(&self, is_over: bool) -> bool {
+        let (last, was_over) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        !was_over && (is_over || last.elapsed() >= SIGNAL_LOOK)
+    }
 }
 
 impl Source {
@@ -193,6 +212,7 @@ pub(crate) struct Run {
     queue: Mutex<Queue>,
     first: Mutex<VecDeque<ColumnBatch>>,
     ended: Arc<OnceLock<Ended>>,
+    progress: Option<Progress>,
 }
 
 /// What the thread at the end of a run does: it adds the last rows, and returns counts for the
@@ -248,7 +268,7 @@ impl Run {
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
         spawned.map_err(|error| Failure::System("start a thread that waits for the end", error))?;
         let queue = Mutex::new(Queue { batches, is_over: false });
-        Ok(Self { schema, handle, info, batching: of_run, queue, first: Mutex::default(), ended })
+        Ok(Self { schema, handle, info, batching: of_run, queue, first: Mutex::default(), ended, progress: options.progress })
     }
 
     /// Waits until the run has ended, or until the first batches are there. After that, the schema
@@ -282,11 +302,28 @@ impl Run {
     fn receive(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         loop {
             let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            match py.detach(|| queue().receive(SIGNAL_LOOK)) {
+            let received = py.detach(|| queue().receive(SIGNAL_LOOK));
+            if self.is_progress_due(matches!(received, Some(None))) {
+                self.show_progress(py)?;
+            }
+            match received {
                 Some(received) => return Ok(received),
                 None => py.check_signals()?,
             }
         }
+    }
+
+    /// Whether the progress was shown long ago, or whether the run is over and its end was not shown.
+    pub(crate) fn is_progress_due(&self, is_over: bool) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.is_due(is_over))
+    }
+
+    pub(crate) fn show_progress(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(progress) = &self.progress else { return Ok(()) };
+        let is_over = self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_over;
+        *progress.last.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), is_over);
+        let (read, total) = self.progress();
+        progress.show.call1(py, (read, total, is_over)).map(drop)
     }
 
     /// The rows of this time, and the ledger so far. `true` if the run is over.

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
+from . import _progress
 from ._errors import CaptureError, FilterError, SteerageError
 from ._source import Source, link_number
 
@@ -94,19 +95,21 @@ class Flows:
         self._source, self._run, self._options, self._strict = source, dict(run), dict(options), strict
         self._last: Any = None
         self._interval: Optional[float] = None
+        self._progress: Any = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return a new stream of the flows. The schema is always that of steerage, whatever is requested."""
         if self._interval is not None:
             raise TypeError("a live source has no end: iterate over it, and read the table of each interval")
-        self._last = self._start(self._source.given(**self._run))
+        progress = _progress.shown(self._progress)
+        self._last = self._start(self._source.given(**self._run, progress=progress))
         return self._last.stream(self._strict)
 
     def _start(self, given: Any) -> Any:
         return _native.meter(given, SimpleNamespace(**self._options), self._strict)
 
     def _schema(self, report: Optional[str]) -> Any:
-        return _native.flow_schema(self._options["columns"], report)
+        return _native.flow_schema(self._options["columns"], report, self._options["cic"])
 
     def __arrow_c_schema__(self) -> Any:
         """Return the schema. Its metadata has ``steerage.report`` after a stream was read to its end."""
@@ -127,7 +130,7 @@ class Flows:
             raise TypeError("only live sources are iterated: give interval=, or read the table with a library")
         before: Mapping[str, Any] = {}
         is_over = False
-        self._last = run = self._start(self._source.given(**self._run))
+        self._last = run = self._start(self._source.given(**self._run, progress=None))
         try:
             while not is_over:
                 rows, is_over = run.interval(self._interval)
@@ -175,8 +178,13 @@ class Part(Flows):
         self.number: int = self._options["part"]
 
     @property
+    def edge_table(self) -> Rows:
+        """The edges as a table, with a row for each flow at an edge. :func:`merge` takes the table, or any copy of it."""
+        return Rows(_native.edge_rows(self.edges))
+
+    @property
     def edges(self) -> bytes:
-        """The flows that begin before the part or go on after it, for :func:`merge`: about 500 bytes for each flow."""
+        """The flows that begin before the part or go on after it, for :func:`merge`: about 150 bytes for each flow."""
         edges = None if self._last is None else self._last.edges
         if edges is None:
             raise ValueError("the edges are known after the flows of the part were read to their end: read them first")
@@ -199,6 +207,11 @@ class Merged(Rows):
         self.parts: List[Tuple[int, int]] = merged.parts
         self.joined: int = merged.joined
 
+    @property
+    def edge_table(self) -> Rows:
+        """The edges as a table, as for :class:`Part`."""
+        return Rows(_native.edge_rows(self.edges))
+
     def __repr__(self) -> str:
         return f"<steerage.Merged {self.parts}>"
 
@@ -207,10 +220,10 @@ def _flows(kind: Any, source: Any, run: Mapping[str, Any], options: Mapping[str,
     return kind(Source(source), run, options, strict)
 
 
-def _chosen(columns: Optional[Sequence[str]]) -> Optional[List[str]]:
+def _chosen(columns: Optional[Sequence[str]], cic: bool = False) -> Optional[List[str]]:
     """Return the columns as a list. Unknown columns are reported at once."""
     chosen = None if columns is None else list(columns)
-    _native.flow_schema(chosen, None)
+    _native.flow_schema(chosen, None, cic)
     return chosen
 
 
@@ -222,14 +235,24 @@ def _run(filter: Optional[str], cpus: Optional[int], tunnels: str) -> Mapping[st
     return {"filter": filter, "cpus": cpus, "outer": tunnels == "outer"}
 
 
-def _timing(active_timeout: Optional[float], idle_timeout: float, max_flows: int) -> Mapping[str, Any]:
-    active = float("inf") if active_timeout is None else float(active_timeout)
+def _timing(active_timeout: Optional[float], active: str, idle_timeout: float, max_flows: int) -> Mapping[str, Any]:
+    seconds = float("inf") if active_timeout is None else float(active_timeout)
     idle = float(idle_timeout)
-    if not active > 0 or not idle > 0:
+    if not seconds > 0 or not idle > 0:
         raise ValueError("a timeout must be more than 0 seconds; active_timeout=None means no limit")
+    if active not in ("flow", "clock"):
+        raise ValueError(f"active={active!r}: give 'flow' or 'clock'")
+    if active == "clock" and active_timeout is None:
+        raise ValueError("active='clock' needs a time: give active_timeout, in seconds")
     if max_flows < 1:
         raise ValueError(f"max_flows={max_flows}: give at least 1")
-    return {"active": active, "inactive": idle, "max_flows": max_flows}
+    return {"active": seconds, "by_clock": active == "clock", "inactive": idle, "max_flows": max_flows}
+
+
+def _is_cic(features: Optional[str]) -> bool:
+    if features not in (None, "cic"):
+        raise ValueError(f"features={features!r}: give 'cic', or None")
+    return features is not None
 
 
 def meter(
@@ -240,12 +263,15 @@ def meter(
     cpus: Optional[int] = None,
     active_timeout: Optional[float] = 300.0,
     idle_timeout: float = 60.0,
+    active: str = "flow",
     tunnels: str = "inner",
     names: bool = False,
+    features: Optional[str] = None,
     max_flows: int = MAX_FLOWS,
     link: Any = None,
     strict: bool = True,
     interval: Optional[float] = None,
+    progress: Any = None,
 ) -> Flows:
     """Meter the flows of a source: who talked to whom, when, and how much.
 
@@ -257,23 +283,32 @@ def meter(
     :param cpus: the number of CPUs. None for all that this process may use.
     :param active_timeout: seconds after which a flow that continues gets another record. None for never.
     :param idle_timeout: seconds without a packet after which a flow ends.
+    :param active: ``"flow"`` to count the active timeout from the first packet of each record, ``"clock"`` to begin new records at
+        the multiples of the active timeout since 1970 (UTC), for all flows alike.
     :param tunnels: ``"inner"`` for the flows in tunnels, ``"outer"`` for the tunnels themselves.
     :param names: look for names in DNS, TLS and HTTP packets. Without it, the columns of names have no values.
+    :param features: ``"cic"`` for the flow statistics of CICFlowMeter, which ``docs/python.md`` defines. Without ``columns``, the
+        table has these columns alone.
     :param max_flows: the largest number of flows at the same time. If there are more, the flow that was idle longest ends.
     :param interval: listen to the interface that ``source`` names, and return an object to iterate over: each step has the flows
         that ended in this many seconds. The process needs the capability CAP_NET_RAW.
     :param link: the link type of an iterable of packets: ``"ethernet"``, ``"raw"``, ``"linux_sll"``, ``"linux_sll2"`` or a number.
     :param strict: raise an exception if the source cannot be read to its end. Otherwise the flows before the error are returned,
         and ``report["error"]`` has the text.
+    :param progress: a function that is called about ten times a second with the bytes that were read, and with all bytes or None;
+        True for a bar of tqdm. By default, a notebook shows the bar if tqdm is installed.
     :raises CaptureError: a source cannot be opened or read.
     :raises FilterError: the filter cannot be compiled.
     :raises ValueError: an argument has a wrong value.
     """
-    options = {"columns": _chosen(columns), **_timing(active_timeout, idle_timeout, max_flows), "names": bool(names), "part": None}
+    cic = _is_cic(features)
+    timing = _timing(active_timeout, active, idle_timeout, max_flows)
+    options = {"columns": _chosen(columns, cic), **timing, "names": bool(names), "cic": cic, "part": None}
     if interval is not None and not interval > 0:
         raise ValueError(f"interval={interval}: give more than 0 seconds")
     flows = Flows(Source(source, link, interval is not None), _run(filter, cpus, tunnels), options, strict)
     flows._interval = interval
+    flows._progress = _progress.checked(progress)
     return flows
 
 
@@ -286,6 +321,7 @@ def packets(
     tunnels: str = "inner",
     link: Any = None,
     strict: bool = True,
+    progress: Any = None,
 ) -> Packets:
     """Read the packets of a source: a row for each.
 
@@ -297,7 +333,9 @@ def packets(
     """
     chosen = None if columns is None else list(columns)
     _native.packet_schema(chosen, None)
-    return Packets(Source(source, link), _run(filter, cpus, tunnels), {"columns": chosen}, strict)
+    table = Packets(Source(source, link), _run(filter, cpus, tunnels), {"columns": chosen}, strict)
+    table._progress = _progress.checked(progress)
+    return table
 
 
 def explain(data: bytes, *, link: Any = "ethernet", tunnels: str = "inner") -> dict:
@@ -329,7 +367,7 @@ def split(
     if not 1 <= n <= PARTS_MAX:
         raise ValueError(f"n={n}: give a number from 1 to {PARTS_MAX}")
     paths = [os.path.join(os.fspath(directory), f"part-{nth}.pcapng") for nth in range(n)]
-    _native.split(Source(source, link).given(**_run(filter, 1, tunnels)), paths, together)
+    _native.split(Source(source, link).given(**_run(filter, 1, tunnels), progress=None), paths, together)
     return paths
 
 
@@ -339,35 +377,59 @@ def meter_part(
     part: int,
     columns: Optional[Sequence[str]] = None,
     filter: Optional[str] = None,
+    active_timeout: Optional[float] = None,
     idle_timeout: float = 60.0,
+    active: str = "clock",
     tunnels: str = "inner",
+    names: bool = False,
+    features: Optional[str] = None,
     max_flows: int = MAX_FLOWS,
     link: Any = None,
     strict: bool = True,
+    progress: Any = None,
 ) -> Part:
     """Meter one part of a recording, on one CPU. :func:`merge` joins the flows that cross the ends of parts.
 
-    There is no active timeout, because a part does not know when its flows began, and there are no names.
+    Names and the statistics of ``features`` cannot be merged, so that both are refused.
 
     :param part: the number of the part, in the order of time.
+    :param active_timeout: seconds at whose multiples since 1970 (UTC) records end, as by ``meter(active="clock")``. None for never.
+        A timeout from the first packet of a flow cannot be merged, because a part does not know when its flows began.
     :param source: as for :func:`meter`, and so are the other parameters.
     """
     if part < 0:
         raise ValueError(f"part={part}: give the number of the part, from 0 on")
-    timing = _timing(None, idle_timeout, max_flows)
-    options = {"columns": _chosen(columns), **timing, "names": False, "part": part}
-    return Part(Source(source, link), _run(filter, 1, tunnels), options, strict)
+    if active != "clock":
+        raise ValueError(f"active={active!r}: parts can be merged only with active='clock', or with active_timeout=None")
+    for name, value in (("names", names), ("features", _is_cic(features))):
+        if value:
+            raise ValueError(f"{name}={value!r}: parts have none, because merging needs the packets: meter the whole recording")
+    timing = _timing(active_timeout, "flow" if active_timeout is None else "clock", idle_timeout, max_flows)
+    options = {"columns": _chosen(columns), **timing, "names": False, "cic": False, "part": part}
+    table = Part(Source(source, link), _run(filter, 1, tunnels), options, strict)
+    table._progress = _progress.checked(progress)
+    return table
+
+
+def _edges(part: Any) -> bytes:
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return bytes(part)
+    if hasattr(part, "edges"):
+        return part.edges
+    if hasattr(part, "__arrow_c_stream__"):
+        return _native.edges_of_rows(part.__arrow_c_stream__())
+    raise TypeError(f"cannot merge {type(part).__name__}: give edges as bytes or as a table, or parts")
 
 
 def merge(
-    parts: Iterable[Union[bytes, Part, Merged]], *, columns: Optional[Sequence[str]] = None, finish: bool = False
+    parts: Iterable[Union[bytes, Part, Merged, Any]], *, columns: Optional[Sequence[str]] = None, finish: bool = False
 ) -> Merged:
     """Join the flows that cross the ends of parts, in any order and grouping.
 
-    :param parts: the edges of parts, or of what was merged before: bytes, or objects that have ``edges``.
+    :param parts: the edges of parts, or of what was merged before: as bytes, as tables, or objects that have ``edges``. The rows of a
+        table may be in any order.
     :param columns: the names of the columns of the flows. None for all.
     :param finish: all parts are there, so all flows end.
-    :raises ValueError: a part is there twice, a part between others is missing at the end, or the parts have other timeouts.
+    :raises ValueError: a part is there twice, a part between others or a row of a table is missing, or the parts have other timeouts.
     """
-    edges = [bytes(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.edges for part in parts]
-    return Merged(_native.merge(edges, _chosen(columns), finish))
+    return Merged(_native.merge([_edges(part) for part in parts], _chosen(columns), finish))

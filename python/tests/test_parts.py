@@ -34,8 +34,8 @@ def cut(packets, cuts):
     return [packets[begin:end] for begin, end in zip([0, *ends], [*ends, len(packets)])]
 
 
-def metered(number, packets):
-    part = steerage.meter_part(pcap(packets), part=number)
+def metered(number, packets, **options):
+    part = steerage.meter_part(pcap(packets), part=number, **options)
     return pa.table(part), part.edges
 
 
@@ -43,12 +43,13 @@ def metered(number, packets):
 def test_parts_in_any_order_and_tree_are_the_whole(seed):
     chance = random.Random(seed)
     packets = recording()
+    active_timeout = chance.choice([None, 3, 7.5])
     parts = cut(packets, (chance.randrange(len(packets) + 1) for _ in range(chance.randrange(16))))
     numbers = list(range(len(parts)))
     chance.shuffle(numbers)
     tables, edges = [], []
     for number in numbers:
-        table, edge = metered(number, parts[number])
+        table, edge = metered(number, parts[number], active_timeout=active_timeout)
         tables.append(table)
         edges.append(edge)
     while len(edges) > 1:
@@ -57,7 +58,8 @@ def test_parts_in_any_order_and_tree_are_the_whole(seed):
         tables.append(merged)
         edges.append(merged.edges)
     end = steerage.merge(edges, finish=True)
-    whole = steerage.meter(pcap(packets), active_timeout=None)
+    active = "clock" if active_timeout else "flow"
+    whole = steerage.meter(pcap(packets), active=active, active_timeout=active_timeout)
     assert rows(*tables, end) == rows(whole)
     assert end.parts == [(0, len(parts) - 1)] and (len(parts) == 1 or end.joined > 0)
 
@@ -112,3 +114,67 @@ def test_a_pool_of_processes():
         done = list(pool.map(work, enumerate(parts)))
     end = steerage.merge((edges for _, edges in done), finish=True)
     assert rows(*(table for table, _ in done), end) == rows(steerage.meter(pcap(packets), active_timeout=None))
+
+
+def edge_tables(cuts):
+    packets = recording()
+    parts = [steerage.meter_part(pcap(part), part=number) for number, part in enumerate(cut(packets, cuts))]
+    tables = [pa.table(part) for part in parts]
+    return packets, tables, parts
+
+
+def test_edges_are_tables_that_libraries_copy():
+    import polars as pl
+
+    packets, tables, parts = edge_tables([100, 100, 250])
+    [empty] = pa.table(parts[1].edge_table).to_pylist()
+    assert (empty["part_first"], empty["part_last"], empty["packets"]) == (1, 1, None)
+    first = pa.table(parts[0].edge_table).to_pylist()
+    assert {row["goes_on"] for row in first} <= {0, 1} and all(row["begins_before"] == 1 for row in first)
+    tcp = next(row for row in first if row["kind"] == "tcp" and row["packets_back"] > 1)
+    assert tcp["source"].startswith("10.0.0.") and tcp["sequence"] >= 101 and tcp["acknowledged"] >= 901
+    # All parts in one table, whose rows are in another order, with the types that each library has.
+    together = pa.concat_tables(pa.table(part.edge_table) for part in parts)
+    order = sorted(range(together.num_rows), key=lambda nth: nth * 7919 % together.num_rows)
+    large = together.set_column(together.num_columns - 1, "state", together["state"].cast(pa.large_binary()))
+    frame = pl.DataFrame(together)
+    for table in (together.take(order), large.take(order), frame[order], frame.lazy().select("state").collect()):
+        end = steerage.merge([table], finish=True)
+        assert rows(*tables, end) == rows(steerage.meter(pcap(packets), active_timeout=None))
+    # Parts of both kinds, and what was merged as a table.
+    some = steerage.merge([parts[2].edge_table, parts[3].edges])
+    end = steerage.merge([some.edge_table, parts[0], pl.DataFrame(parts[1].edge_table)], finish=True)
+    assert rows(*tables, some, end) == rows(steerage.meter(pcap(packets), active_timeout=None))
+
+
+def test_tables_that_are_no_edges():
+    _, _, parts = edge_tables([100])
+    table = pa.table(parts[0].edge_table)
+    assert table.num_rows > 2
+    with pytest.raises(ValueError, match=r"part 0: 1 of \d+ rows of the edges are missing: give all rows"):
+        steerage.merge([table.slice(1)])
+    with pytest.raises(ValueError, match="part 0: merged twice"):
+        steerage.merge([pa.concat_tables([table, table.slice(0, 1)])])
+    with pytest.raises(ValueError, match="the table has no column `state`"):
+        steerage.merge([table.drop_columns(["state"])])
+    text = table.set_column(table.num_columns - 1, "state", pa.array(["x"] * table.num_rows))
+    with pytest.raises(ValueError, match="the column `state` is not binary"):
+        steerage.merge([text])
+    with pytest.raises(TypeError, match="cannot merge int"):
+        steerage.merge([7])
+
+
+def test_what_parts_cannot_have():
+    with pytest.raises(ValueError, match="parts can be merged only with active='clock'"):
+        steerage.meter_part(pcap([]), part=0, active="flow", active_timeout=300)
+    with pytest.raises(ValueError, match="names=True: parts have none"):
+        steerage.meter_part(pcap([]), part=0, names=True)
+    with pytest.raises(ValueError, match="active='hour': give 'flow' or 'clock'"):
+        steerage.meter(pcap([]), active="hour")
+    with pytest.raises(ValueError, match="active='clock' needs a time"):
+        steerage.meter(pcap([]), active="clock", active_timeout=None)
+    parts = [steerage.meter_part(pcap(many(1)), part=nth, active_timeout=timeout) for nth, timeout in enumerate([None, 60])]
+    for part in parts:
+        pa.table(part)
+    with pytest.raises(ValueError, match="different timeouts"):
+        steerage.merge(parts)

@@ -4,12 +4,13 @@
 //! a bitmap of the rows that have a value, with the first row in the lowest bit, the values, and for
 //! text the position where each row's text ends.
 
+use super::cic;
 use super::columns::{Columns, Number, columns};
 use super::record::FlowRecord;
 use super::row::Row;
 
 /// The values of a column.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Values {
     /// Nanoseconds since 1970 in UTC.
@@ -22,6 +23,8 @@ pub enum Values {
     U32(Vec<u32>),
     /// Numbers of 64 bits.
     U64(Vec<u64>),
+    /// Floating-point numbers of 64 bits.
+    F64(Vec<f64>),
     /// UTF-8 text. The text of row `n` lies between the positions `n` and `n + 1`.
     Text(Vec<i32>, Vec<u8>),
     /// Bytes, with positions like those of text.
@@ -41,6 +44,7 @@ impl Values {
             Self::U16(_) => Self::U16(Vec::new()),
             Self::U32(_) => Self::U32(Vec::new()),
             Self::U64(_) => Self::U64(Vec::new()),
+            Self::F64(_) => Self::F64(Vec::new()),
             Self::Text(..) => Self::Text(vec![0], Vec::new()),
             Self::Bytes(..) => Self::Bytes(vec![0], Vec::new()),
         }
@@ -48,7 +52,7 @@ impl Values {
 }
 
 /// A column: its name, and its values in the rows of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     name: &'static str,
     values: Values,
@@ -112,11 +116,20 @@ impl Column {
             Values::U16(values) => values.push(value as u16),
             Values::U32(values) => values.push(value as u32),
             Values::U64(values) => values.push(value),
+            Values::F64(values) => values.push(value as f64),
             Values::Text(positions, bytes) | Values::Bytes(positions, bytes) => {
                 Values::with_positions(positions, bytes);
             }
         }
         self.add_row(number.is_some());
+    }
+
+    /// Adds a row with a floating-point number. Other columns stay as they are.
+    pub fn push_float(&mut self, number: Option<f64>) {
+        if let Values::F64(values) = &mut self.values {
+            values.push(number.unwrap_or_default());
+            self.add_row(number.is_some());
+        }
     }
 
     /// Adds a row with the text or bytes that `append` appends. If `append` returns false, the row
@@ -157,6 +170,18 @@ impl ColumnBatch {
         let mut all = Adding { rows: &[], columns: Vec::new(), to: To::Schema };
         columns(&mut all);
         Self { columns: all.columns }
+    }
+
+    /// The flow statistics of [`MeterOptions::cic`](super::MeterOptions::cic), without rows.
+    pub fn cic() -> Self {
+        Self { columns: cic::columns() }
+    }
+
+    /// All columns of both batches. [`chosen`](Self::chosen) chooses from them.
+    #[must_use]
+    pub fn and(mut self, more: Self) -> Self {
+        self.columns.extend(more.columns);
+        self
     }
 
     /// The columns with these names, without rows.
@@ -204,6 +229,7 @@ impl ColumnBatch {
         let mut adding = Adding { rows: &rows, columns: columns_of_batch, to: To::Rows };
         columns(&mut adding);
         self.columns = adding.columns;
+        cic::add(&mut self.columns, records);
     }
 
     /// Takes the rows, and leaves an empty batch.

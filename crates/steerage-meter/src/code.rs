@@ -1,15 +1,16 @@
 //! Writes numbers as bytes, and reads them again. A function that codes a type both writes and reads
 //! its fields, so that the order of the fields cannot differ.
 
-/// The first bytes, with the number of the format.
-const MAGIC: &[u8; 16] = b"steerage-edges-1";
+/// The bits of a number in a byte. The highest bit of the byte says that another byte follows, as in
+/// LEB128: most numbers are small.
+const BITS: u32 = 7;
 
 /// Bytes that are no edges of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;
 
-/// Writes numbers, or reads them. Each number takes 8 bytes.
+/// Writes numbers, or reads them.
 pub(super) trait Coder {
     fn word(&mut self, word: &mut u64) -> Result<(), MalformedEdges>;
 
@@ -33,42 +34,58 @@ pub(super) trait Coder {
 }
 
 /// Appends numbers to bytes.
-pub(super) struct Writer(Vec<u8>);
-
-impl Writer {
-    pub(super) fn new() -> Self {
-        Self(MAGIC.to_vec())
-    }
-
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-}
+#[derive(Default)]
+pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Coder for Writer {
     fn word(&mut self, word: &mut u64) -> Result<(), MalformedEdges> {
-        self.0.extend_from_slice(&word.to_le_bytes());
+        let mut rest = *word;
+        while rest >> BITS > 0 {
+            self.0.push(rest as u8 | 1 << BITS);
+            rest >>= BITS;
+        }
+        self.0.push(rest as u8);
         Ok(())
     }
 }
 
 /// Takes numbers from bytes.
-pub(super) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, MalformedEdges> {
-        bytes.strip_prefix(MAGIC).map(Self).ok_or(MalformedEdges)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Coder for Reader<'_> {
     fn word(&mut self, word: &mut u64) -> Result<(), MalformedEdges> {
-        let (bytes, rest) = self.0.split_first_chunk().ok_or(MalformedEdges)?;
-        (*word, self.0) = (u64::from_le_bytes(*bytes), rest);
-        Ok(())
+        *word = 0;
+        for shift in (0..u64::BITS).step_by(BITS as usize) {
+            let (byte, rest) = self.0.split_first().ok_or(MalformedEdges)?;
+            self.0 = rest;
+            let bits = u64::from(byte & !(1 << BITS));
+            *word |= bits.checked_shl(shift).filter(|shifted| shifted >> shift == bits).ok_or(MalformedEdges)?;
+            if byte >> BITS == 0 {
+                return Ok(());
+            }
+        }
+        Err(MalformedEdges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_they_were_written() {
+        let numbers = [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
+        let mut writer = Writer::default();
+        numbers.iter().for_each(|number| writer.word(&mut { *number }).unwrap());
+        let mut reader = Reader(&writer.0);
+        for number in numbers {
+            let mut word = 7;
+            reader.word(&mut word).unwrap();
+            assert_eq!(word, number);
+        }
+        assert!(reader.0.is_empty() && reader.word(&mut 0).is_err());
+        // More bits than a number has.
+        assert!(Reader(&[0xff; 11]).word(&mut 0).is_err());
+        assert!(Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).word(&mut 0).is_err());
     }
 }

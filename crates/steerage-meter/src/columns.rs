@@ -92,7 +92,7 @@ fn some(value: Option<&str>, text: &mut Vec<u8>) -> bool {
     value.is_some()
 }
 
-fn address(address: &Address, text: &mut Vec<u8>) -> bool {
+pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     match address {
         Address::Ip(std::net::IpAddr::V4(address)) => {
             let [a, b, c, d] = address.octets();

@@ -243,7 +243,7 @@ impl Flow {
         if self.is_over(seen.time, 0, timeouts) {
             return Some(self.reason_when_over());
         }
-        (seen.time.saturating_sub(self.first) >= timeouts.active).then_some(FlowEnd::Active)
+        timeouts.cuts(self.first, self.last, seen.time).then_some(FlowEnd::Active)
     }
 
     /// Whether this SYN opens another connection than the one of this flow.
@@ -281,10 +281,18 @@ impl Flow {
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
-            next.state = next.state & !TURNED | self.state & TURNED;
-            next.tcp = self.tcp.restarted();
+            next.continue_after(self);
         }
         std::mem::replace(self, next)
+    }
+
+    /// Takes the source and the TCP state of the record that the active timeout ended before this
+    /// record.
+    pub(super) fn continue_after(&mut self, before: &Self) {
+        self.state = self.state & !TURNED | before.state & TURNED;
+        let mut tcp = before.tcp.restarted();
+        tcp.join(&self.tcp);
+        self.tcp = tcp;
     }
 
     /// Returns true if a packet arrived after the last call.
@@ -398,6 +406,12 @@ impl Flow {
         self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
+    /// TCP: the next sequence number and the last acknowledgement number of the source, and of the
+    /// other endpoint.
+    pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
+        self.can_close().then(|| self.tcp.sequences(self.is_turned()))
+    }
+
     /// The ICMP type and the ICMP code.
     pub(super) fn icmp(&self) -> [u8; 2] {
         self.icmp_or_resets
@@ -426,7 +440,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn timeouts() -> Timeouts {
-        Timeouts::new(Duration::from_secs(300), Duration::from_secs(60))
+        Timeouts::new(Duration::from_secs(300), false, Duration::from_secs(60))
     }
 
     fn tcp(time: u64, flags: u16, turned: bool) -> Seen {

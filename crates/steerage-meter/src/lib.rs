@@ -9,7 +9,7 @@
 //! | `key`, `index`, `table` | find the flow's place in the table |
 //! | `lists`, `wheel`, `flow_limit` | the flow that ends next, the flows of a bucket, and the limit for all flows |
 //! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
-//! | `names` | looks for names in packets, if enabled |
+//! | `names`, `cic` | look for names in packets, and collect flow statistics, if enabled |
 //! | `record`, `row`, `output` | the record of a flow, its columns, and its format |
 //! | `columns`, `batch` | the columns with types, and columns in memory for Arrow |
 //! | `cells` | keeps spreadsheets from taking names for formulas |
@@ -24,6 +24,7 @@
 
 mod batch;
 mod cells;
+mod cic;
 mod code;
 mod columns;
 mod counts;
@@ -79,7 +80,7 @@ pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
-pub use parts::{Edges, OtherTimeouts};
+pub use parts::{Edges, EdgesError, OtherTimeouts, PartEdges};
 pub use record::FlowRecord;
 pub use steerage_guard::file::{FilePattern, ParsePatternError};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
@@ -87,6 +88,7 @@ pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};
 pub use writer_state::{FlowOutput, OutputCounts};
 
+use cic::{DepartedFeatures, Features};
 use counts::{AllPublished, Published};
 use export::RECORDS_AT_A_TIME;
 use flow::{Flow, Seen};
@@ -138,6 +140,9 @@ const TICK: Duration = Duration::from_millis(250);
 pub struct MeterOptions {
     /// The active timeout: how long a flow lasts before its record is cut.
     pub active: Duration,
+    /// Whether records are cut at the multiples of the active timeout since 1970 (UTC), instead of
+    /// at this time after the first packet of each record.
+    pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
     /// The maximum number of flows at the same time, on all CPUs together.
@@ -157,12 +162,16 @@ pub struct MeterOptions {
     pub sample: u32,
     /// Whether to look for names in DNS, TLS and HTTP packets.
     pub names: bool,
+    /// Whether to collect the flow statistics of CICFlowMeter ([`ColumnBatch::cic`]). They take up to
+    /// 900 bytes more for each flow.
+    pub cic: bool,
 }
 
 impl Default for MeterOptions {
     fn default() -> Self {
         Self {
             active: ACTIVE_DEFAULT,
+            active_by_clock: false,
             inactive: INACTIVE_DEFAULT,
             flows_max: FLOWS_DEFAULT,
             top: 10,
@@ -171,6 +180,7 @@ impl Default for MeterOptions {
             can_wait: true,
             sample: 1,
             names: false,
+            cic: false,
         }
     }
 }
@@ -217,10 +227,12 @@ impl Metering {
 
     /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
     /// flows that no other part can continue to `exporter`. The other flows are in the report
-    /// ([`MeterReport::edges`]). There is no active timeout, because a part does not know when a flow
-    /// began, and no names. The instance must have one CPU.
+    /// ([`MeterReport::edges`]). There is no active timeout unless the clock cuts records, because a
+    /// part does not know when a flow began, and there are no names and no flow statistics. The instance
+    /// must have one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
-        let options = MeterOptions { active: Duration::MAX, names: false, ..options };
+        let active = if options.active_by_clock { options.active } else { Duration::MAX };
+        let options = MeterOptions { active, names: false, cic: false, ..options };
         Self { is_part: true, ..Self::new(options, exporter) }
     }
 
@@ -244,7 +256,7 @@ impl Metering {
 
     /// Creates a CPU's meter.
     pub fn meter(&self) -> Meter {
-        let timeouts = Timeouts::new(self.options.active, self.options.inactive);
+        let timeouts = Timeouts::new(self.options.active, self.options.active_by_clock, self.options.inactive);
         Meter {
             layers: self.options.layers,
             can_wait: self.options.can_wait,
@@ -255,6 +267,7 @@ impl Metering {
             table: Table::new(timeouts, &self.limit),
             datagrams: FlowsOfDatagrams::new(self.seeds),
             names: Names::new(self.options.names),
+            features: Features::new(self.options.cic),
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
             totals: Totals::new(self.options.top),
@@ -283,6 +296,7 @@ pub struct Meter {
     table: Table,
     datagrams: FlowsOfDatagrams,
     names: Names,
+    features: Features,
     /// The packets of the current batch, and the candidate slots of their flows.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
@@ -312,6 +326,7 @@ pub struct MovedFlows {
     flows: Option<Departed>,
     datagrams: DepartedDatagrams,
     names: DepartedNames,
+    features: DepartedFeatures,
 }
 
 impl Meter {
@@ -453,6 +468,9 @@ impl Meter {
                 if self.names.is_on() {
                     self.names.look(&self.batch[nth], &packet.received(), self.layers);
                 }
+                if self.features.is_on() {
+                    self.features.add(&self.batch[nth], &packet.received(), self.layers);
+                }
             }
         }
     }
@@ -509,6 +527,10 @@ impl Meter {
             let names = self.names.end(&flow.key, flow.hash, why);
             record = record.with_names(names);
         }
+        if self.features.is_on() {
+            let cic = self.features.end(&record.flow().key, record.flow().hash);
+            record = record.with_cic(cic);
+        }
         self.totals.add(&record);
         self.published.publish(&self.totals);
         if self.exporter.is_some() {
@@ -546,7 +568,7 @@ impl Handler for Meter {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         let count = self.look_ahead(batch, cpu.now());
-        if self.names.is_on() || self.part.is_some() {
+        if self.names.is_on() || self.features.is_on() || self.part.is_some() {
             self.count_each_slowly(batch, count)
         } else {
             self.count(batch, count)
@@ -570,9 +592,9 @@ impl Handler for Meter {
 
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<MovedFlows> {
         let flows = self.table.depart(bucket);
-        let names =
-            self.names.depart(flows.iter().flat_map(|departed| &departed.flows).map(|flow| (&flow.key, flow.hash)));
-        let moved = MovedFlows { flows, datagrams: self.datagrams.depart(bucket), names };
+        let keys = || flows.iter().flat_map(|departed| &departed.flows).map(|flow| (&flow.key, flow.hash));
+        let (names, features) = (self.names.depart(keys()), self.features.depart(keys()));
+        let moved = MovedFlows { flows, datagrams: self.datagrams.depart(bucket), names, features };
         (moved.flows.is_some() || !moved.datagrams.is_empty()).then_some(moved)
     }
 
@@ -580,6 +602,7 @@ impl Handler for Meter {
         if let Some(flows) = moved.flows {
             self.table.arrive(bucket, flows);
             self.names.arrive(moved.names);
+            self.features.arrive(moved.features);
             self.shed();
         }
         self.datagrams.arrive(bucket, moved.datagrams);
@@ -591,6 +614,7 @@ impl Handler for Meter {
             totals: self.totals,
             open: self.table.into_flows(),
             names: self.names,
+            features: self.features,
             now: self.clock.of_packets(),
             timeouts: self.timeouts,
             handled_bytes: self.handled_bytes,

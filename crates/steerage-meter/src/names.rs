@@ -77,10 +77,17 @@ pub struct FlowNames {
     pub http_host: Option<Box<str>>,
 }
 
+/// The key of a flow in a map, with its hash.
 #[derive(Clone, Copy, Debug)]
-struct Hashed {
+pub(super) struct Hashed {
     hash: u32,
     key: Key,
+}
+
+impl Hashed {
+    pub(super) fn new(key: &Key, hash: u32) -> Self {
+        Self { hash, key: *key }
+    }
 }
 
 impl PartialEq for Hashed {
@@ -99,7 +106,7 @@ impl Hash for Hashed {
 
 /// Spreads a 32-bit hash over 64 bits. Attackers cannot predict the hash.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spread(u64);
+pub(super) struct Spread(u64);
 
 impl Hasher for Spread {
     fn finish(&self) -> u64 {
@@ -141,7 +148,7 @@ impl Names {
         if !(is_stream || is_dns && protocol == protocol::UDP) {
             return;
         }
-        let flow = Hashed { hash: seen.hash, key: seen.flow.key };
+        let flow = Hashed::new(&seen.flow.key, seen.hash);
         let watch = self.flows.entry(flow).or_default();
         let side = usize::from(seen.flow.turned);
         if !watch.wants(side) {
@@ -157,7 +164,7 @@ impl Names {
     /// Returns the names of a flow whose record ends. If the flow continues, this `Names` also
     /// keeps the names for the next record.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
-        let flow = Hashed { hash, key: *key };
+        let flow = Hashed::new(key, hash);
         if why == FlowEnd::Active {
             return self.flows.get(&flow)?.names();
         }
@@ -167,14 +174,14 @@ impl Names {
     }
 
     pub(super) fn get(&self, key: &Key, hash: u32) -> Option<Arc<FlowNames>> {
-        self.flows.get(&Hashed { hash, key: *key })?.names()
+        self.flows.get(&Hashed::new(key, hash))?.names()
     }
 
     pub(super) fn depart<'a>(&mut self, flows: impl Iterator<Item = (&'a Key, u32)>) -> DepartedNames {
         if !self.is_on {
             return DepartedNames(Vec::new());
         }
-        let found = flows.filter_map(|(key, hash)| self.flows.remove_entry(&Hashed { hash, key: *key }));
+        let found = flows.filter_map(|(key, hash)| self.flows.remove_entry(&Hashed::new(key, hash)));
         let departed: Vec<_> = found.collect();
         self.waiting -= departed.iter().filter(|(_, watch)| watch.waits()).count();
         DepartedNames(departed)

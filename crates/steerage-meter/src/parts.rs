@@ -13,10 +13,12 @@
 //! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
 //! part alone has a margin of that time.
 
-mod bytes;
+mod rows;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+
+pub use rows::{EdgesError, PartEdges};
 
 use super::flow::{Flow, FlowEnd, Seen};
 use super::key::Key;
@@ -96,7 +98,9 @@ fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts) -
             return Boundary::Another(FlowEnd::Finished);
         }
     }
-    if pause >= timeouts.inactive {
+    // The records after a cut by the clock have the source of the record before, which may have begun
+    // before the part.
+    if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
         return Boundary::Unknown;
     }
     if pause < timeouts.closed || !piece.can_close() {
@@ -355,7 +359,12 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
         flow.set_continues(false);
         if let Some(Piece { flow: mut before, .. }) = open.take() {
             match before.ends_before(&piece.opening.seen(&before), timeouts) {
-                Some(why) => records.push(FlowRecord::new(before, why)),
+                Some(why) => {
+                    if why == FlowEnd::Active {
+                        flow.continue_after(&before);
+                    }
+                    records.push(FlowRecord::new(before, why));
+                }
                 None => {
                     before.join(&flow);
                     flow = before;

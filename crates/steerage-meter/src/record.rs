@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use steerage::flow::Tunnel;
 use steerage::{FlowKey, WallTime, flow::protocol};
 
+use super::cic::Cic;
 use super::flow::{Flow, FlowEnd, Traffic};
 use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
@@ -25,11 +26,20 @@ pub struct FlowRecord {
     flow: Flow,
     end: FlowEnd,
     names: Option<Arc<FlowNames>>,
+    cic: Option<Box<Cic>>,
 }
 
 impl FlowRecord {
     pub(super) fn new(flow: Flow, end: FlowEnd) -> Self {
-        Self { flow, end, names: None }
+        Self { flow, end, names: None, cic: None }
+    }
+
+    pub(super) fn with_cic(self, cic: Option<Box<Cic>>) -> Self {
+        Self { cic, ..self }
+    }
+
+    pub(super) fn cic(&self) -> Option<&Cic> {
+        self.cic.as_deref()
     }
 
     pub(super) fn with_names(self, names: Option<Arc<FlowNames>>) -> Self {

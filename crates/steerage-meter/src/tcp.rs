@@ -302,6 +302,12 @@ impl TcpState {
         Ok(())
     }
 
+    /// The next sequence numbers and the last acknowledgement numbers, those of the source first.
+    pub(super) fn sequences(&self, turned: bool) -> ([u32; 2], [u32; 2]) {
+        let ordered = |[one, other]: [u32; 2]| if turned { [other, one] } else { [one, other] };
+        (ordered(self.next), ordered(self.acknowledged))
+    }
+
     pub(super) fn health(&self, turned: bool, resets: [u8; 2]) -> TcpHealth {
         let (source, destination) = if turned { (1, 0) } else { (0, 1) };
         let direction = |side: usize| TcpDirection {

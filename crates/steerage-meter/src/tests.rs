@@ -23,7 +23,7 @@ const BUCKETS: u32 = 4;
 const ALL_LOOKS: usize = 1000;
 
 fn timeouts() -> Timeouts {
-    Timeouts::new(Duration::from_secs(300), Duration::from_secs(60))
+    Timeouts::new(Duration::from_secs(300), false, Duration::from_secs(60))
 }
 
 fn bucket_of(flow: u32) -> BucketId {

@@ -19,7 +19,11 @@ pub const LATE_MAX: Duration = Duration::from_secs(1);
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
+    /// The active timeout from the first packet of a record. 0 if `clock` cuts records, so that each
+    /// packet is checked in full.
     pub(super) active: u64,
+    /// Records are cut at the multiples of this time since 1970. 0 if `active` cuts records.
+    pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
 }
@@ -29,9 +33,19 @@ pub(super) fn nanos(time: Duration) -> u64 {
 }
 
 impl Timeouts {
-    pub(super) fn new(active: Duration, inactive: Duration) -> Self {
-        let inactive = nanos(inactive).max(1);
-        Self { active: nanos(active).max(1), inactive, closed: nanos(CLOSED_TIMEOUT).min(inactive) }
+    pub(super) fn new(active: Duration, by_clock: bool, inactive: Duration) -> Self {
+        let (active, inactive) = (nanos(active).max(1), nanos(inactive).max(1));
+        let (active, clock) = if by_clock { (0, active) } else { (active, 0) };
+        Self { active, clock, inactive, closed: nanos(CLOSED_TIMEOUT).min(inactive) }
+    }
+
+    /// Whether the active timeout ends a record with these times before a packet of this time.
+    pub(super) fn cuts(&self, first: u64, last: u64, time: u64) -> bool {
+        if self.clock == 0 {
+            return time.saturating_sub(first) >= self.active;
+        }
+        // A multiple of the clock lies after `last`, and not after `time`.
+        time > last && time % self.clock < time - last
     }
 }
 

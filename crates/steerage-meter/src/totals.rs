@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 
 use steerage::{WallTime, memory::HugeVec};
 
+use super::cic::Features;
 use super::flow::{Flow, FlowEnd};
 use super::names::Names;
 use super::parts::{Collected, Edges};
@@ -119,6 +120,7 @@ pub struct MeterReport {
     pub(super) totals: Totals,
     pub(super) open: HugeVec<Flow>,
     pub(super) names: Names,
+    pub(super) features: Features,
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
     /// The packet bytes that were handled: fewer than on the wire if the capture truncated packets.
@@ -157,6 +159,8 @@ pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
     /// The names of the open flows, with one entry per CPU. Empty if names are not enabled.
     names: Vec<Names>,
+    /// The statistics of the open flows, with one entry per CPU. Empty if they are not enabled.
+    features: Vec<Features>,
     /// The time at the end of the run, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
 }
@@ -169,7 +173,8 @@ impl OpenFlows {
     fn record(&self, flow: &Flow) -> FlowRecord {
         let why = self.end.map_or(FlowEnd::Forced, |(now, timeouts)| flow.reason_at_the_end(now, &timeouts));
         let names = self.names.iter().find_map(|names| names.get(&flow.key, flow.hash));
-        FlowRecord::new(*flow, why).with_names(names)
+        let cic = Features::of_all(&self.features, &flow.key, flow.hash);
+        FlowRecord::new(*flow, why).with_names(names).with_cic(cic)
     }
 
     /// The records of the open flows, in the order in which the flows began.
@@ -220,7 +225,7 @@ impl Metered {
     /// is among the top records of its CPU, or its flow is still open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
-        let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), end: None };
+        let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
             // The CPU with the last packet determines the end time.
@@ -228,6 +233,9 @@ impl Metered {
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {
                 open.names.push(report.names);
+            }
+            if report.features.is_on() {
+                open.features.push(report.features);
             }
             if !report.open.is_empty() {
                 open.tables.push(report.open);
@@ -270,11 +278,12 @@ mod tests {
         let mut open = HugeVec::with_capacity(flows.len() + 2);
         // Vacant slots do not count as flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
-        let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
+        let timeouts = Timeouts::new(Duration::from_secs(300), false, Duration::from_secs(60));
         MeterReport {
             totals: Totals::new(10),
             open,
             names: Names::new(false),
+            features: Features::new(false),
             now: 0,
             timeouts,
             handled_bytes: 0,

@@ -44,6 +44,10 @@ pub(crate) struct FlowArgs {
     #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "300", value_parser = duration)]
     pub(crate) active: Duration,
 
+    /// Cut records at multiples of the active timeout (UTC), instead of counting from a flow's first packet
+    #[arg(hide_short_help = true, long)]
+    pub(crate) active_clock: bool,
+
     /// End a flow that has no packet for DURATION
     #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "60", value_parser = duration)]
     pub(crate) inactive: Duration,

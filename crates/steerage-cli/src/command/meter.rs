@@ -42,6 +42,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
         writers = outputs.start(can_wait, &stopper)?;
         let options = MeterOptions {
             active: flows.active,
+            active_by_clock: flows.active_clock,
             inactive: flows.inactive,
             flows_max: flows.max_flows,
             top,
@@ -50,6 +51,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             can_wait,
             sample: flows.sample,
             names: flows.names,
+            cic: false,
         };
         let metering = Metering::new(options, writers.exporter(can_wait));
         meters = Some(metering.clone());

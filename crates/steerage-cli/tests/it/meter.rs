@@ -135,6 +135,12 @@ fn the_report_has_them_too() {
     // With longer timeouts, the repeated request belongs to the same flow.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
+    // The flow lasts from 22:13:24 to 22:23:24. A quarter of an hour by the clock ends at 22:15.
+    let total = |more: &[&str]| {
+        let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
+        report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
+    };
+    assert_eq!((total(&[]), total(&["--active-clock"])), (3, 4));
 }
 
 #[test]

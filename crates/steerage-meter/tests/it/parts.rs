@@ -8,13 +8,17 @@ use steerage::WallTime;
 use steerage::flow::wire::FrameBuilder;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use steerage::testing::{Frame, HandlerTester};
-use steerage_meter::{Edges, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts};
+use steerage_meter::{
+    Column, Edges, EdgesError, FlowEnd, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts,
+    PartEdges, Values,
+};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1_700_000_000_000 * MS;
 
-fn options() -> MeterOptions {
-    MeterOptions { active: Duration::MAX, flows_max: 64, ..MeterOptions::default() }
+fn options(clock: Option<Duration>) -> MeterOptions {
+    let (active, active_by_clock) = (clock.unwrap_or(Duration::MAX), clock.is_some());
+    MeterOptions { active, active_by_clock, flows_max: 64, ..MeterOptions::default() }
 }
 
 /// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
@@ -38,17 +42,34 @@ fn meter(
     (records, report)
 }
 
-fn whole(frames: &[Frame]) -> Vec<FlowRecord> {
-    let (mut records, report) = meter(frames, |exporter| Metering::new(options(), Some(exporter)));
+fn whole(frames: &[Frame], clock: Option<Duration>) -> Vec<FlowRecord> {
+    let (mut records, report) = meter(frames, |exporter| Metering::new(options(clock), Some(exporter)));
     records.extend(Metered::of([report], 0).1.into_records());
     records
 }
 
 fn part(frames: &[Frame]) -> (Edges, Vec<FlowRecord>) {
-    let (mut records, report) = meter(frames, |exporter| Metering::of_part(options(), Some(exporter)));
+    part_by(frames, None)
+}
+
+fn part_by(frames: &[Frame], clock: Option<Duration>) -> (Edges, Vec<FlowRecord>) {
+    let (mut records, report) = meter(frames, |exporter| Metering::of_part(options(clock), Some(exporter)));
     let (edges, more) = report.edges().expect("the meter of a part");
     records.extend(more);
     (edges, records)
+}
+
+fn bytes(edges: &Edges) -> Vec<u8> {
+    PartEdges { first: 7, last: 9, edges: edges.clone() }.to_bytes()
+}
+
+/// The edges of one part, whose rows another process wrote.
+fn read(bytes: &[u8]) -> Edges {
+    let mut parts = PartEdges::read(bytes).unwrap();
+    assert_eq!(parts.len(), 1);
+    let part = parts.remove(0);
+    assert_eq!(part.name(), "parts 7 to 9");
+    part.edges
 }
 
 /// What must be equal, in an order that does not depend on the order of records.
@@ -137,7 +158,9 @@ proptest! {
         steps in steps(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..16),
         tree in prop::collection::vec(any::<prop::sample::Index>(), 16),
+        clock in prop::option::of(prop::sample::select(vec![1, 3, 60, 300])),
     ) {
+        let clock = clock.map(Duration::from_secs);
         let frames = frames(&steps);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(frames.len() + 1)).collect();
         cuts.sort_unstable();
@@ -145,21 +168,21 @@ proptest! {
         let begins = [0].into_iter().chain(cuts.iter().copied());
         let mut records = Vec::new();
         let mut parts: Vec<Edges> = begins.zip(ends).map(|(begin, end)| {
-            let (edges, more) = part(&frames[begin..end]);
+            let (edges, more) = part_by(&frames[begin..end], clock);
             records.extend(more);
             edges
         }).collect();
         // Neighbours are joined in the order of a random tree, as bytes that other processes wrote.
         for at in tree.iter().take(parts.len() - 1) {
             let at = at.index(parts.len() - 1);
-            let later = Edges::from_bytes(&parts.remove(at + 1).to_bytes()).unwrap();
-            let mut joined = Edges::from_bytes(&parts[at].to_bytes()).unwrap();
+            let later = read(&bytes(&parts.remove(at + 1)));
+            let mut joined = read(&bytes(&parts[at]));
             records.extend(joined.join(later).unwrap());
             parts[at] = joined;
         }
         prop_assert_eq!(parts.len(), 1);
         records.extend(parts.remove(0).finish());
-        prop_assert_eq!(rows(&records), rows(&whole(&frames)));
+        prop_assert_eq!(rows(&records), rows(&whole(&frames, clock)));
     }
 }
 
@@ -207,22 +230,24 @@ fn joined_flows_are_counted() {
 #[test]
 fn other_bytes_and_other_timeouts_are_refused() {
     let (mut edges, _) = part(&[at(0, true, ACK), at(5, false, SYN)]);
-    let bytes = edges.to_bytes();
-    assert_eq!(Edges::from_bytes(&bytes).unwrap().to_bytes(), bytes);
-    for cut in [0, 10, 16, 30, bytes.len() - 1] {
-        assert!(Edges::from_bytes(&bytes[..cut]).is_err(), "{cut}");
+    let written = bytes(&edges);
+    assert_eq!(bytes(&read(&written)), written);
+    for cut in [1, 3, 4, 7, 8, 30, written.len() - 1] {
+        assert!(PartEdges::read(&written[..cut]).is_err(), "{cut}");
     }
-    for at in 16..bytes.len() {
-        let mut changed = bytes.clone();
+    for at in 0..written.len() {
+        let mut changed = written.clone();
         changed[at] ^= 0xff;
         // Any bytes give edges or an error, and no panic.
-        if let Ok(edges) = Edges::from_bytes(&changed) {
-            drop(edges.finish());
+        for part in PartEdges::read(&changed).into_iter().flatten() {
+            drop(part.edges.finish());
         }
     }
-    let others = MeterOptions { inactive: Duration::from_secs(9), ..options() };
-    let (_, report) = meter(&[at(0, true, ACK)], |exporter| Metering::of_part(others, Some(exporter)));
-    assert_eq!(edges.join(report.edges().unwrap().0).unwrap_err(), OtherTimeouts);
+    let others = MeterOptions { inactive: Duration::from_secs(9), ..options(None) };
+    for others in [others, options(Some(Duration::from_secs(60)))] {
+        let (_, report) = meter(&[at(0, true, ACK)], |exporter| Metering::of_part(others, Some(exporter)));
+        assert_eq!(edges.join(report.edges().unwrap().0).unwrap_err(), OtherTimeouts);
+    }
 }
 
 /// A flow that pauses for longer than a closed flow may, again and again, needs few pieces.
@@ -231,7 +256,7 @@ fn a_connection_with_pauses_stays_small() {
     let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();
     let (edges, records) = part(&frames);
     assert!(records.is_empty());
-    assert!(edges.to_bytes().len() < 1500, "{} bytes", edges.to_bytes().len());
+    assert!(bytes(&edges).len() < 600, "{} bytes", bytes(&edges).len());
     assert_eq!(edges.finish().len(), 1);
 }
 
@@ -241,6 +266,65 @@ fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
     let (mut one, _) = part(&frames[..1]);
     let mut records = one.join(part(&frames[1..]).0).unwrap();
     records.extend(one.finish());
-    assert_eq!(rows(&records), rows(&whole(&frames)));
+    assert_eq!(rows(&records), rows(&whole(&frames, None)));
     assert_eq!(records.len(), 2);
+}
+
+/// The clock cuts at multiples of its time since 1970, and not at that time after the first packet.
+#[test]
+fn the_clock_cuts_records_at_its_multiples() {
+    let clock = Some(Duration::from_secs(60));
+    // `START` is 20 s after a multiple of 60 s.
+    let frames = [at(0, false, ACK), at(39, true, ACK), at(40, true, ACK), at(41, true, ACK), at(99, false, ACK)];
+    let records = whole(&frames, clock);
+    let shown = |records: &[FlowRecord]| -> Vec<_> {
+        let seconds = |record: &FlowRecord| (record.first().as_nanos() - START) / (1000 * MS);
+        let mut rows: Vec<_> = records.iter().map(|one| (seconds(one), one.forth().packets, one.source())).collect();
+        rows.sort();
+        rows
+    };
+    let server = || "192.0.2.1:443".to_owned();
+    assert_eq!(shown(&records), [(0, 1, server()), (40, 1, server())]);
+    assert_eq!(records.iter().filter(|record| record.end() == FlowEnd::Active).count(), 1);
+    // The records after the cut keep the source that only the part before knows.
+    let (mut one, mut parts) = part_by(&frames[..1], clock);
+    let (two, more) = part_by(&frames[1..], clock);
+    parts.extend(more);
+    parts.extend(one.join(two).unwrap());
+    parts.extend(one.finish());
+    assert_eq!(rows(&parts), rows(&records));
+}
+
+/// Each row has the state of its piece, so rows may come in any order, but all of them have to come.
+#[test]
+fn the_rows_of_edges_are_all_needed() {
+    let frames = [at(0, true, ACK), at(1, false, SYN), at(40, true, ACK)];
+    let (edges, _) = part(&frames);
+    let part = |first| PartEdges { first, last: first, edges: edges.clone() };
+    let mut batch = PartEdges::columns();
+    part(3).add_to(&mut batch);
+    PartEdges { edges: part_by(&[], None).0, ..part(4) }.add_to(&mut batch);
+    let column = |name: &str| batch.columns().iter().find(|column| column.name() == name).unwrap();
+    assert!(batch.columns().iter().all(|column| column.rows() == 4), "three pieces, and a part without flows");
+    let numbers = |column: &Column| match column.values() {
+        Values::U8(values) => values.iter().map(|value| u64::from(*value)).collect(),
+        Values::U32(values) => values.iter().map(|value| u64::from(*value)).collect(),
+        Values::U64(values) => values.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(numbers(column("part_first")), [3, 3, 3, 4]);
+    assert_eq!(numbers(column("begins_before")), [1, 0, 0, 0]);
+    assert_eq!(numbers(column("follows_piece")), [0, 1, 1, 0]);
+    assert_eq!(numbers(column("goes_on")), [0, 0, 1, 0]);
+    assert_eq!(column("packets").absent(), 1);
+    assert_eq!(numbers(column("sequence"))[0], 7);
+    let Values::Bytes(ends, bytes) = column("state").values() else { panic!() };
+    let state = |row: usize| &bytes[ends[row] as usize..ends[row + 1] as usize];
+    let read = |rows: &[usize]| PartEdges::read(&rows.iter().flat_map(|row| state(*row).to_vec()).collect::<Vec<_>>());
+    let parts = read(&[2, 3, 0, 1]).unwrap();
+    assert_eq!(parts.iter().map(PartEdges::name).collect::<Vec<_>>(), ["part 3", "part 4"]);
+    assert_eq!(rows(&parts[0].edges.clone().finish()), rows(&edges.clone().finish()));
+    assert_eq!(read(&[0, 1, 2, 1]).unwrap_err(), EdgesError::Twice("part 3".to_owned()));
+    let missing = read(&[0, 2, 3]).unwrap_err().to_string();
+    assert_eq!(missing, "part 3: 1 of 3 rows of the edges are missing: give all rows");
 }

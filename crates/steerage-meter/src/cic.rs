@@ -1,0 +1,570 @@
+//! The flow statistics of CICFlowMeter, which many models were trained with.
+//!
+//! `docs/python.md` defines each column. The definitions depend on the packets of a flow and their
+//! times alone. All sums are integers, so the order of additions does not change a result.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use steerage::flow::wire::tcp::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
+use steerage::{flow::Layers, packet::Received};
+
+use super::batch::{Column, Values};
+use super::flow::Seen;
+use super::key::Key;
+use super::names::{Hashed, Spread};
+use super::read;
+use super::record::FlowRecord;
+
+/// A longer pause ends an active time of a flow, and is an idle time. CICFlowMeter's default.
+const IDLE_AFTER: u64 = 5_000_000_000;
+
+/// A longer pause begins another subflow, and ends a bulk. As in CICFlowMeter.
+const SUBFLOW_AFTER: u64 = 1_000_000_000;
+
+/// The smallest number of packets of a bulk, as in CICFlowMeter.
+const BULK_PACKETS: u64 = 4;
+
+/// The flags that are counted, in the order of their columns.
+const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
+
+/// The number, sum, squares, and extremes of values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stat {
+    squares: u128,
+    count: u64,
+    sum: u64,
+    min: u64,
+    max: u64,
+}
+
+impl Stat {
+    fn add(&mut self, value: u64) {
+        self.min = if self.count == 0 { value } else { self.min.min(value) };
+        self.max = self.max.max(value);
+        self.count += 1;
+        self.sum = self.sum.saturating_add(value);
+        self.squares = self.squares.saturating_add(u128::from(value) * u128::from(value));
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        let min = match (self.count, other.count) {
+            (0, _) => other.min,
+            (_, 0) => self.min,
+            _ => self.min.min(other.min),
+        };
+        Self {
+            squares: self.squares.saturating_add(other.squares),
+            count: self.count + other.count,
+            sum: self.sum.saturating_add(other.sum),
+            min,
+            max: self.max.max(other.max),
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
+    }
+
+    /// The variance of a sample. 0 for fewer than two values.
+    fn variance(&self) -> f64 {
+        let (count, sum) = (u128::from(self.count), u128::from(self.sum));
+        if count < 2 {
+            return 0.0;
+        }
+        // Integers, because the difference of two large floating-point numbers loses its digits.
+        let exact = || count.checked_mul(self.squares)?.checked_sub(sum.checked_mul(sum)?);
+        let squares = exact().map_or_else(
+            || (count as f64 * self.squares as f64 - sum as f64 * sum as f64).max(0.0),
+            |squares| squares as f64,
+        );
+        squares / (count as f64 * (count - 1) as f64)
+    }
+
+    fn deviation(&self) -> f64 {
+        self.variance().sqrt()
+    }
+}
+
+/// Runs of data packets in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bulks {
+    bulks: u64,
+    packets: u64,
+    bytes: u64,
+    nanos: u64,
+    /// The run that goes on. It becomes a bulk if it has [`BULK_PACKETS`] packets.
+    run_packets: u64,
+    run_bytes: u64,
+    run_first: u64,
+    run_last: u64,
+}
+
+impl Bulks {
+    fn add(&mut self, bytes: u64, time: u64) {
+        if self.run_packets > 0 && time.saturating_sub(self.run_last) > SUBFLOW_AFTER {
+            self.end_run();
+        }
+        if self.run_packets == 0 {
+            (self.run_first, self.run_last) = (time, time);
+        }
+        self.run_packets += 1;
+        self.run_bytes += bytes;
+        self.run_last = self.run_last.max(time);
+    }
+
+    fn end_run(&mut self) {
+        if self.run_packets >= BULK_PACKETS {
+            self.bulks += 1;
+            self.packets += self.run_packets;
+            self.bytes += self.run_bytes;
+            self.nanos += self.run_last - self.run_first;
+        }
+        (self.run_packets, self.run_bytes) = (0, 0);
+    }
+
+    fn ended(mut self) -> Self {
+        self.end_run();
+        self
+    }
+
+    fn average(&self, of: u64) -> f64 {
+        if self.bulks == 0 { 0.0 } else { of as f64 / self.bulks as f64 }
+    }
+
+    /// Bytes per second. `None` if all packets of the bulks have one time.
+    fn rate(&self) -> Option<f64> {
+        if self.bulks == 0 { Some(0.0) } else { per_second(self.bytes, self.nanos) }
+    }
+}
+
+/// What one endpoint sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Side {
+    /// Bytes of payload of each packet.
+    payload: Stat,
+    /// Nanoseconds between the packets.
+    gaps: Stat,
+    last: u64,
+    header_bytes: u64,
+    with_data: u64,
+    psh: u64,
+    urg: u64,
+    bulks: Bulks,
+    header_min: u16,
+    /// The window of the first TCP segment.
+    window: Option<u16>,
+}
+
+/// The statistics of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cic {
+    sides: [Side; 2],
+    gaps: Stat,
+    active: Stat,
+    idle: Stat,
+    /// The time of the packet that began the active time.
+    active_since: u64,
+    last: u64,
+    /// The number of pauses that begin a subflow.
+    pauses: u64,
+    flags: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Cic>() <= 768, "the memory for each flow that docs/python.md states");
+
+impl Cic {
+    fn add(&mut self, seen: &Seen, header: u16, payload: u64) {
+        let (side, time) = (usize::from(seen.flow.turned), seen.time);
+        if self.sides[0].payload.count + self.sides[1].payload.count == 0 {
+            (self.active_since, self.last) = (time, time);
+        } else {
+            let gap = time.saturating_sub(self.last);
+            self.gaps.add(gap);
+            self.pauses += u64::from(gap > SUBFLOW_AFTER);
+            if gap > IDLE_AFTER {
+                self.active.add(self.last - self.active_since);
+                self.idle.add(gap);
+                self.active_since = time;
+            }
+            self.last = self.last.max(time);
+        }
+        for (count, flag) in self.flags.iter_mut().zip(FLAGS) {
+            *count += u64::from(seen.tcp_flags & flag != 0);
+        }
+        if payload > 0 {
+            self.sides[1 - side].bulks.end_run();
+            self.sides[side].bulks.add(payload, time);
+        }
+        let side = &mut self.sides[side];
+        if side.payload.count > 0 {
+            side.gaps.add(time.saturating_sub(side.last));
+        }
+        side.header_min = if side.payload.count == 0 { header } else { side.header_min.min(header) };
+        side.last = side.last.max(time);
+        side.payload.add(payload);
+        side.header_bytes += u64::from(header);
+        side.with_data += u64::from(payload > 0);
+        side.psh += u64::from(seen.tcp_flags & PSH != 0);
+        side.urg += u64::from(seen.tcp_flags & URG != 0);
+        if seen.segment.is_there && side.window.is_none() {
+            side.window = Some(seen.segment.window);
+        }
+    }
+
+    /// Adds what another CPU counted of the same flow. The time between the packets of the two CPUs
+    /// is not known.
+    fn merge(&mut self, other: &Self) {
+        for (side, more) in self.sides.iter_mut().zip(&other.sides) {
+            side.header_min = match (side.payload.count, more.payload.count) {
+                (0, _) => more.header_min,
+                (_, 0) => side.header_min,
+                _ => side.header_min.min(more.header_min),
+            };
+            side.payload = side.payload.plus(&more.payload);
+            side.gaps = side.gaps.plus(&more.gaps);
+            side.last = side.last.max(more.last);
+            side.header_bytes += more.header_bytes;
+            side.with_data += more.with_data;
+            side.psh += more.psh;
+            side.urg += more.urg;
+            side.window = side.window.or(more.window);
+            let (one, two) = (side.bulks.ended(), more.bulks.ended());
+            side.bulks = Bulks {
+                bulks: one.bulks + two.bulks,
+                packets: one.packets + two.packets,
+                bytes: one.bytes + two.bytes,
+                nanos: one.nanos + two.nanos,
+                ..one
+            };
+        }
+        self.gaps = self.gaps.plus(&other.gaps);
+        self.active = self.active.plus(&other.active);
+        self.active.add(other.last - other.active_since);
+        self.idle = self.idle.plus(&other.idle);
+        self.last = self.last.max(other.last);
+        self.pauses += other.pauses;
+        self.flags.iter_mut().zip(other.flags).for_each(|(count, more)| *count += more);
+    }
+}
+
+fn per_second(count: u64, nanos: u64) -> Option<f64> {
+    (nanos > 0).then(|| count as f64 * 1e9 / nanos as f64)
+}
+
+/// The bytes of the transport header, and of the payload after this header. Without a TCP, UDP or
+/// SCTP header, all bytes after the IP headers are payload.
+fn lengths(seen: &Seen, packet: &Received<'_>, layers: Layers) -> (u16, u64) {
+    let found = read::dissect(packet.data, packet.link, layers);
+    let Some(ip) = found.ip else { return (0, 0) };
+    let end = ip.offset + seen.ip_bytes;
+    let plain = if ip.version == 6 {
+        40
+    } else {
+        packet.data.get(ip.offset as usize).map_or(20, |first| u32::from(first & 0xf) * 4)
+    };
+    let transport = found.transport_offset.unwrap_or(ip.offset + plain);
+    let payload = found.payload_offset.filter(|_| !found.is_quoted).unwrap_or(transport);
+    (payload.saturating_sub(transport) as u16, end.saturating_sub(payload).into())
+}
+
+/// The statistics of the flows of one CPU.
+#[derive(Debug, Default)]
+pub(super) struct Features {
+    is_on: bool,
+    flows: HashMap<Hashed, Box<Cic>, BuildHasherDefault<Spread>>,
+}
+
+#[derive(Debug)]
+pub(super) struct DepartedFeatures(Vec<(Hashed, Box<Cic>)>);
+
+impl Features {
+    pub(super) fn new(is_on: bool) -> Self {
+        Self { is_on, ..Self::default() }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Adds a packet to the statistics of its flow, which is in the table.
+    pub(super) fn add(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
+        let (header, payload) = lengths(seen, packet, layers);
+        self.flows.entry(Hashed::new(&seen.flow.key, seen.hash)).or_default().add(seen, header, payload);
+    }
+
+    /// Removes the statistics of a record that ends.
+    pub(super) fn end(&mut self, key: &Key, hash: u32) -> Option<Box<Cic>> {
+        self.flows.remove(&Hashed::new(key, hash))
+    }
+
+    /// The statistics of a flow on several CPUs together.
+    pub(super) fn of_all(cpus: &[Self], key: &Key, hash: u32) -> Option<Box<Cic>> {
+        let mut found = cpus.iter().filter_map(|features| features.flows.get(&Hashed::new(key, hash)));
+        let mut first = found.next()?.clone();
+        found.for_each(|more| first.merge(more));
+        Some(first)
+    }
+
+    pub(super) fn depart<'a>(&mut self, flows: impl Iterator<Item = (&'a Key, u32)>) -> DepartedFeatures {
+        if !self.is_on {
+            return DepartedFeatures(Vec::new());
+        }
+        DepartedFeatures(flows.filter_map(|(key, hash)| self.flows.remove_entry(&Hashed::new(key, hash))).collect())
+    }
+
+    pub(super) fn arrive(&mut self, departed: DepartedFeatures) {
+        for (flow, cic) in departed.0 {
+            match self.flows.get_mut(&flow) {
+                Some(here) => here.merge(&cic),
+                None => drop(self.flows.insert(flow, cic)),
+            }
+        }
+    }
+}
+
+/// A record with its statistics. The forward direction is that of the source.
+struct View<'a> {
+    record: &'a FlowRecord,
+    cic: &'a Cic,
+    /// The forward direction, then the backward direction.
+    sides: [&'a Side; 2],
+    /// Both directions together.
+    payload: Stat,
+    active: Stat,
+    nanos: u64,
+}
+
+impl<'a> View<'a> {
+    fn of(record: &'a FlowRecord) -> Option<Self> {
+        let cic = record.cic()?;
+        let [one, other] = &cic.sides;
+        let sides = if record.flow().is_turned() { [other, one] } else { [one, other] };
+        let mut active = cic.active;
+        active.add(cic.last - cic.active_since);
+        let nanos = record.flow().last - record.flow().first;
+        Some(Self { record, cic, sides, payload: one.payload.plus(&other.payload), active, nanos })
+    }
+
+    /// The average of a count over the subflows.
+    fn per_subflow(&self, count: u64) -> f64 {
+        count as f64 / (self.cic.pauses + 1) as f64
+    }
+
+    fn flag(&self, flag: u16) -> u64 {
+        FLAGS.iter().zip(self.cic.flags).find(|(known, _)| **known == flag).map_or(0, |(_, count)| count)
+    }
+
+    fn endpoint(&self, nth: usize) -> (Option<String>, Option<u16>) {
+        let (address, port) = &self.record.endpoints()[nth];
+        let mut text = Vec::new();
+        let has_address = super::columns::address(address, &mut text);
+        (String::from_utf8(text).ok().filter(|_| has_address), *port)
+    }
+}
+
+/// A time in microseconds.
+fn micros(nanos: f64) -> f64 {
+    nanos / 1000.0
+}
+
+enum Cell {
+    Text(fn(&View<'_>) -> Option<String>),
+    Time(fn(&View<'_>) -> u64),
+    U8(fn(&View<'_>) -> Option<u8>),
+    U16(fn(&View<'_>) -> Option<u16>),
+    Count(fn(&View<'_>) -> u64),
+    Float(fn(&View<'_>) -> Option<f64>),
+}
+
+use Cell::{Count, Float, Text, Time, U8, U16};
+
+const FORTH: usize = 0;
+const BACK: usize = 1;
+
+/// The columns with the names and in the order of CICFlowMeter 4.0, without `Label`.
+#[rustfmt::skip]
+const COLUMNS: [(&str, Cell); 83] = [
+    ("Flow ID", Text(|v| {
+        let [(from, from_port), (to, to_port)] = [v.endpoint(FORTH), v.endpoint(BACK)];
+        let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
+        let protocol = v.record.protocol().unwrap_or(0);
+        Some(format!("{from}-{to}-{}-{}-{protocol}", from_port.unwrap_or(0), to_port.unwrap_or(0)))
+    })),
+    ("Src IP", Text(|v| v.endpoint(FORTH).0)),
+    ("Src Port", U16(|v| v.endpoint(FORTH).1)),
+    ("Dst IP", Text(|v| v.endpoint(BACK).0)),
+    ("Dst Port", U16(|v| v.endpoint(BACK).1)),
+    ("Protocol", U8(|v| v.record.protocol())),
+    ("Timestamp", Time(|v| v.record.flow().first)),
+    ("Flow Duration", Float(|v| Some(micros(v.nanos as f64)))),
+    ("Total Fwd Packet", Count(|v| v.sides[FORTH].payload.count)),
+    ("Total Bwd packets", Count(|v| v.sides[BACK].payload.count)),
+    ("Total Length of Fwd Packet", Count(|v| v.sides[FORTH].payload.sum)),
+    ("Total Length of Bwd Packet", Count(|v| v.sides[BACK].payload.sum)),
+    ("Fwd Packet Length Max", Count(|v| v.sides[FORTH].payload.max)),
+    ("Fwd Packet Length Min", Count(|v| v.sides[FORTH].payload.min)),
+    ("Fwd Packet Length Mean", Float(|v| Some(v.sides[FORTH].payload.mean()))),
+    ("Fwd Packet Length Std", Float(|v| Some(v.sides[FORTH].payload.deviation()))),
+    ("Bwd Packet Length Max", Count(|v| v.sides[BACK].payload.max)),
+    ("Bwd Packet Length Min", Count(|v| v.sides[BACK].payload.min)),
+    ("Bwd Packet Length Mean", Float(|v| Some(v.sides[BACK].payload.mean()))),
+    ("Bwd Packet Length Std", Float(|v| Some(v.sides[BACK].payload.deviation()))),
+    ("Flow Bytes/s", Float(|v| per_second(v.payload.sum, v.nanos))),
+    ("Flow Packets/s", Float(|v| per_second(v.payload.count, v.nanos))),
+    ("Flow IAT Mean", Float(|v| Some(micros(v.cic.gaps.mean())))),
+    ("Flow IAT Std", Float(|v| Some(micros(v.cic.gaps.deviation())))),
+    ("Flow IAT Max", Float(|v| Some(micros(v.cic.gaps.max as f64)))),
+    ("Flow IAT Min", Float(|v| Some(micros(v.cic.gaps.min as f64)))),
+    ("Fwd IAT Total", Float(|v| Some(micros(v.sides[FORTH].gaps.sum as f64)))),
+    ("Fwd IAT Mean", Float(|v| Some(micros(v.sides[FORTH].gaps.mean())))),
+    ("Fwd IAT Std", Float(|v| Some(micros(v.sides[FORTH].gaps.deviation())))),
+    ("Fwd IAT Max", Float(|v| Some(micros(v.sides[FORTH].gaps.max as f64)))),
+    ("Fwd IAT Min", Float(|v| Some(micros(v.sides[FORTH].gaps.min as f64)))),
+    ("Bwd IAT Total", Float(|v| Some(micros(v.sides[BACK].gaps.sum as f64)))),
+    ("Bwd IAT Mean", Float(|v| Some(micros(v.sides[BACK].gaps.mean())))),
+    ("Bwd IAT Std", Float(|v| Some(micros(v.sides[BACK].gaps.deviation())))),
+    ("Bwd IAT Max", Float(|v| Some(micros(v.sides[BACK].gaps.max as f64)))),
+    ("Bwd IAT Min", Float(|v| Some(micros(v.sides[BACK].gaps.min as f64)))),
+    ("Fwd PSH Flags", Count(|v| v.sides[FORTH].psh)),
+    ("Bwd PSH Flags", Count(|v| v.sides[BACK].psh)),
+    ("Fwd URG Flags", Count(|v| v.sides[FORTH].urg)),
+    ("Bwd URG Flags", Count(|v| v.sides[BACK].urg)),
+    ("Fwd Header Length", Count(|v| v.sides[FORTH].header_bytes)),
+    ("Bwd Header Length", Count(|v| v.sides[BACK].header_bytes)),
+    ("Fwd Packets/s", Float(|v| per_second(v.sides[FORTH].payload.count, v.nanos))),
+    ("Bwd Packets/s", Float(|v| per_second(v.sides[BACK].payload.count, v.nanos))),
+    ("Packet Length Min", Count(|v| v.payload.min)),
+    ("Packet Length Max", Count(|v| v.payload.max)),
+    ("Packet Length Mean", Float(|v| Some(v.payload.mean()))),
+    ("Packet Length Std", Float(|v| Some(v.payload.deviation()))),
+    ("Packet Length Variance", Float(|v| Some(v.payload.variance()))),
+    ("FIN Flag Count", Count(|v| v.flag(FIN))),
+    ("SYN Flag Count", Count(|v| v.flag(SYN))),
+    ("RST Flag Count", Count(|v| v.flag(RST))),
+    ("PSH Flag Count", Count(|v| v.flag(PSH))),
+    ("ACK Flag Count", Count(|v| v.flag(ACK))),
+    ("URG Flag Count", Count(|v| v.flag(URG))),
+    ("CWR Flag Count", Count(|v| v.flag(CWR))),
+    ("ECE Flag Count", Count(|v| v.flag(ECE))),
+    ("Down/Up Ratio", Float(|v| {
+        let [forth, back] = v.sides.map(|side| side.payload.count);
+        (forth > 0).then(|| back as f64 / forth as f64)
+    })),
+    ("Average Packet Size", Float(|v| Some(v.payload.mean()))),
+    ("Fwd Segment Size Avg", Float(|v| Some(v.sides[FORTH].payload.mean()))),
+    ("Bwd Segment Size Avg", Float(|v| Some(v.sides[BACK].payload.mean()))),
+    ("Fwd Bytes/Bulk Avg", Float(|v| Some(bulks(v, FORTH, |bulks| bulks.bytes)))),
+    ("Fwd Packet/Bulk Avg", Float(|v| Some(bulks(v, FORTH, |bulks| bulks.packets)))),
+    ("Fwd Bulk Rate Avg", Float(|v| v.sides[FORTH].bulks.ended().rate())),
+    ("Bwd Bytes/Bulk Avg", Float(|v| Some(bulks(v, BACK, |bulks| bulks.bytes)))),
+    ("Bwd Packet/Bulk Avg", Float(|v| Some(bulks(v, BACK, |bulks| bulks.packets)))),
+    ("Bwd Bulk Rate Avg", Float(|v| v.sides[BACK].bulks.ended().rate())),
+    ("Subflow Fwd Packets", Float(|v| Some(v.per_subflow(v.sides[FORTH].payload.count)))),
+    ("Subflow Fwd Bytes", Float(|v| Some(v.per_subflow(v.sides[FORTH].payload.sum)))),
+    ("Subflow Bwd Packets", Float(|v| Some(v.per_subflow(v.sides[BACK].payload.count)))),
+    ("Subflow Bwd Bytes", Float(|v| Some(v.per_subflow(v.sides[BACK].payload.sum)))),
+    ("FWD Init Win Bytes", U16(|v| v.sides[FORTH].window)),
+    ("Bwd Init Win Bytes", U16(|v| v.sides[BACK].window)),
+    ("Fwd Act Data Pkts", Count(|v| v.sides[FORTH].with_data)),
+    ("Fwd Seg Size Min", Count(|v| v.sides[FORTH].header_min.into())),
+    ("Active Mean", Float(|v| Some(micros(v.active.mean())))),
+    ("Active Std", Float(|v| Some(micros(v.active.deviation())))),
+    ("Active Max", Float(|v| Some(micros(v.active.max as f64)))),
+    ("Active Min", Float(|v| Some(micros(v.active.min as f64)))),
+    ("Idle Mean", Float(|v| Some(micros(v.cic.idle.mean())))),
+    ("Idle Std", Float(|v| Some(micros(v.cic.idle.deviation())))),
+    ("Idle Max", Float(|v| Some(micros(v.cic.idle.max as f64)))),
+    ("Idle Min", Float(|v| Some(micros(v.cic.idle.min as f64)))),
+];
+
+fn bulks(view: &View<'_>, side: usize, of: fn(&Bulks) -> u64) -> f64 {
+    let bulks = view.sides[side].bulks.ended();
+    bulks.average(of(&bulks))
+}
+
+/// The columns without rows.
+pub(super) fn columns() -> Vec<Column> {
+    let column = |(name, cell): &(&'static str, Cell)| {
+        let values = match cell {
+            Text(_) => Values::Text(Vec::new(), Vec::new()),
+            Time(_) => Values::Time(Vec::new()),
+            U8(_) => Values::U8(Vec::new()),
+            U16(_) => Values::U16(Vec::new()),
+            Count(_) => Values::U64(Vec::new()),
+            Float(_) => Values::F64(Vec::new()),
+        };
+        Column::new(name, &values, true)
+    };
+    COLUMNS.iter().map(column).collect()
+}
+
+/// Adds a row for each record to those of the columns that are statistics.
+pub(super) fn add(columns: &mut [Column], records: &[FlowRecord]) {
+    let mut cells: Vec<_> = columns
+        .iter_mut()
+        .filter_map(|column| {
+            let (_, cell) = COLUMNS.iter().find(|(name, _)| *name == column.name())?;
+            Some((column, cell))
+        })
+        .collect();
+    if cells.is_empty() {
+        return;
+    }
+    for record in records {
+        let view = View::of(record);
+        let view = view.as_ref();
+        for (column, cell) in &mut cells {
+            match cell {
+                Text(of) => column.push_bytes(|text| {
+                    let value = view.and_then(of);
+                    text.extend_from_slice(value.as_deref().unwrap_or_default().as_bytes());
+                    value.is_some()
+                }),
+                Time(of) => column.push_number(view.map(of)),
+                U8(of) => column.push_number(view.and_then(of).map(u64::from)),
+                U16(of) => column.push_number(view.and_then(of).map(u64::from)),
+                Count(of) => column.push_number(view.map(of)),
+                Float(of) => column.push_float(view.and_then(of)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(values: &[u64]) -> Stat {
+        let mut stat = Stat::default();
+        values.iter().for_each(|value| stat.add(*value));
+        stat
+    }
+
+    #[test]
+    fn deviations_are_those_of_samples() {
+        let values = stat(&[2, 4, 4, 4, 5, 5, 7, 9]);
+        assert_eq!((values.mean(), values.variance()), (5.0, 32.0 / 7.0));
+        assert_eq!((stat(&[7]).variance(), stat(&[]).mean(), stat(&[]).min), (0.0, 0.0, 0));
+        // Large values keep their small differences.
+        let day = 86_400_000_000_000;
+        assert_eq!(stat(&[day, day + 2]).variance(), 2.0);
+        assert_eq!(stat(&[2, 4, 4]).plus(&stat(&[4, 5, 5, 7, 9])), values);
+    }
+
+    #[test]
+    fn bulks_have_four_packets_without_a_pause() {
+        let second = 1_000_000_000;
+        let ended = |times: &[u64]| {
+            let mut bulks = Bulks::default();
+            times.iter().for_each(|time| bulks.add(100, time * second / 10));
+            let bulks = bulks.ended();
+            (bulks.bulks, bulks.packets, bulks.bytes, bulks.nanos)
+        };
+        assert_eq!(ended(&[0, 1, 2]), (0, 0, 0, 0));
+        assert_eq!(ended(&[0, 1, 2, 3]), (1, 4, 400, 3 * second / 10));
+        assert_eq!(ended(&[0, 10, 20, 30]).0, 1);
+        assert_eq!(ended(&[0, 11, 12, 13]).0, 0);
+        assert_eq!(ended(&[0, 1, 2, 3, 4, 50, 51, 52, 53]), (2, 9, 900, 7 * second / 10));
+    }
+}

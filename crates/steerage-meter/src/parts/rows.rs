@@ -1,0 +1,294 @@
+//! The edges of parts as rows, for other processes and machines with the same version of steerage.
+//!
+//! A row has one piece: its flow in the columns of a record, what later parts need to know about the
+//! flow, and the column `state`, from which [`Edges::read`] makes the edges again. The states of
+//! several rows, one after another, are the edges as bytes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Edges, FlowEdges, Next, Opening, Piece};
+use crate::batch::{Column, ColumnBatch, Values};
+use crate::code::{Coder, MalformedEdges, Reader, Writer};
+use crate::flow::{Flow, FlowEnd};
+use crate::record::FlowRecord;
+use crate::timeouts::Timeouts;
+
+const ENDS: [FlowEnd; 5] = [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, FlowEnd::Forced, FlowEnd::Resources];
+
+/// The first bytes of a state, with the number of the format. The length of the rest follows in four
+/// bytes.
+const MAGIC: [u8; 4] = *b"SEE2";
+
+/// The columns of records that rows of edges lack: why the record ended, and the names.
+const LEFT_OUT: [&str; 8] =
+    ["end", "dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
+
+/// Parts that follow one another, by the numbers of the first and of the last part, and their edges.
+#[derive(Clone, Debug)]
+pub struct PartEdges {
+    /// The number of the first part.
+    pub first: u64,
+    /// The number of the last part.
+    pub last: u64,
+    /// The edges of these parts together.
+    pub edges: Edges,
+}
+
+/// Rows that are not all rows of the edges of parts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EdgesError {
+    /// The bytes are none that steerage wrote.
+    #[error(transparent)]
+    Malformed(#[from] MalformedEdges),
+    /// A row is there twice.
+    #[error("{0}: merged twice: give each part once")]
+    Twice(String),
+    /// Some rows are not there.
+    #[error("{parts}: {missing} of {rows} rows of the edges are missing: give all rows")]
+    Missing {
+        /// The parts whose rows are missing.
+        parts: String,
+        /// The number of missing rows.
+        missing: u64,
+        /// The number of rows that these parts have.
+        rows: u64,
+    },
+}
+
+impl PartEdges {
+    /// The parts as text: `part 3`, or `parts 3 to 7`.
+    pub fn name(&self) -> String {
+        name(self.first, self.last)
+    }
+
+    /// The rows: one for each piece, or one without a piece if there is none.
+    fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
+        let mut flows: Vec<_> = self.edges.flows.iter().collect();
+        // The order of a hash table differs between runs.
+        flows.sort_unstable_by_key(|(key, _)| **key);
+        let pieces = flows.into_iter().flat_map(|(_, flow)| {
+            let chain = flow.chain.iter().map(|piece| (false, Some(piece)));
+            chain.chain(flow.open.iter().map(|piece| (true, Some(piece))))
+        });
+        let rows: Vec<_> = pieces.collect();
+        if rows.is_empty() { vec![(false, None)] } else { rows }
+    }
+
+    fn state(&self, (nth, rows): (usize, usize), (is_open, piece): (bool, Option<&Piece>)) -> Vec<u8> {
+        let mut head =
+            Head { first: self.first, last: self.last, nth: nth as u64, rows: rows as u64, ..Head::of(&self.edges) };
+        let mut writer = Writer::default();
+        // Writing never fails.
+        let _ = head.code(&mut writer);
+        let _ = writer.flag(&mut piece.is_some());
+        if let Some(piece) = piece {
+            let _ = writer.flag(&mut { is_open });
+            let _ = code_piece(&mut writer, &mut piece.clone());
+        }
+        let length = (writer.0.len() as u32).to_le_bytes();
+        [&MAGIC[..], &length, &writer.0].concat()
+    }
+
+    /// The edges as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let rows = self.rows();
+        rows.iter().enumerate().flat_map(|(nth, row)| self.state((nth, rows.len()), *row)).collect()
+    }
+
+    /// The columns of edges, without rows.
+    pub fn columns() -> ColumnBatch {
+        let optional = |column: &Column| Column::new(column.name(), column.values(), true);
+        let of_record = ColumnBatch::all().columns().iter().map(optional).collect::<Vec<_>>();
+        let of_record = of_record.into_iter().filter(|column| !LEFT_OUT.contains(&column.name()));
+        let (number, flag) = (Values::U64(Vec::new()), Values::U8(Vec::new()));
+        let sequence = Values::U32(Vec::new());
+        let before = [("part_first", &number, false), ("part_last", &number, false)];
+        let after = [
+            ("begins_before", &flag, true),
+            ("goes_on", &flag, true),
+            ("follows_piece", &flag, true),
+            ("sequence", &sequence, true),
+            ("sequence_back", &sequence, true),
+            ("acknowledged", &sequence, true),
+            ("acknowledged_back", &sequence, true),
+            ("state", &Values::Bytes(Vec::new(), Vec::new()), false),
+        ];
+        let column = |(name, values, optional): (&'static str, &Values, bool)| Column::new(name, values, optional);
+        ColumnBatch::new(before.into_iter().map(column).chain(of_record).chain(after.into_iter().map(column)).collect())
+    }
+
+    /// Adds a row for each piece to the [columns](Self::columns).
+    pub fn add_to(&self, batch: &mut ColumnBatch) {
+        let rows = self.rows();
+        let mut before: Option<&Piece> = None;
+        for (nth, (is_open, piece)) in rows.iter().enumerate() {
+            let follows = before.is_some_and(|before| {
+                before.next == Next::Piece && piece.is_some_and(|piece| piece.flow.key == before.flow.key)
+            });
+            before = *piece;
+            let number = |flag: bool| piece.map(|_| u64::from(flag));
+            let (sequences, acknowledged) =
+                piece.and_then(|piece| piece.flow.sequences()).map_or(([None; 2], [None; 2]), |(next, acknowledged)| {
+                    (next.map(|number| Some(number.into())), acknowledged.map(|number| Some(number.into())))
+                });
+            if let Some(piece) = piece {
+                batch.add(&[FlowRecord::new(piece.flow, FlowEnd::Forced)]);
+            }
+            for column in batch.columns_mut() {
+                match column.name() {
+                    "part_first" => column.push_number(Some(self.first)),
+                    "part_last" => column.push_number(Some(self.last)),
+                    "begins_before" => column.push_number(number(!is_open && !follows)),
+                    "goes_on" => {
+                        column.push_number(number(piece.is_some_and(|piece| matches!(piece.next, Next::Part))));
+                    }
+                    "follows_piece" => column.push_number(number(follows)),
+                    "sequence" => column.push_number(sequences[0]),
+                    "sequence_back" => column.push_number(sequences[1]),
+                    "acknowledged" => column.push_number(acknowledged[0]),
+                    "acknowledged_back" => column.push_number(acknowledged[1]),
+                    "state" => {
+                        let state = self.state((nth, rows.len()), (*is_open, *piece));
+                        column.push_bytes(|bytes| {
+                            bytes.extend_from_slice(&state);
+                            true
+                        });
+                    }
+                    // The row of a part without flows has no values of a record.
+                    _ if piece.is_none() && matches!(column.values(), Values::Text(..)) => {
+                        column.push_bytes(|_| false);
+                    }
+                    _ if piece.is_none() => column.push_number(None),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Reads the states of rows, which may be in any order and belong to several parts.
+    ///
+    /// # Errors
+    /// If the bytes are no edges, or those of another version, or if a row is missing or there twice.
+    pub fn read(mut bytes: &[u8]) -> Result<Vec<Self>, EdgesError> {
+        let mut parts: BTreeMap<(u64, u64), Vec<(Head, Option<(bool, Piece)>)>> = BTreeMap::new();
+        while !bytes.is_empty() {
+            let (length, rest) =
+                bytes.strip_prefix(&MAGIC).and_then(|rest| rest.split_first_chunk()).ok_or(MalformedEdges)?;
+            let (state, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(MalformedEdges)?;
+            let (head, piece) = read_state(state)?;
+            parts.entry((head.first, head.last)).or_default().push((head, piece));
+            bytes = rest;
+        }
+        parts.into_values().map(Self::of_rows).collect()
+    }
+
+    fn of_rows(mut rows: Vec<(Head, Option<(bool, Piece)>)>) -> Result<Self, EdgesError> {
+        rows.sort_by_key(|(head, _)| head.nth);
+        let head = rows.first().ok_or(MalformedEdges)?.0;
+        let mut edges = head.edges();
+        for pair in rows.windows(2) {
+            if pair[0].0.nth == pair[1].0.nth {
+                return Err(EdgesError::Twice(name(head.first, head.last)));
+            }
+        }
+        if rows.len() as u64 != head.rows {
+            let missing = head.rows.saturating_sub(rows.len() as u64);
+            return Err(EdgesError::Missing { parts: name(head.first, head.last), missing, rows: head.rows });
+        }
+        for (its, piece) in rows {
+            if (Head { nth: head.nth, ..its }) != head {
+                return Err(MalformedEdges.into());
+            }
+            let Some((is_open, piece)) = piece else { continue };
+            let flow: &mut FlowEdges = edges.flows.entry(piece.flow.key).or_default();
+            match is_open {
+                true => flow.open = Some(piece),
+                false => flow.chain.push(piece),
+            }
+        }
+        Ok(Self { first: head.first, last: head.last, edges })
+    }
+}
+
+fn name(first: u64, last: u64) -> String {
+    if first == last { format!("part {first}") } else { format!("parts {first} to {last}") }
+}
+
+/// What each row says about its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    first: u64,
+    last: u64,
+    /// The number of this row, and the number of rows of these parts.
+    nth: u64,
+    rows: u64,
+    begin: Option<u64>,
+    end: u64,
+    joined: u64,
+    timeouts: Timeouts,
+}
+
+impl Head {
+    fn of(edges: &Edges) -> Self {
+        let Edges { begin, end, timeouts, joined, .. } = *edges;
+        Self { first: 0, last: 0, nth: 0, rows: 0, begin, end, joined, timeouts }
+    }
+
+    fn edges(&self) -> Edges {
+        let Self { begin, end, timeouts, joined, .. } = *self;
+        Edges { begin, end, timeouts, flows: HashMap::new(), joined }
+    }
+
+    fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
+        let Self { first, last, nth, rows, begin, end, joined, timeouts } = self;
+        let mut has_begun = begin.is_some();
+        coder.flag(&mut has_begun)?;
+        let mut began = begin.unwrap_or_default();
+        let Timeouts { active, clock, inactive, closed } = timeouts;
+        let numbers = [first, last, nth, rows, &mut began, end, joined, active, clock, inactive, closed];
+        numbers.into_iter().try_for_each(|number| coder.number(number))?;
+        *begin = has_begun.then_some(began);
+        Ok(())
+    }
+}
+
+fn read_state(state: &[u8]) -> Result<(Head, Option<(bool, Piece)>), MalformedEdges> {
+    let mut reader = Reader(state);
+    let timeouts = Timeouts { active: 0, clock: 0, inactive: 0, closed: 0 };
+    let mut head = Head { first: 0, last: 0, nth: 0, rows: 0, begin: None, end: 0, joined: 0, timeouts };
+    head.code(&mut reader)?;
+    let (mut has_piece, mut is_open) = (false, false);
+    reader.flag(&mut has_piece)?;
+    let mut piece = None;
+    if has_piece {
+        reader.flag(&mut is_open)?;
+        let mut read = Piece { flow: Flow::vacant(), opening: Opening::default(), next: Next::Part };
+        code_piece(&mut reader, &mut read)?;
+        piece = Some((is_open, read));
+    }
+    if reader.0.is_empty() { Ok((head, piece)) } else { Err(MalformedEdges) }
+}
+
+fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), MalformedEdges> {
+    piece.flow.code(coder)?;
+    let Opening { time, tcp_flags, sequence, is_segment, turned, follows_pause } = &mut piece.opening;
+    coder.number(time)?;
+    coder.number(tcp_flags)?;
+    coder.number(sequence)?;
+    for flag in [is_segment, turned, follows_pause] {
+        coder.flag(flag)?;
+    }
+    let mut next: u8 = match piece.next {
+        Next::Piece => 0,
+        Next::Part => 6,
+        Next::End(why) => why as u8,
+    };
+    coder.number(&mut next)?;
+    piece.next = match next {
+        0 => Next::Piece,
+        6 => Next::Part,
+        why => Next::End(*ENDS.get(usize::from(why) - 1).ok_or(MalformedEdges)?),
+    };
+    Ok(())
+}

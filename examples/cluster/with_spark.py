@@ -50,8 +50,8 @@ def main():
     spark = SparkSession.builder.master(arguments.master).config(map=options).getOrCreate()
     files = [(number, path if "://" in path else os.path.abspath(path)) for number, path in enumerate(arguments.files)]
     # A task for each file, so that a file is all that is metered again.
-    rows = spark.sparkContext.parallelize(files, len(files)).toDF("number int, path string")
-    parts = rows.mapInArrow(metering(directory, arguments.kill, marker), "number int, edges binary").collect()
+    rows = spark.sparkContext.parallelize(files, len(files)).toDF("number long, path string")
+    parts = rows.mapInArrow(metering(directory, arguments.kill, marker), "number long, edges binary").collect()
     spark.stop()
     merged = pool.join([bytes(part.edges) for part in parts], directory)
     print(f"{len(files)} files, {merged.joined} flows continued from one file to the next")

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver parquet merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
+STEPS := gate packages deny semver c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -44,6 +44,24 @@ $(STAMPS)/semver:
 	cargo semver-checks --version >/dev/null 2>&1 || skip "no cargo-semver-checks here (cargo install --locked cargo-semver-checks)"
 	cargo semver-checks --workspace --baseline-rev "$$tag"
 
+# What cargo-c installs is what packaging/c-library installs, and the example runs with it.
+$(STAMPS)/c_library:
+	@needs gcc:gcc pkg-config:pkg-config nm:binutils
+	cargo_program cargo-c 0.10.24+cargo-0.98.0 cargo cinstall --version
+	prefix=$$PWD/target/c-library
+	rm -rf "$$prefix"
+	cargo cinstall -p steerage-c --release --prefix "$$prefix/cargo-c" --libdir lib
+	packaging/c-library "$$prefix/script"
+	for one in cargo-c script; do
+	    folder=$$prefix/$$one
+	    (cd "$$folder" && find include lib -name 'libsteerage.so*' -o -name '*.h' -o -name '*.pc' | sort) >"$$folder/files"
+	    nm -D --defined-only --format=posix "$$folder/lib/libsteerage.so" | cut -d ' ' -f 1 >"$$folder/symbols"
+	    gcc -Wall -Wextra -Werror examples/c/count.c -Wl,-rpath,"$$folder/lib" -o "$$folder/count" \
+	        $$(PKG_CONFIG_PATH=$$folder/lib/pkgconfig pkg-config --cflags --libs steerage)
+	    "$$folder/count" examples/demo.pcapng >"$$folder/counted"
+	done
+	for file in files symbols counted; do diff "$$prefix/cargo-c/$$file" "$$prefix/script/$$file"; done
+
 # Parquet is off in the gate, because its crates take longer to build than all of steerage. The readers come from PyPI.
 $(STAMPS)/parquet:
 	@python3 -m venv target/parquet-readers && target/parquet-readers/bin/pip install --quiet duckdb pyarrow polars pytz ||
@@ -70,6 +88,17 @@ $(STAMPS)/python_oldest:
 	    --out target/python/oldest-wheels
 	"$$env/bin/pip" install --quiet --no-deps --no-index target/python/oldest-wheels/*.whl
 	CI=true PYTHONDONTWRITEBYTECODE=1 "$$env/bin/pytest" -q -p no:cacheprovider python/tests/test_consumers.py
+
+# Sixteen files, and a worker that is killed in the middle of one. The engines come from PyPI.
+$(STAMPS)/ray:
+	@needs editcap:wireshark-common
+	python_env target/ray ray pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
+	target/ray/bin/python .ci/cluster with_ray.py
+
+$(STAMPS)/spark:
+	@needs editcap:wireshark-common java:openjdk-17-jre-headless
+	python_env target/spark pyspark pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
+	target/spark/bin/python .ci/cluster with_spark.py
 
 # Ten minutes in which a collector is restarted every 10 s. The gate takes a few seconds.
 $(STAMPS)/collectors:

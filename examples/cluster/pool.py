@@ -5,7 +5,7 @@
 
 The files are given in the order of time. Each process writes the flows that no other file can continue to a file of its own, and returns
 the other flows, the edges. A process that is killed has changed nothing, and its file is metered again. An engine such as Ray or
-Spark does the same with the function `work`.
+Spark does the same with the function `work`: with_ray.py, with_spark.py. A file may be the URL of an object store.
 """
 
 import argparse
@@ -33,11 +33,27 @@ def write(table, path):
     os.replace(part, path)
 
 
-def work(number, path, directory):
-    """Meter one file, and return its edges."""
-    part = steerage.meter_part(path, part=number)
+def opened(path):
+    """A path, or a file object for the URL of an object store, such as s3://bucket/monday-00.pcap."""
+    if "://" not in path:
+        return path
+    import fsspec  # pip install fsspec, and s3fs for s3
+
+    return fsspec.open(path, "rb").open()
+
+
+def work(number, source, directory):
+    """Meter one file, and return its edges. The source is a path, a URL or a file object."""
+    part = steerage.meter_part(opened(source) if isinstance(source, str) else source, part=number)
     write(part, os.path.join(directory, f"flows-{number:05}.parquet"))
     return part.edges
+
+
+def join(edges, directory):
+    """Write the flows that continue from file to file."""
+    merged = steerage.merge(edges, finish=True)
+    write(merged, os.path.join(directory, "flows-joined.parquet"))
+    return merged
 
 
 def meter(files, directory, processes=None):
@@ -56,9 +72,7 @@ def meter(files, directory, processes=None):
             break
     else:
         raise RuntimeError(f"{list(todo.values())} killed each process that metered them: give the processes more memory")
-    merged = steerage.merge(edges.values(), finish=True)
-    write(merged, os.path.join(directory, "flows-joined.parquet"))
-    return merged
+    return join(edges.values(), directory)
 
 
 def main():

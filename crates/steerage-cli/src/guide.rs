@@ -12,12 +12,12 @@ macro_rules! pages {
 const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
     "install" "first-capture" "first-interface" "write-an-ids"
     "parallel" "tune" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "top" "dump" "control"
-    "run-files" "doctor" "python" "cluster" "devices" "functions"
+    "run-files" "doctor" "python" "cluster" "devices" "functions" "c"
     "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
     "steering" "balance" "topology" "performance" "scale"
 };
 
-const PAGE_COUNT: usize = 36;
+const PAGE_COUNT: usize = 37;
 
 pub(crate) fn page(name: &str) -> Option<&'static str> {
     PAGES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)

@@ -1,0 +1,6 @@
+//! Gives the library the name under which programs load it. cargo-c sets the same name.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libsteerage.so.{}", env!("CARGO_PKG_VERSION_MAJOR"));
+}

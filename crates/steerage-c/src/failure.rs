@@ -1,0 +1,99 @@
+//! Errors: a code, its meaning, and the line of text about the last error of a thread.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::fmt::Display;
+
+use steerage::{BuildError, SetError};
+use steerage_device::OpenError;
+
+/// `steerage_status` of the header, without `STEERAGE_OK`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Argument = -1,
+    Device = -2,
+    Filter = -3,
+    Build = -4,
+    State = -5,
+    Read = -6,
+    Stuck = -7,
+    Internal = -8,
+}
+
+impl Code {
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Argument, Self::Device, Self::Filter, Self::Build, Self::State, Self::Read, Self::Stuck, Self::Internal];
+
+    fn meaning(self) -> &'static CStr {
+        match self {
+            Self::Argument => c"an argument is wrong",
+            Self::Device => c"an input cannot be opened",
+            Self::Filter => c"the filter is wrong",
+            Self::Build => c"the CPUs, the memory or the threads do not suffice",
+            Self::State => c"the call does not fit the state of the run",
+            Self::Read => c"an input failed before its end",
+            Self::Stuck => c"a function of the program did not return",
+            Self::Internal => c"a bug in libsteerage",
+        }
+    }
+}
+
+/// The meaning of a status.
+pub(crate) fn meaning(status: i32) -> &'static CStr {
+    let code = Code::ALL.into_iter().find(|code| *code as i32 == status);
+    code.map_or(if status >= 0 { c"no error" } else { c"unknown status" }, Code::meaning)
+}
+
+/// Why a call failed. The text has one line.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, text: impl Display) -> Self {
+        Self { code, text: text.to_string() }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let code = match error {
+            OpenError::Device(_) => Code::Device,
+            OpenError::Filter(_) => Code::Filter,
+            _ => Code::Argument,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        let code = if matches!(error, BuildError::Mask(_)) { Code::Argument } else { Code::Build };
+        Self::new(code, error)
+    }
+}
+
+impl From<SetError> for Failure {
+    fn from(error: SetError) -> Self {
+        Self::new(Code::Argument, error)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Records the failure as the last one of this thread.
+pub(crate) fn record(failure: &Failure) {
+    let text = failure.text.replace('\0', "");
+    // A thread that ends has no text any more.
+    let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
+}
+
+/// Calls `read` with the text of the last failure of this thread.
+pub(crate) fn last<R>(read: impl FnOnce(&CStr) -> R) -> R {
+    LAST.with(|last| read(&last.borrow()))
+}

@@ -1,0 +1,615 @@
+//! The functions and types of `steerage.h`. All `unsafe` of the crate is here.
+//!
+//! A pointer that a program passes is valid as the header says, or null. A null pointer is an error
+//! or means that there is nothing, and each other check of a pointer is the program's.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
+
+use steerage::flow::FlowParts;
+use steerage::packet::Packets;
+use steerage::stats::{CpuSnapshot, DropReason, Drops, Verdicts};
+use steerage::{Batch, BucketId, FlowKey, Handle, Packet};
+
+use crate::failure::{self, Code, Failure};
+use crate::handler::States;
+use crate::run::Run;
+
+/// `STEERAGE_ABI` of the header.
+const ABI: u32 = 0;
+
+/// `steerage_packet` of the header.
+#[repr(C)]
+struct PacketView {
+    data: *const u8,
+    len: u32,
+    total_len: u32,
+    wire_len: u32,
+    link: u32,
+    time_ns: u64,
+}
+
+/// `steerage_flow` of the header.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct FlowView {
+    version: u8,
+    protocol: u8,
+    source_port: u16,
+    destination_port: u16,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+impl FlowView {
+    fn of(key: &FlowKey) -> Option<Self> {
+        let mut flow = Self::default();
+        match key.parts() {
+            FlowParts::V4 { source, destination, protocol } => {
+                (flow.version, flow.protocol) = (4, protocol);
+                (flow.source_port, flow.destination_port) = (source.port(), destination.port());
+                flow.source[..4].copy_from_slice(&source.ip().octets());
+                flow.destination[..4].copy_from_slice(&destination.ip().octets());
+            }
+            FlowParts::V6 { source, destination, protocol } => {
+                (flow.version, flow.protocol) = (6, protocol);
+                (flow.source_port, flow.destination_port) = (source.port(), destination.port());
+                (flow.source, flow.destination) = (source.ip().octets(), destination.ip().octets());
+            }
+            _ => return None,
+        }
+        Some(flow)
+    }
+}
+
+/// `steerage_functions` of the header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Functions {
+    size: usize,
+    shared: *mut c_void,
+    cpu_begins: Option<unsafe extern "C" fn(*mut c_void, u32) -> *mut c_void>,
+    batch: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut View<'static>)>,
+    cpu_ends: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
+    state_made: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u32) -> *mut c_void>,
+    state_moved: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u32, *mut c_void)>,
+    state_merged: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, *mut c_void)>,
+    state_dropped: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
+}
+
+impl Functions {
+    const NONE: Self = Self {
+        size: 0,
+        shared: ptr::null_mut(),
+        cpu_begins: None,
+        batch: None,
+        cpu_ends: None,
+        state_made: None,
+        state_moved: None,
+        state_merged: None,
+        state_dropped: None,
+    };
+}
+
+/// The functions of a program.
+pub(crate) struct Callbacks {
+    functions: Functions,
+    batch: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut View<'static>),
+}
+
+// SAFETY: the header says that the functions are called on several threads, with `shared`.
+unsafe impl Send for Callbacks {}
+// SAFETY: as above.
+unsafe impl Sync for Callbacks {}
+
+impl Callbacks {
+    /// Copies the program's functions.
+    ///
+    /// # Safety
+    /// If the pointer is not null, `size` bytes are readable there, and the functions do what the
+    /// header says.
+    unsafe fn read(from: *const Functions) -> Result<Self, Failure> {
+        let wrong = |text: &str| Failure::new(Code::Argument, format!("cannot start the run: {text}"));
+        // SAFETY: the caller's pointer, whose first field is the size.
+        let size = unsafe { from.cast::<usize>().as_ref() };
+        let size = *size.ok_or_else(|| wrong("the functions are NULL: pass a steerage_functions"))?;
+        let mut functions = Functions::NONE;
+        let known = size_of::<Functions>();
+        // SAFETY: the caller's `size` bytes are readable, at most as many as `functions` has are copied, and any bytes of the
+        // program's struct are valid fields.
+        unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut functions).cast::<u8>(), size.min(known)) };
+        let more = size.saturating_sub(known);
+        // SAFETY: as above, after the known fields.
+        let is_unknown = more > 0
+            && unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(known), more) }.iter().any(|byte| *byte != 0);
+        if is_unknown {
+            return Err(wrong("the functions have fields that this libsteerage does not know: install a newer one"));
+        }
+        let batch = functions.batch;
+        let batch =
+            batch.ok_or_else(|| wrong("`batch` is NULL: set `size` to sizeof(steerage_functions), and `batch`"))?;
+        Ok(Self { functions, batch })
+    }
+
+    pub(crate) fn batch(&self, cpu: &CpuPointer, view: &mut View<'_>) {
+        // SAFETY: the header's promise about `batch`, which uses the view only during the call.
+        unsafe { (self.batch)(self.functions.shared, cpu.pointer, ptr::from_mut(view).cast()) };
+    }
+
+    fn made(self: &Arc<Self>, cpu: &CpuPointer, bucket: BucketId) -> Option<State> {
+        // SAFETY: the header's promise about `state_made`.
+        let pointer = unsafe { self.functions.state_made?(self.functions.shared, cpu.pointer, number_of(bucket)) };
+        (!pointer.is_null()).then(|| State { pointer, callbacks: Arc::clone(self) })
+    }
+
+    pub(crate) fn moved(&self, cpu: &CpuPointer, bucket: BucketId, state: &State) {
+        if let Some(moved) = self.functions.state_moved {
+            // SAFETY: the header's promise about `state_moved`.
+            unsafe { moved(self.functions.shared, cpu.pointer, number_of(bucket), state.pointer) };
+        }
+    }
+
+    pub(crate) fn merged(&self, cpu: &CpuPointer, into: &State, from: &State) {
+        if let Some(merged) = self.functions.state_merged {
+            // SAFETY: the header's promise about `state_merged`.
+            unsafe { merged(self.functions.shared, cpu.pointer, into.pointer, from.pointer) };
+        }
+    }
+}
+
+/// What `cpu_begins` returned. `cpu_ends` is called when this is dropped.
+pub(crate) struct CpuPointer {
+    pointer: *mut c_void,
+    callbacks: Arc<Callbacks>,
+}
+
+impl CpuPointer {
+    pub(crate) fn new(callbacks: &Arc<Callbacks>, cpu: u32) -> Self {
+        let shared = callbacks.functions.shared;
+        // SAFETY: the header's promise about `cpu_begins`.
+        let pointer = callbacks.functions.cpu_begins.map_or(ptr::null_mut(), |begins| unsafe { begins(shared, cpu) });
+        Self { pointer, callbacks: Arc::clone(callbacks) }
+    }
+}
+
+impl Drop for CpuPointer {
+    fn drop(&mut self) {
+        if let Some(ends) = self.callbacks.functions.cpu_ends {
+            // SAFETY: the header's promise about `cpu_ends`.
+            unsafe { ends(self.callbacks.functions.shared, self.pointer) };
+        }
+    }
+}
+
+/// The state of a bucket. `state_dropped` is called when this is dropped, wherever it is then.
+pub(crate) struct State {
+    pointer: *mut c_void,
+    callbacks: Arc<Callbacks>,
+}
+
+// SAFETY: the header says that states move between CPUs, one thread after the other.
+unsafe impl Send for State {}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if let Some(dropped) = self.callbacks.functions.state_dropped {
+            // SAFETY: the header's promise about `state_dropped`.
+            unsafe { dropped(self.callbacks.functions.shared, self.pointer) };
+        }
+    }
+}
+
+fn number_of(bucket: BucketId) -> u32 {
+    u32::from(bucket.group) << 16 | u32::from(bucket.bucket)
+}
+
+/// `steerage_batch` of the header: the packets of one call of `batch`.
+pub(crate) struct View<'a> {
+    packets: Packets<'a>,
+    len: u32,
+    queue: u32,
+    current: Option<Packet<'a>>,
+    shown: PacketView,
+    flow: FlowView,
+    states: &'a mut States,
+    cpu: &'a CpuPointer,
+    callbacks: &'a Arc<Callbacks>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(
+        batch: &'a mut Batch<'_>,
+        states: &'a mut States,
+        cpu: &'a CpuPointer,
+        callbacks: &'a Arc<Callbacks>,
+    ) -> Self {
+        let shown = PacketView { data: ptr::null(), len: 0, total_len: 0, wire_len: 0, link: 0, time_ns: 0 };
+        let (len, queue) = (batch.len() as u32, batch.queue() as u32);
+        Self {
+            packets: batch.iter_mut(),
+            len,
+            queue,
+            current: None,
+            shown,
+            flow: FlowView::default(),
+            states,
+            cpu,
+            callbacks,
+        }
+    }
+
+    fn next(&mut self) -> Option<&PacketView> {
+        self.current = self.packets.next();
+        let received = self.current.as_ref()?.received();
+        self.shown = PacketView {
+            data: received.data.as_ptr(),
+            len: received.data.len() as u32,
+            total_len: received.total_len as u32,
+            wire_len: received.wire_len as u32,
+            link: received.link.0.into(),
+            time_ns: received.time.map_or(0, |time| time.as_nanos()),
+        };
+        Some(&self.shown)
+    }
+
+    fn flow(&mut self) -> Option<&FlowView> {
+        self.flow = FlowView::of(&self.current.as_ref()?.flow_key()?)?;
+        Some(&self.flow)
+    }
+
+    fn state(&mut self) -> Option<*mut c_void> {
+        let bucket = self.current.as_ref()?.bucket();
+        let slot = self.states.slot(bucket);
+        if slot.is_none() {
+            *slot = self.callbacks.made(self.cpu, bucket);
+        }
+        slot.as_ref().map(|state| state.pointer)
+    }
+}
+
+/// A value that a function of the header returns.
+trait Answer {
+    fn of_failure(code: Code) -> Self;
+}
+
+impl Answer for c_int {
+    fn of_failure(code: Code) -> Self {
+        code as Self
+    }
+}
+
+impl Answer for () {
+    fn of_failure(_: Code) {}
+}
+
+impl Answer for u32 {
+    fn of_failure(_: Code) -> Self {
+        0
+    }
+}
+
+impl Answer for usize {
+    fn of_failure(_: Code) -> Self {
+        0
+    }
+}
+
+impl<T> Answer for *const T {
+    fn of_failure(_: Code) -> Self {
+        ptr::null()
+    }
+}
+
+impl<T> Answer for *mut T {
+    fn of_failure(_: Code) -> Self {
+        ptr::null_mut()
+    }
+}
+
+/// Calls the body of a function of the header. A failure is recorded, and a panic ends here.
+fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(answer)) => return answer,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(Code::Internal, format!("{name} has panicked: this is a bug in libsteerage")),
+    };
+    // Dropping the payload of a panic, or recording the failure, may panic too.
+    let _ = catch_unwind(AssertUnwindSafe(|| failure::record(&failure)));
+    R::of_failure(failure.code)
+}
+
+/// Borrows what a pointer of the program points to.
+///
+/// # Safety
+/// A pointer that is not null is valid for the time of the call.
+unsafe fn given<'p, T>(pointer: *const T, what: &str) -> Result<&'p T, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::new(Code::Argument, format!("{what} is NULL: pass a pointer")))
+}
+
+/// As [`given`], for a batch. Only the thread that `batch` was called on has it.
+///
+/// # Safety
+/// As for [`given`], and nothing else borrows the batch.
+unsafe fn batch_of<'p>(batch: *mut View<'static>) -> Result<&'p mut View<'static>, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { batch.as_mut() }.ok_or_else(|| Failure::new(Code::Argument, "the batch is NULL: pass that of `batch`"))
+}
+
+/// # Safety
+/// As for [`given`], and the text ends with a zero byte.
+unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { given(pointer, what) }?;
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|_| Failure::new(Code::Argument, format!("{what} is not UTF-8: {text:?}")))
+}
+
+/// Writes a ledger of up to `size` bytes. A program that was built with a newer header has more
+/// fields, which become 0.
+///
+/// # Safety
+/// `size` bytes are writable at `to`, if it is not null.
+unsafe fn write<T: Copy>(to: *mut T, size: usize, ledger: &T) -> Result<c_int, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { given(to.cast::<u8>(), "the ledger") }?;
+    // SAFETY: the caller's promise. A ledger is numbers alone, so it has no padding.
+    unsafe { ptr::write_bytes(to.cast::<u8>(), 0, size) };
+    // SAFETY: as above.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(ledger).cast::<u8>(), to.cast::<u8>(), size.min(size_of::<T>())) };
+    Ok(0)
+}
+
+/// `steerage_ledger` of the header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Ledger {
+    received: u64,
+    received_bytes: u64,
+    delivered: u64,
+    discarded: u64,
+    in_flight: u64,
+    dropped: u64,
+    dropped_by: [u64; DropReason::ALL.len()],
+    buckets_moved: u64,
+}
+
+// A new reason must be appended to the header's struct, after `buckets_moved`.
+const _: () = assert!(DropReason::ALL.len() == 13);
+
+impl Ledger {
+    fn new(received: [u64; 4], verdicts: &Verdicts, dropped: &Drops, buckets_moved: u64) -> Self {
+        let [received, received_bytes, delivered, in_flight] = received;
+        let dropped_by = DropReason::ALL.map(|reason| dropped.get(reason));
+        let (discarded, dropped) = (verdicts.discarded, dropped.total());
+        Self { received, received_bytes, delivered, discarded, in_flight, dropped, dropped_by, buckets_moved }
+    }
+}
+
+/// `steerage_cpu_ledger` of the header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct CpuLedger {
+    cpu: u64,
+    polled: u64,
+    handed_in: u64,
+    processed: u64,
+    dropped: u64,
+    backlog: u64,
+    busy_ns: u64,
+}
+
+impl CpuLedger {
+    fn of(cpu: &CpuSnapshot) -> Self {
+        Self {
+            cpu: u64::from(cpu.cpu.0),
+            polled: cpu.polled,
+            handed_in: cpu.handed_in,
+            processed: cpu.processed,
+            dropped: cpu.dropped.total(),
+            backlog: cpu.backlog,
+            busy_ns: cpu.busy.as_nanos() as u64,
+        }
+    }
+}
+
+fn no_such(what: &str, number: u32, count: usize) -> Failure {
+    Failure::new(
+        Code::Argument,
+        format!("there is no {what} {number}: they are numbered from 0, and there are {count}"),
+    )
+}
+
+/// Defines the functions of the header. Each body runs inside of [`border`], so no panic and no
+/// failure leaves it in another way.
+macro_rules! exports {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty $body:block)*) => {$(
+        // SAFETY: the name begins with `steerage_`, so no other library has it.
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe, reason = "some bodies use no pointer")]
+        unsafe extern "C" fn $name($($argument: $type),*) -> $answer {
+            // SAFETY: each pointer of the program is valid or null, as the header says.
+            border(stringify!($name), || unsafe { $body })
+        }
+    )*};
+}
+
+exports! {
+    fn steerage_abi_version() -> u32 {
+        Ok(ABI)
+    }
+
+    fn steerage_version() -> *const c_char {
+        Ok(concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast())
+    }
+
+    fn steerage_strerror(status: c_int) -> *const c_char {
+        Ok(failure::meaning(status).as_ptr())
+    }
+
+    fn steerage_last_error() -> *const c_char {
+        Ok(failure::last(CStr::as_ptr))
+    }
+
+    fn steerage_open(run: *mut *mut Run, inputs: *const *const c_char, count: usize, filter: *const c_char) -> c_int {
+        given(run, "the place for the run")?;
+        run.write(ptr::null_mut());
+        given(inputs, "the list of inputs")?;
+        let inputs = (0..count).map(|nth| text(*inputs.add(nth), "the text of an input")).collect::<Result<Vec<_>, _>>()?;
+        let filter = if filter.is_null() { None } else { Some(text(filter, "the filter")?) };
+        run.write(Box::into_raw(Box::new(Run::open(&inputs, filter)?)));
+        Ok(0)
+    }
+
+    fn steerage_notes(run: *const Run) -> *const c_char {
+        Ok(given(run, "the run")?.notes().as_ptr())
+    }
+
+    fn steerage_set(run: *mut Run, option: *const c_char, value: *const c_char) -> c_int {
+        given(run, "the run")?.set(text(option, "the option")?, text(value, "the value")?).map(|()| 0)
+    }
+
+    fn steerage_start(run: *mut Run, functions: *const Functions) -> c_int {
+        given(run, "the run")?.start(Callbacks::read(functions)?).map(|()| 0)
+    }
+
+    fn steerage_wait(run: *mut Run, timeout_ms: i64) -> c_int {
+        let wait = |handle: &Handle, time| handle.wait_finished(time);
+        given(run, "the run")?.wait(timeout_ms, wait).map(c_int::from)
+    }
+
+    fn steerage_join(run: *mut Run) -> c_int {
+        given(run, "the run")?.join().map(|()| 0)
+    }
+
+    fn steerage_run(run: *mut Run, functions: *const Functions) -> c_int {
+        let run = given(run, "the run")?;
+        run.start(Callbacks::read(functions)?)?;
+        run.join().map(|()| 0)
+    }
+
+    fn steerage_stop(run: *mut Run) -> () {
+        // A signal handler must not allocate, so a null pointer is no error here.
+        if let Some(run) = run.as_ref() {
+            run.stop();
+        }
+        Ok(())
+    }
+
+    fn steerage_free(run: *mut Run) -> () {
+        if !run.is_null() {
+            drop(Box::from_raw(run));
+        }
+        Ok(())
+    }
+
+    fn steerage_set_rps_cpus(run: *mut Run, list: *const c_char) -> c_int {
+        given(run, "the run")?.set_mask(None, text(list, "the list of CPUs")?).map(|()| 0)
+    }
+
+    fn steerage_set_queue_rps_cpus(run: *mut Run, queue: u32, list: *const c_char) -> c_int {
+        given(run, "the run")?.set_mask(Some(queue), text(list, "the list of CPUs")?).map(|()| 0)
+    }
+
+    fn steerage_wait_settled(run: *mut Run, timeout_ms: i64) -> c_int {
+        let wait = |handle: &Handle, time| handle.wait_settled(time);
+        given(run, "the run")?.wait(timeout_ms, wait).map(c_int::from)
+    }
+
+    fn steerage_queues(run: *const Run) -> u32 {
+        Ok(given(run, "the run")?.snapshot()?.queues.len() as u32)
+    }
+
+    fn steerage_cpus(run: *const Run) -> u32 {
+        Ok(given(run, "the run")?.snapshot()?.cpus.len() as u32)
+    }
+
+    fn steerage_read_ledger(run: *const Run, ledger: *mut Ledger, size: usize) -> c_int {
+        let all = given(run, "the run")?.snapshot()?;
+        let counts = [all.received(), all.received_bytes(), all.delivered(), all.in_flight()];
+        write(ledger, size, &Ledger::new(counts, &all.verdicts(), &all.dropped(), all.moves.buckets))
+    }
+
+    fn steerage_read_queue(run: *const Run, queue: u32, ledger: *mut Ledger, size: usize) -> c_int {
+        let all = given(run, "the run")?.snapshot()?;
+        let one = all.queues.get(queue as usize).ok_or_else(|| no_such("receive queue", queue, all.queues.len()))?;
+        let counts = [one.received, one.received_bytes, one.delivered, one.in_flight];
+        write(ledger, size, &Ledger::new(counts, &one.verdicts, &one.dropped, 0))
+    }
+
+    fn steerage_read_cpu(run: *const Run, nth: u32, ledger: *mut CpuLedger, size: usize) -> c_int {
+        let all = given(run, "the run")?.snapshot()?;
+        let one = all.cpus.get(nth as usize).ok_or_else(|| no_such("CPU", nth, all.cpus.len()))?;
+        write(ledger, size, &CpuLedger::of(one))
+    }
+
+    fn steerage_batch_len(batch: *const View<'static>) -> u32 {
+        Ok(given(batch, "the batch")?.len)
+    }
+
+    fn steerage_batch_queue(batch: *const View<'static>) -> u32 {
+        Ok(given(batch, "the batch")?.queue)
+    }
+
+    fn steerage_next(batch: *mut View<'static>) -> *const PacketView {
+        Ok(batch_of(batch)?.next().map_or(ptr::null(), ptr::from_ref))
+    }
+
+    fn steerage_flow_of(batch: *mut View<'static>) -> *const FlowView {
+        Ok(batch_of(batch)?.flow().map_or(ptr::null(), ptr::from_ref))
+    }
+
+    fn steerage_bucket(batch: *mut View<'static>) -> u32 {
+        Ok(batch_of(batch)?.current.as_ref().map_or(0, |packet| number_of(packet.bucket())))
+    }
+
+    fn steerage_state(batch: *mut View<'static>) -> *mut c_void {
+        Ok(batch_of(batch)?.state().unwrap_or(ptr::null_mut()))
+    }
+
+    fn steerage_copy(batch: *mut View<'static>, offset: usize, to: *mut c_void, len: usize) -> usize {
+        let Some(packet) = &batch_of(batch)?.current else { return Ok(0) };
+        given(to, "the place for the copy")?;
+        let (mut skip, mut copied) = (offset, 0);
+        for mut part in packet.segments() {
+            let skipped = skip.min(part.len());
+            (skip, part) = (skip - skipped, &part[skipped..]);
+            let count = part.len().min(len - copied);
+            ptr::copy_nonoverlapping(part.as_ptr(), to.cast::<u8>().add(copied), count);
+            copied += count;
+        }
+        Ok(copied)
+    }
+
+    fn steerage_discard(batch: *mut View<'static>) -> () {
+        if let Some(packet) = batch_of(batch)?.current.take() {
+            packet.discard();
+        }
+        Ok(())
+    }
+}
+
+/// Several threads use a run at the same time.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Run>();
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_at_the_border() {
+        steerage_fixtures::quiet_panics();
+        let status: c_int = border("steerage_test", || panic!("planted"));
+        assert_eq!(status, Code::Internal as c_int);
+        let last = failure::last(|text| text.to_str().unwrap().to_owned());
+        assert_eq!(last, "steerage_test has panicked: this is a bug in libsteerage");
+        let pointer: *const u8 = border("steerage_test", || panic!("planted"));
+        assert!(pointer.is_null());
+    }
+}

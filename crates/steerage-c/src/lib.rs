@@ -1,0 +1,16 @@
+//! The C library of steerage. `include/steerage.h` describes its functions, and docs/c.md shows how
+//! to build and use it.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `ffi` | the functions and types of the header, and all `unsafe` |
+//! | `handler` | the handler of a CPU, which calls the program's functions |
+//! | `run` | a run from the opening of its inputs to its end |
+//! | `failure` | codes of errors, and the text of the last error |
+#![deny(unsafe_code)]
+
+mod failure;
+#[allow(unsafe_code)]
+mod ffi;
+mod handler;
+mod run;

@@ -1,0 +1,281 @@
+//! A run, from the opening of its inputs to its end.
+
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use steerage::flow::Layers;
+use steerage::limits::{BACKLOG_MAX, CPUS_MAX};
+use steerage::policy::{POLICIES, Policy};
+use steerage::topology::Topology;
+use steerage::{Builder, CpuMask, Handle, Outcome, Running, Snapshot};
+use steerage_capture::CaptureOptions;
+use steerage_device::Opened;
+
+use crate::failure::{Code, Failure};
+use crate::ffi::Callbacks;
+use crate::handler::CpuHandler;
+
+/// A wait without a limit is a series of waits of this length, since a clock cannot reach the end
+/// of time.
+const WAIT: Duration = Duration::from_secs(3600);
+
+/// What the header calls `steerage`.
+pub(crate) struct Run {
+    stage: Mutex<Stage>,
+    /// Outside of the lock, so that no call waits for a thread in `join`.
+    handle: OnceLock<Handle>,
+    notes: CString,
+}
+
+enum Stage {
+    Opened(Opened, Options),
+    Running(Running<()>),
+    /// A call changes the stage.
+    Changing,
+    Ended(Result<(), Failure>),
+}
+
+/// The options that are set before the start.
+#[derive(Default)]
+struct Options {
+    cpus: Option<String>,
+    rps_cpus: Option<String>,
+    rps_cpus_list: Option<String>,
+    policy: Option<Box<dyn Policy>>,
+    virtual_cpus: Option<usize>,
+    backlog: Option<usize>,
+    packets: Option<u64>,
+    outer: bool,
+}
+
+const OPTIONS: &str = "cpus, rps-cpus, rps-cpus-list, policy, virtual-cpus, backlog, packets, outer";
+
+impl Options {
+    fn set(&mut self, option: &str, value: &str) -> Result<(), Failure> {
+        match option {
+            "cpus" => self.cpus = Some(value.to_owned()),
+            "rps-cpus" => self.rps_cpus = Some(value.to_owned()),
+            "rps-cpus-list" => self.rps_cpus_list = Some(value.to_owned()),
+            "policy" => {
+                let unknown = |_| wrong(option, value, &format!("one of {}", POLICIES.join(", ")));
+                self.policy = Some(value.parse().map_err(unknown)?);
+            }
+            "virtual-cpus" => self.virtual_cpus = Some(number(option, value, CPUS_MAX)?),
+            "backlog" => self.backlog = Some(number(option, value, BACKLOG_MAX)?),
+            "packets" => self.packets = Some(number(option, value, usize::MAX)? as u64),
+            "outer" if value == "yes" => self.outer = true,
+            "outer" => return Err(wrong(option, value, "yes")),
+            _ => {
+                return Err(Failure::new(
+                    Code::Argument,
+                    format!("there is no option `{option}`: use one of {OPTIONS}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn builder(self) -> Result<Builder, Failure> {
+        let Self { cpus, rps_cpus, rps_cpus_list, policy, virtual_cpus, backlog, outer, packets: _ } = self;
+        let nr = virtual_cpus.unwrap_or_else(nr_cpu_ids);
+        let mut builder = Builder::new();
+        if let Some(count) = virtual_cpus {
+            builder = builder.virtual_cpus(count);
+        }
+        if let Some(list) = cpus {
+            builder = builder.cpus(cpu_list("cpus", &list, nr)?);
+        }
+        if let Some(mask) = rps_cpus {
+            let mask = CpuMask::parse_bitmap(&mask, nr);
+            builder =
+                builder.rps_cpus(mask.map_err(|error| Failure::new(Code::Argument, format!("rps-cpus: {error}")))?);
+        }
+        if let Some(list) = rps_cpus_list {
+            builder = builder.rps_cpus(cpu_list("rps-cpus-list", &list, nr)?);
+        }
+        if let Some(frames) = backlog {
+            builder = builder.backlog(frames);
+        }
+        if outer {
+            builder = builder.layers(Layers::Outer);
+        }
+        Ok(match policy {
+            Some(policy) => builder.policy(policy),
+            None => builder,
+        })
+    }
+}
+
+fn wrong(option: &str, value: &str, expected: &str) -> Failure {
+    Failure::new(Code::Argument, format!("{option}: `{value}` is wrong: write {expected}"))
+}
+
+fn number(option: &str, value: &str, most: usize) -> Result<usize, Failure> {
+    let number = value.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| wrong(option, value, &format!("a number from 1 to {most}")))
+}
+
+fn nr_cpu_ids() -> usize {
+    Topology::read().nr_cpu_ids().unwrap_or(CPUS_MAX)
+}
+
+fn cpu_list(option: &str, list: &str, nr: usize) -> Result<CpuMask, Failure> {
+    CpuMask::parse_list(list, nr).map_err(|error| Failure::new(Code::Argument, format!("{option}: {error}")))
+}
+
+impl Run {
+    pub(crate) fn open(inputs: &[&str], filter: Option<&str>) -> Result<Self, Failure> {
+        if let Some(input) = inputs.iter().find(|input| filter.is_some() && !steerage_device::takes_filter(input)) {
+            let text =
+                format!("{input}: this input takes no filter: open interfaces or capture files, or pass no filter");
+            return Err(Failure::new(Code::Filter, text));
+        }
+        let files = filter.into_iter().fold(CaptureOptions::new(), CaptureOptions::filter);
+        let opened = steerage_device::open_all_with(inputs, &files, |interface| {
+            let options = steerage_device::af_packet::AfPacketOptions::new(interface);
+            Ok(match filter {
+                Some(filter) => options.filtered(filter)?,
+                None => options,
+            })
+        })?;
+        let notes = CString::new(opened.notes.join("\n").replace('\0', "")).unwrap_or_default();
+        Ok(Self { stage: Mutex::new(Stage::Opened(opened, Options::default())), handle: OnceLock::new(), notes })
+    }
+
+    pub(crate) fn notes(&self) -> &CString {
+        &self.notes
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, option: &str, value: &str) -> Result<(), Failure> {
+        match &mut *self.stage() {
+            Stage::Opened(_, options) => options.set(option, value),
+            _ => {
+                Err(Failure::new(Code::State, format!("cannot set {option}: the run has started; set options before")))
+            }
+        }
+    }
+
+    pub(crate) fn start(&self, callbacks: Callbacks) -> Result<(), Failure> {
+        let mut stage = self.stage();
+        let (opened, options) = match std::mem::replace(&mut *stage, Stage::Changing) {
+            Stage::Opened(opened, options) => (opened, options),
+            other => {
+                *stage = other;
+                return Err(Failure::new(Code::State, "cannot start the run: it has started; open another one"));
+            }
+        };
+        let started = Self::started(opened, options, callbacks);
+        *stage = match &started {
+            Ok(_) => Stage::Changing,
+            Err(failure) => Stage::Ended(Err(failure.clone())),
+        };
+        let running = started?;
+        let _ = self.handle.set(running.handle());
+        *stage = Stage::Running(running);
+        Ok(())
+    }
+
+    fn started(opened: Opened, options: Options, callbacks: Callbacks) -> Result<Running<()>, Failure> {
+        let opened = match options.packets {
+            Some(packets) => opened.limited(packets),
+            None => opened,
+        };
+        let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
+        let callbacks = Arc::new(callbacks);
+        Ok(builder.build(move |cpu| CpuHandler::new(&callbacks, cpu))?.start()?)
+    }
+
+    /// The handle of a run that has started.
+    pub(crate) fn handle(&self) -> Result<&Handle, Failure> {
+        let not_yet = || Failure::new(Code::State, "the run has not started: call steerage_start first");
+        self.handle.get().ok_or_else(not_yet)
+    }
+
+    pub(crate) fn stop(&self) {
+        if let Some(handle) = self.handle.get() {
+            handle.stop();
+        }
+    }
+
+    /// Waits until `wait` returns true, for at most this many milliseconds, or without a limit if
+    /// the number is negative.
+    pub(crate) fn wait(&self, timeout_ms: i64, wait: fn(&Handle, Duration) -> bool) -> Result<bool, Failure> {
+        let handle = self.handle()?;
+        let timeout = u64::try_from(timeout_ms).map(Duration::from_millis).ok();
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()).min(WAIT));
+            if wait(handle, left) {
+                return Ok(true);
+            }
+            // Nothing changes any more after the end of the run.
+            if left.is_zero() || handle.is_finished() {
+                return Ok(wait(handle, Duration::ZERO));
+            }
+        }
+    }
+
+    pub(crate) fn join(&self) -> Result<(), Failure> {
+        let running = {
+            let mut stage = self.stage();
+            match std::mem::replace(&mut *stage, Stage::Changing) {
+                Stage::Running(running) => running,
+                Stage::Ended(ended) => {
+                    *stage = Stage::Ended(ended.clone());
+                    return ended;
+                }
+                Stage::Changing => {
+                    return Err(Failure::new(Code::State, "cannot wait for the end: another thread waits for it"));
+                }
+                opened @ Stage::Opened(..) => {
+                    *stage = opened;
+                    return self.handle().map(drop);
+                }
+            }
+        };
+        let ended = result(&running.join());
+        *self.stage() = Stage::Ended(ended.clone());
+        ended
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
+        Ok(self.handle()?.snapshot())
+    }
+
+    pub(crate) fn set_mask(&self, queue: Option<u32>, list: &str) -> Result<(), Failure> {
+        let handle = self.handle()?;
+        // The instance's own CPUs are checked later: they need not be CPUs of this machine.
+        let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
+        Ok(match queue {
+            Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,
+            None => handle.set_rps_cpus(&mask)?,
+        })
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.join();
+    }
+}
+
+/// Whether everything was read and handled.
+fn result(outcome: &Outcome<()>) -> Result<(), Failure> {
+    if let Some(cpu) = outcome.left_behind.first() {
+        let text = format!("CPU {cpu}: a function of the program has not returned: functions must not wait");
+        return Err(Failure::new(Code::Stuck, text));
+    }
+    if let Some(cpu) = outcome.failed.first() {
+        return Err(Failure::new(Code::Internal, format!("CPU {cpu} has failed: this is a bug in libsteerage")));
+    }
+    match outcome.snapshot.queues.iter().find_map(|queue| queue.error.as_ref()) {
+        Some(error) => Err(Failure::new(Code::Read, &error.message)),
+        None => Ok(()),
+    }
+}

@@ -92,9 +92,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
                 let notes = options.capture.iter().flat_map(|capture| capture.notes());
                 notes.for_each(|note| warn(&note));
                 let finished = run.ended(*outcome);
-                if let Some(page) = page {
-                    page.end(|audience| finished.report.json(audience));
-                }
+                finished.report.show_on(page);
                 return Ok(finished);
             }
             Ok(RunEvent::Signal(SignalRequest::Stop)) => run.stop(EndedBy::Signal),

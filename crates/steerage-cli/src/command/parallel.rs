@@ -158,6 +158,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
+    ended.report.end_page();
     match merged {
         Err(Stopped::Failed(error)) => return Err(JobsError::Merge(error).into()),
         Err(Stopped::NotKept(error)) => {

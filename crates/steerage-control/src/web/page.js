@@ -4,10 +4,11 @@
 
 const POLL_MS = 1000; // between two reports
 const ANSWER_MS = 5000; // how long a report may take
-const HISTORY_S = 300; // the chart: five minutes
+const HISTORY_S = 300; // the chart: up to five minutes
 const SPARK_S = 60; // the small chart of a CPU: a minute
 const FLOWS_MAX = 50; // more rows than a screen has
 const EVENTS_MAX = 50;
+const MOVES_S = 10; // moves of one cause are one event in this time, so that the events can be read aloud
 const STUCK_S = 1; // a packet function that has not returned for this long is a problem
 
 const REASONS = {
@@ -41,7 +42,7 @@ const ENDS = {
 
 const key = location.hash.slice(1);
 const at = (id) => document.getElementById(id);
-const state = { now: null, before: null, history: [], flows: new Map(), dropping: new Set(), sort: "cpu", paused: false, lost: null };
+const state = { now: null, before: null, history: [], flows: new Map(), dropping: new Set(), moved: new Map(), sort: "cpu", paused: false, lost: null };
 
 // Numbers.
 
@@ -51,6 +52,11 @@ function short(number) {
     if (number >= size) return `${(number / size).toPrecision(3)} ${unit}`;
   }
   return number >= 10 || number === 0 ? `${Math.round(number)}` : number.toFixed(1);
+}
+/** A number with its unit, such as 17.2 kpps. */
+function quantity(number, unit) {
+  const text = short(number);
+  return text.includes(" ") ? text + unit : `${text} ${unit}`;
 }
 const share = (part, all) => (all > 0 ? `${((100 * part) / all).toFixed(1)} %` : "0.0 %");
 function duration(seconds) {
@@ -133,15 +139,17 @@ function ceiling(number) {
 function chart() {
   const [width, height, left, top, bottom] = [at("chart").clientWidth || 600, 200, 64, 8, 24];
   const end = state.history.at(-1)?.at ?? 0;
-  const highest = ceiling(Math.max(1, ...state.history.map((of) => Math.max(of.rate, of.drops))));
-  const x = (time) => left + ((time - end + HISTORY_S) / HISTORY_S) * (width - left - 12);
+  // The chart begins with one minute, and grows with the run.
+  const minutes = Math.min(HISTORY_S / 60, Math.max(1, Math.ceil((end - (state.history[0]?.at ?? end)) / 60)));
+  const highest = ceiling(Math.max(1, ...state.history.map((one) => Math.max(one.rate, one.drops))));
+  const x = (time) => left + (1 + (time - end) / (60 * minutes)) * (width - left - 12);
   const y = (rate) => top + (1 - rate / highest) * (height - top - bottom);
   const parts = [];
   for (const part of [0, 0.5, 1]) {
     parts.push(svg("line", { class: "grid", x1: left, x2: width - 12, y1: y(part * highest), y2: y(part * highest) }));
     parts.push(svg("text", { x: left - 6, y: y(part * highest) + 4, "text-anchor": "end" }, short(part * highest)));
   }
-  for (let minute = 0; minute <= HISTORY_S / 60; minute++) {
+  for (let minute = 0; minute <= minutes; minute++) {
     const text = minute === 0 ? "now" : `-${minute} min`;
     parts.push(svg("text", { x: x(end - 60 * minute), y: height - 6, "text-anchor": minute === 0 ? "end" : "middle" }, text));
   }
@@ -156,8 +164,8 @@ function chart() {
   at("chart").setAttribute("viewBox", `0 0 ${width} ${height}`);
   at("chart").replaceChildren(...parts);
   const { rate = 0, drops = 0 } = state.history.at(-1) ?? {};
-  const most = Math.max(0, ...state.history.map((of) => of.rate));
-  at("chart").setAttribute("aria-label", `The last five minutes: ${short(rate)} packets per second are received now, and ` +
+  const most = Math.max(0, ...state.history.map((one) => one.rate));
+  at("chart").setAttribute("aria-label", `The last ${minutes === 1 ? "minute" : `${minutes} minutes`}: ${short(rate)} packets per second are received now, and ` +
     `${short(drops)} dropped; the highest rate was ${short(most)}.`);
 }
 
@@ -183,7 +191,7 @@ const isSame = (old, report) => old.started === report.started && old.snapshot.s
 function take(report) {
   const old = state.now;
   if (old && !isSame(old, report)) {
-    Object.assign(state, { before: null, history: [], flows: new Map(), dropping: new Set() });
+    Object.assign(state, { before: null, history: [], flows: new Map(), dropping: new Set(), moved: new Map() });
     note("Another run began.");
   } else if (old && old.snapshot.seconds < report.snapshot.seconds) {
     state.before = old;
@@ -194,8 +202,8 @@ function take(report) {
   Object.assign(state, { now: report, lost: null });
   const { seconds } = report.snapshot;
   if (state.history.at(-1)?.at !== seconds) {
-    const rates = { at: seconds, rate: rate((of) => of.received), drops: rate((of) => sum(of.dropped)) };
-    rates.cpus = report.snapshot.cpus.map((_, index) => rate((of) => of.cpus[index].processed));
+    const rates = { at: seconds, rate: rate((one) => one.received), drops: rate((one) => sum(one.dropped)) };
+    rates.cpus = report.snapshot.cpus.map((_, index) => rate((one) => one.cpus[index].processed));
     state.history.push(rates);
     while (state.history[0].at < seconds - HISTORY_S) state.history.shift();
   }
@@ -217,8 +225,14 @@ function compare(old, now) {
     if (was !== queue.rps_cpus_list) note(`${queue.device} rx-${queue.queue}: mask ${was || "none"} is now ${queue.rps_cpus_list || "none"}.`);
   });
   for (const [cause, buckets] of Object.entries(now.moves.by_cause)) {
-    const moved = buckets - (old.moves.by_cause[cause] ?? 0);
-    if (moved > 0) note(`${plural(moved, "bucket")} moved: ${CAUSES[cause] ?? cause}.`);
+    const last = state.moved.get(cause) ?? { buckets: old.moves.by_cause[cause] ?? 0, at: -MOVES_S };
+    const moved = buckets - last.buckets;
+    if (moved === 0 || now.seconds < last.at + MOVES_S) {
+      state.moved.set(cause, last);
+      continue;
+    }
+    state.moved.set(cause, { buckets, at: now.seconds });
+    note(`${plural(moved, "bucket")} moved: ${CAUSES[cause] ?? cause}.`);
   }
   const dropping = new Set(Object.entries(now.dropped).filter(([reason, packets]) => packets > (old.dropped[reason] ?? 0)).map(([reason]) => reason));
   for (const reason of dropping) if (!state.dropping.has(reason)) note(`Drops began: ${reason}.`, true);
@@ -237,12 +251,12 @@ function render() {
   const devices = [...new Set(snapshot.queues.map((queue) => queue.device))];
   write(at("devices"), devices.length > 3 ? `${devices.slice(0, 3).join(", ")} and ${devices.length - 3} more` : devices.join(", "));
   write(at("about"), `version ${state.now.version}, running for ${duration(snapshot.seconds)}`);
-  const packets = rate((of) => of.received);
-  document.title = `${short(packets)}pps - steerage`;
+  const packets = rate((one) => one.received);
+  document.title = `${quantity(packets, "pps")} - steerage`;
   ledger(snapshot);
   problems(snapshot);
-  const tiles = [["received", `${short(packets)}pps`], ["bits", `${short(8 * rate((of) => of.received_bytes))}bit/s`],
-    ["dropped", `${short(rate((of) => sum(of.dropped)))}pps`]];
+  const tiles = [["Received", quantity(packets, "pps")], ["Bits received", quantity(8 * rate((one) => one.received_bytes), "bit/s")],
+    ["Dropped", quantity(rate((one) => sum(one.dropped)), "pps")]];
   if (at("now").children.length === 0) {
     for (const [name] of tiles) {
       const tile = at("now").appendChild(document.createElement("div"));
@@ -298,7 +312,7 @@ function cpus(of) {
     short(row.wakes), { text: short(row.drops), bad: row.drops > 0 }]));
 }
 function queues(of) {
-  const columns = [["Queue", "text"], ["Polled by", ""], ["Spread over CPUs", "text"], ["Hash", "text"], ["Packets/s", ""], ["Dropped/s", ""]];
+  const columns = [["Queue", "name"], ["Polled by", ""], ["Spread over CPUs", "text"], ["Hash", "text"], ["Packets/s", ""], ["Dropped/s", ""]];
   fill(at("queues"), columns, of.queues.map((queue, index) => {
     const lost = rate((one) => sum(one.queues[index].dropped));
     return [`${queue.device} rx-${queue.queue}`, `CPU ${queue.cpu}`, queue.rps_cpus_list || "none", queue.hash,
@@ -322,7 +336,7 @@ function moves(of) {
 }
 function outputs(of) {
   at("outputs-section").hidden = of.outputs.length === 0;
-  const columns = [["Output", "text"], ["Packets/s", ""], ["Bits/s", ""], ["Held", ""], ["Dropped", ""]];
+  const columns = [["Output", "name"], ["Packets/s", ""], ["Bits/s", ""], ["Held", ""], ["Dropped", ""]];
   fill(at("outputs"), columns, of.outputs.map((output, index) => [output.device, short(rate((one) => one.outputs[index].packets)),
     short(8 * rate((one) => one.outputs[index].bytes)), whole(output.held),
     { text: whole(sum(output.dropped)), bad: sum(output.dropped) > 0 }]));
@@ -346,12 +360,12 @@ function flows(report) {
     return { id, flow, seen: changed ? { bytes, bits, at: report.snapshot.seconds } : was };
   });
   state.flows = new Map(rows.map((row) => [row.id, row.seen]));
-  const columns = [["Source", "text"], ["Destination", "text"], ["Kind", "text"], ["Name", "text"], ["Bits/s", ""], ["Packets", ""], ["Bytes", ""]];
+  const columns = [["Source", "text"], ["Destination", "text"], ["Kind", "text"], ["Name", "name"], ["Bits/s", ""], ["Packets", ""], ["Bytes", ""]];
   fill(at("flows"), columns, rows.map(({ flow, seen }) => [end(flow.source, flow.source_port, flow.kind),
     end(flow.destination, flow.destination_port, flow.kind), flow.kind, flow.tls_sni || flow.http_host || flow.dns_query || "",
-    short(seen.bits), whole(flow.packets + flow.packets_back), whole(flow.bytes + flow.bytes_back)]));
+    short(seen.bits), whole(flow.packets + flow.packets_back), quantity(flow.bytes + flow.bytes_back, "B")]));
   const large = (report.traffic?.elephants ?? []).map((one) => {
-    const load = report.snapshot.groups[one.group]?.elephants.find((of) => of.bucket === one.bucket)?.load;
+    const load = report.snapshot.groups[one.group]?.elephants.find((other) => other.bucket === one.bucket)?.load;
     return `${one.flow} takes ${share(load ?? 0, 1)} of a CPU.`;
   });
   const counts = report.app.flows;

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
+STEPS := gate packages deny semver site live_page c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -61,6 +61,20 @@ $(STAMPS)/c_library:
 	    "$$folder/count" examples/demo.pcapng >"$$folder/counted"
 	done
 	for file in files symbols counted; do diff "$$prefix/cargo-c/$$file" "$$prefix/script/$$file"; done
+
+# The site as it is published, with the theme from PyPI. Each page is opened.
+$(STAMPS)/site:
+	@needs chromium:chromium
+	python3 -m venv target/site-tools && target/site-tools/bin/pip install --quiet 'mkdocs-material>=9,<10' ||
+	    skip "no venv, or no PyPI here (Debian: python3-venv)"
+	target/site-tools/bin/mkdocs build -q -f .ci/site.yml
+	python3 .ci/site-pages target/site-material target/site-pictures
+
+# The live page of a run, in a browser. The gate tests its server.
+$(STAMPS)/live_page:
+	@needs chromium:chromium
+	cargo build --profile test -p steerage-cli --locked
+	python3 .ci/live-page target/debug/steerage target/live-page-pictures
 
 # Parquet is off in the gate, because its crates take longer to build than all of steerage. The readers come from PyPI.
 $(STAMPS)/parquet:

@@ -37,4 +37,11 @@ def on_page_markdown(markdown, page, config, files):
             log.warning("%s links to %s, which does not exist", page.file.src_uri, target)
         return f"]({REPOSITORY}{target}{match.group(2) or ''})"
 
-    return re.sub(r"\]\((\.\./[^)#]*)(#[^)]*)?\)", outside, markdown)
+    markdown = re.sub(r"\]\((\.\./[^)#]*)(#[^)]*)?\)", outside, markdown)
+    # rustdoc's words after the language (`rust,ignore`) would make mkdocs take the block for text.
+    return re.sub(r"^( *```\w+),.*$", r"\1", markdown, flags=re.M)
+
+
+def on_page_content(html, page, config, files):
+    if "```" in html:
+        log.warning("%s has a block of code that mkdocs does not recognise", page.file.src_uri)

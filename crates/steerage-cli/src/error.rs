@@ -82,6 +82,8 @@ pub(crate) enum Error {
     Kernel(#[from] KernelError),
     #[error(transparent)]
     Metrics(#[from] BindError),
+    #[error(transparent)]
+    Web(BindError),
     #[error("--socket: {0}")]
     Socket(SocketError),
     #[error("--socket {name}: XDG_RUNTIME_DIR is not set: write a path, such as ./{name}.sock")]
@@ -143,6 +145,7 @@ impl Error {
             Self::Build(BuildError::Mask(SetError::NoCopybreak { .. })) => vec!["--copybreak"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
             Self::Metrics(_) => vec!["--metrics"],
+            Self::Web(_) => vec!["--web"],
             Self::Jobs(JobsError::Other(error)) => error.options(),
             _ => Vec::new(),
         }

@@ -11,13 +11,13 @@ macro_rules! pages {
 
 const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
     "install" "first-capture" "first-interface" "write-an-ids"
-    "parallel" "tune" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "top" "dump" "control"
+    "parallel" "cpu-0" "tune" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "synthetic" "outputs" "forward" "top" "dump" "control"
     "run-files" "doctor" "python" "cluster" "devices" "functions" "c"
-    "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
+    "options" "report" "metrics" "flows" "privileges" "memory" "glossary" "faq"
     "steering" "balance" "topology" "performance" "scale"
 };
 
-const PAGE_COUNT: usize = 37;
+const PAGE_COUNT: usize = 40;
 
 pub(crate) fn page(name: &str) -> Option<&'static str> {
     PAGES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)

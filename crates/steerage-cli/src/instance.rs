@@ -38,6 +38,7 @@ use crate::sandbox::{Confinement, Direction, Needs};
 use crate::service::ServiceManager;
 use crate::signals::{self, HeldSignals};
 use crate::tap::{Tap, Tapped};
+use crate::web::Web;
 use cpus::CpuSelection;
 use dispatchers::Dispatchers;
 
@@ -77,6 +78,7 @@ pub(crate) struct RunServices {
     /// The service manager, if it wants to know when the run has started.
     pub(crate) service: ServiceManager,
     pub(crate) metrics: Metrics,
+    pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
     pub(crate) dispatchers: Option<Dispatchers>,
 }
@@ -125,6 +127,7 @@ where
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
     let metrics = Metrics::prepare(&args.metrics, args.report.quiet)?;
+    let web = Web::prepare(&args.web, args.report.quiet)?;
     let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args, sending.listens)?;
     let dispatchers = Dispatchers::begin()?;
@@ -184,7 +187,7 @@ where
     // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
     // yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, sandbox, dispatchers }))
+    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, dispatchers }))
 }
 
 /// Checks the command line without opening a device. Returns a line that describes the work of each

@@ -57,6 +57,7 @@ mod top;
 mod units;
 mod usage;
 mod view;
+mod web;
 
 use std::process::ExitCode;
 

@@ -9,6 +9,7 @@ pub(crate) mod interval;
 pub(crate) mod steering;
 mod text;
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
@@ -17,6 +18,7 @@ use serde_json::Value;
 use steerage::stats::{DropReason, Drops, QueueError};
 use steerage::{CpuId, Snapshot};
 use steerage_control::Audience;
+use steerage_control::web::PageServer;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowCounts, FlowRecord, Metered};
 
@@ -80,12 +82,24 @@ pub(crate) struct Report {
     pub(crate) left_behind: usize,
     /// The CPUs whose packet function panicked.
     pub(crate) panicked: Vec<CpuId>,
+    /// The live page of the run, which gets this report at the end.
+    page: RefCell<Option<PageServer>>,
 }
 
 impl Report {
     /// A report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
-        Self { document, flows: None, sandbox: None, verbose: false, last: None, left_behind: 0, panicked: Vec::new() }
+        Self { document, flows: None, sandbox: None, verbose: false, last: None, left_behind: 0, panicked: Vec::new(), page: RefCell::default() }
+    }
+
+    /// Also shows the report on a live page, when the report is complete.
+    pub(crate) fn show_on(&self, page: Option<PageServer>) {
+        *self.page.borrow_mut() = page;
+    }
+
+    /// Ends the live page, if there is one. An open page gets this report.
+    pub(crate) fn end_page(&self) {
+        self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }
 
     /// Adds the flows.
@@ -124,7 +138,9 @@ impl Report {
     /// Prints the final report. Returns an error if the run did not go well.
     pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
-        match last.and_then(|()| printer.report(self)) {
+        let printed = last.and_then(|()| printer.report(self));
+        self.end_page();
+        match printed {
             // The reader closed the pipe, as in `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,

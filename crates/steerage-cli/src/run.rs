@@ -76,6 +76,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     };
     let _shown =
         options.control.serve(running.handle(), reports(options, running.handle(), started, start), &options.tap)?;
+    let page = options.web.serve(reports(options, running.handle(), started, start))?;
     let _metrics = options.metrics.serve(Some(running.handle()), ReportSources::of(options).metrics())?;
     tracing::info!("running; signals are listened to");
     options.service.ready();
@@ -90,7 +91,9 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
             Ok(RunEvent::Ended(outcome)) => {
                 let notes = options.capture.iter().flat_map(|capture| capture.notes());
                 notes.for_each(|note| warn(&note));
-                return Ok(run.ended(*outcome));
+                let finished = run.ended(*outcome);
+                finished.report.show_on(page);
+                return Ok(finished);
             }
             Ok(RunEvent::Signal(SignalRequest::Stop)) => run.stop(EndedBy::Signal),
             Ok(RunEvent::Signal(SignalRequest::Report)) => run.report_now()?,
@@ -104,7 +107,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     }
 }
 
-/// Returns a function for the control socket that creates a report as JSON from any thread.
+/// Returns a function for the control socket and the live page that creates a report as JSON from any thread.
 fn reports(
     options: &RunOptions,
     handle: Handle,

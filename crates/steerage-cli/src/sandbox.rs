@@ -163,8 +163,8 @@ impl<'a> Needs<'a> {
         Self { sandbox, ..self }
     }
 
-    /// Allows a thread that was started earlier to serve metrics.
-    pub(crate) fn serves_metrics(self, serves: bool) -> Self {
+    /// Allows a thread to serve metrics or a live page at an address that was bound earlier.
+    pub(crate) fn serves_clients(self, serves: bool) -> Self {
         let sandbox = if serves { self.sandbox.calls(&[Group::Clients]) } else { self.sandbox };
         Self { sandbox, ..self }
     }

@@ -1,6 +1,7 @@
-//! `steerage top`: shows a running instance live in a terminal. The command reads the instance's
+//! `steerage top`: shows a running instance live in a terminal or in a browser. The command reads the instance's
 //! control socket, and does not disturb the instance.
 
+mod page;
 mod remote;
 
 use std::io::{self, IsTerminal, Stdout};
@@ -23,6 +24,7 @@ use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::view::{self, Action, Colours, Model, Ui};
+use crate::web::Web;
 use remote::{Query, Remote, Reply};
 
 /// The longest time until a key, a reply or a signal is noticed.
@@ -36,21 +38,23 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
     // An instance that does not answer now may answer later.
     let _ = remote.connect();
-    let needs = Needs::of(SandboxProfile::Top).uses_terminal();
+    let web = Web::prepare(&args.web, false)?;
+    let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
     // Root may watch another user's instance, and connect to it again.
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);
+    if args.web.web.is_some() {
+        let ended = ended_by_signal()?;
+        let _kept = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)?;
+        return page::serve(remote, &web, args.interval, &ended);
+    }
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.json || args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         let _kept = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)?;
         return if args.json { reports(remote, args) } else { once(remote, args.interval) };
     }
     let failed = |error| Error::System { operation: "use the terminal", error };
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended))
-            .map_err(|error| Error::System { operation: "listen for signals", error })?;
-    }
+    let ended = ended_by_signal()?;
     let colours =
         if std::env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty()) { Colours::No } else { Colours::Yes };
     let mut terminal = take_terminal().map_err(failed)?;
@@ -59,6 +63,16 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     // The terminal is restored even after an error.
     restore_terminal();
     watched
+}
+
+/// Returns a flag that a signal sets.
+fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended))
+            .map_err(|error| Error::System { operation: "listen for signals", error })?;
+    }
+    Ok(ended)
 }
 
 /// A terminal that shows its alternate screen, and passes on each key at once.

@@ -1,6 +1,6 @@
 //! The parsers of this crate as functions of bytes, for the fuzz targets.
 
-use crate::{metrics, socket, tree::Tree};
+use crate::{http, socket, tree::Tree};
 
 /// The reply to one line from a client of the control socket. `uid` is the client's user.
 pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
@@ -9,5 +9,5 @@ pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
 
 /// The reply to the head of an HTTP request. `None` if the head is incomplete.
 pub fn http(received: &[u8]) -> Option<Vec<u8>> {
-    metrics::answer(received)
+    http::answer(received)
 }

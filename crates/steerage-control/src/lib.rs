@@ -8,6 +8,8 @@
 //! | `tree` | the attributes, how they are read and written, and which writes are refused: [`Tree`] |
 //! | `history` | the changes that were made: [`Event`] |
 //! | [`metrics`] | serves metrics to Prometheus over HTTP |
+//! | [`web`] | serves the live page of a run over HTTP |
+//! | `http` | the HTTP server of both: its clients, the names that it answers to, and its replies |
 //! | `cpu_view` | the CPUs that a mask may name: [`CpuView`] |
 //! | `clients` | the clients of a server, and which of them makes way for a new one |
 //! | `quota` | shares the places for clients and open files among users and hosts |
@@ -28,12 +30,14 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod history;
+mod http;
 mod limits;
 pub mod metrics;
 mod mount;
 mod quota;
 mod socket;
 mod tree;
+pub mod web;
 
 pub use audience::Audience;
 pub use cpu_view::CpuView;

@@ -1,32 +1,23 @@
 //! Serves metrics to Prometheus over HTTP: only `GET /metrics`.
 //!
-//! [`Listener::bind`] binds the socket, which may need a privilege. [`Listener::serve`] starts one
-//! thread, which serves clients until the returned [`Server`] is dropped. For each request, the
-//! thread reads the ledger without disturbing the data path. The thread waits for no client: each
-//! client has a limited buffer and limited time. If there are too many clients, a client of the
-//! host with the most clients is disconnected.
+//! [`Listener::serve`] starts one thread. For each request, the thread reads the ledger without
+//! disturbing the data path.
 //!
 //! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so the number of
 //! metrics depends only on queues and CPUs.
-//!
-//! The server only answers requests to addresses and to the names of its machine.
-//! [`Listener::answering_to`] adds names.
 
 mod families;
-mod hosts;
-mod http;
 mod page;
-mod serve;
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::net::UnixStream;
-use std::thread::{self, JoinHandle};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use prometheus_client::metrics::MetricType;
 use steerage::Handle;
 
+pub use crate::http::{BindError, Listener, Server};
+use crate::http::{Body, Resource, Site};
 pub use families::names;
 
 /// The default address for metrics: only this machine can connect. Prometheus keeps a list of
@@ -118,88 +109,18 @@ impl Metric {
     }
 }
 
-/// The reason for which the server cannot listen at an address.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot serve metrics at {address}: {error}; {}", advice(.error))]
-pub struct BindError {
-    address: SocketAddr,
-    error: io::Error,
-}
+const PATH: &str = "/metrics";
 
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has that port: choose another port",
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
-        io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose a higher one",
-        _ => "choose another address",
-    }
-}
-
-/// A listening socket. Clients that connect wait until [`serve`](Self::serve) is called.
-#[derive(Debug)]
-pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
-    hosts: hosts::Hosts,
-}
+/// Prometheus' text format.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Listener {
-    /// Listens at `address`. With port 0, the kernel chooses a port.
-    ///
-    /// # Errors
-    /// If the kernel refuses the address.
-    pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
-        let bound = TcpListener::bind(address).and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            let address = socket.local_addr()?;
-            Ok(Self { socket, address, hosts: hosts::Hosts::with_own_name(&[]) })
-        });
-        bound.map_err(|error| BindError { address, error })
-    }
-
-    /// Also answers requests whose header `Host` has one of these names. Names other than these
-    /// names, `localhost` and the machine's own name are refused, because anyone can make a DNS
-    /// name resolve to this machine. Addresses are always accepted.
-    #[must_use]
-    pub fn answering_to(mut self, names: &[String]) -> Self {
-        self.hosts = hosts::Hosts::with_own_name(names);
-        self
-    }
-
-    /// The address of the listening socket, with the port that the kernel chose.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Starts a thread that answers clients.
+    /// Starts a thread that serves metrics.
     ///
     /// # Errors
     /// If the thread cannot be started.
     pub fn serve(self, source: Source) -> io::Result<Server> {
-        let (stop, stopped) = UnixStream::pair()?;
-        let thread = thread::Builder::new().name("metrics".to_owned());
-        let thread = thread.spawn(move || serve::run(&self.socket, &stopped, &self.hosts, &|| page::of(&source)))?;
-        Ok(Server { stop: Some(stop), thread: Some(thread) })
+        let page = Resource::new(PATH, CONTENT_TYPE, "", Body::Made(Box::new(move |_| page::of(&source))));
+        self.serve_site("metrics", Site::new(PATH, vec![page]).names_by("--metrics-host NAME"))
     }
-}
-
-/// A running metrics server, which stops when this value is dropped.
-#[derive(Debug)]
-pub struct Server {
-    stop: Option<UnixStream>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The server's thread sees that this end of the pair is closed.
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
-    http::answer(received, &hosts::Hosts::new(&[]), &|| "steerage_x 1\n")
 }

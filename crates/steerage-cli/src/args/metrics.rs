@@ -1,9 +1,9 @@
-//! The option `--metrics`.
+//! The options `--metrics` and `--web`.
 
 use std::net::{IpAddr, SocketAddr};
 
 use clap::Args;
-use steerage_control::metrics::ADDRESS_DEFAULT;
+use steerage_control::{metrics, web};
 
 /// The options for watching a run by Prometheus.
 #[derive(Clone, Debug, Args)]
@@ -11,7 +11,7 @@ use steerage_control::metrics::ADDRESS_DEFAULT;
 pub(crate) struct MetricsArgs {
     /// Serve metrics for Prometheus at http://ADDR:PORT/metrics [default: 127.0.0.1:10777]
     #[arg(hide_short_help = true, long, value_name = "ADDR:PORT", num_args = 0..=1,
-        default_missing_value = DEFAULT, value_parser = address)]
+        default_missing_value = DEFAULT, value_parser = |text: &str| address(text, metrics::ADDRESS_DEFAULT, "--metrics"))]
     pub(crate) metrics: Option<SocketAddr>,
 
     /// Serve metrics to requests for http://NAME too; can be repeated [default: localhost, addresses, this machine's name]
@@ -20,7 +20,17 @@ pub(crate) struct MetricsArgs {
     pub(crate) metrics_host: Vec<String>,
 }
 
-/// The value that means [`ADDRESS_DEFAULT`].
+/// The option for watching a run in a browser.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Report")]
+pub(crate) struct WebArgs {
+    /// Serve a live page for a browser at http://ADDR:PORT [default: 127.0.0.1:10778]
+    #[arg(hide_short_help = true, long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = DEFAULT,
+        value_parser = |text: &str| address(text, web::ADDRESS_DEFAULT, "--web"))]
+    pub(crate) web: Option<SocketAddr>,
+}
+
+/// The value that means the default address.
 const DEFAULT: &str = "";
 
 /// A name of a host, without a port.
@@ -33,17 +43,21 @@ fn name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// An address and a port, or one of them.
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
+/// An address and a port, or one of them and the other part of the default.
+fn address(text: &str, default: SocketAddr, option: &str) -> Result<SocketAddr, String> {
     let address = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if text == DEFAULT {
-        Ok(ADDRESS_DEFAULT)
+        Ok(default)
     } else if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
-        Ok(SocketAddr::new(ADDRESS_DEFAULT.ip(), port))
+        Ok(SocketAddr::new(default.ip(), port))
     } else if let Ok(address) = address.parse::<IpAddr>() {
-        Ok(SocketAddr::new(address, ADDRESS_DEFAULT.port()))
+        Ok(SocketAddr::new(address, default.port()))
     } else {
-        text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:9000; if you want the default, write --metrics after the devices")
+        text.parse().map_err(|_| {
+            format!(
+                "write an address and a port, such as 127.0.0.1:9000; if you want the default, write {option} after the devices"
+            )
+        })
     }
 }
 
@@ -61,7 +75,7 @@ mod tests {
 
     #[test]
     fn an_address_a_port_or_both() {
-        let read = |text| address(text).map(|address| address.to_string());
+        let read = |text| address(text, metrics::ADDRESS_DEFAULT, "--metrics").map(|address| address.to_string());
         let texts = ["", "9000", ":9000", "0.0.0.0", "10.0.0.1:80", "::1", "[::1]", "[::]:9000"];
         let expected = [
             "127.0.0.1:10777",
@@ -75,7 +89,7 @@ mod tests {
         ];
         assert_eq!(texts.map(|text| read(text).unwrap()), expected);
         for wrong in ["eth0", "65536", "1.2.3.4:", "1.2.3.4:x", "localhost:9000", "::1:x", "-1"] {
-            assert!(address(wrong).is_err(), "{wrong}");
+            assert!(address(wrong, web::ADDRESS_DEFAULT, "--web").unwrap_err().contains("write --web after"), "{wrong}");
         }
     }
 }

@@ -12,7 +12,7 @@ use steerage_capture::Pace;
 
 use super::run::StopArgs;
 use super::values::{duration, number};
-use super::{HabitArgs, HashArgs, LiveArgs, MemoryArgs, SandboxArgs};
+use super::{HabitArgs, HashArgs, LiveArgs, MemoryArgs, SandboxArgs, WebArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct ParallelArgs {
@@ -45,6 +45,8 @@ pub(crate) struct ParallelArgs {
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) stop: StopArgs,
+    #[command(flatten)]
+    pub(crate) web: WebArgs,
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 }

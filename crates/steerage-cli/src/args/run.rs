@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, FromArgMatches};
 use steerage_capture::Pace;
 
 use super::values::{interval, packets, seconds};
-use super::{ControlArgs, CpuArgs, LiveArgs, MetricsArgs, SandboxArgs, SteeringArgs};
+use super::{ControlArgs, CpuArgs, LiveArgs, MetricsArgs, SandboxArgs, SteeringArgs, WebArgs};
 
 /// The options of every command that receives packets.
 #[derive(Clone, Debug, Args)]
@@ -35,6 +35,8 @@ pub(crate) struct RunArgs {
     pub(crate) control: ControlArgs,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
+    pub(crate) web: WebArgs,
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::ToArgs;
+use super::{ToArgs, WebArgs};
 use super::values::interval;
 
 #[derive(Debug, Args)]
@@ -14,12 +14,15 @@ pub(crate) struct TopArgs {
     pub(crate) interval: Duration,
 
     /// Print one table and exit
-    #[arg(long)]
+    #[arg(long, conflicts_with = "web")]
     pub(crate) once: bool,
 
     /// Print the run's report as a line of JSON instead, every --interval; with --once, one line
-    #[arg(long)]
+    #[arg(long, conflicts_with = "web")]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) web: WebArgs,
 
     #[command(flatten)]
     pub(crate) to: ToArgs,

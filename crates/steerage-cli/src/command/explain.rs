@@ -27,6 +27,7 @@ use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
 use crate::service::ServiceManager;
 use crate::signals;
+use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
@@ -121,6 +122,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         verbose,
         forwarding: None,
         metrics: Metrics::default(),
+        web: Web::default(),
         meters: None,
         keys: None,
         flow_outputs: Vec::new(),

@@ -158,6 +158,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
+    ended.report.end_page();
     match merged {
         Err(Stopped::Failed(error)) => return Err(JobsError::Merge(error).into()),
         Err(Stopped::NotKept(error)) => {
@@ -305,6 +306,7 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.steering.hash = args.hash.clone();
     run.steering.memory = args.memory.clone();
     run.stop = args.stop.clone();
+    run.web = args.web.clone();
     run.report.quiet = args.output.quiet;
     run.report.json = args.output.json;
     // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.

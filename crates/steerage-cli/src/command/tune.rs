@@ -176,7 +176,7 @@ fn indented(text: &str) -> String {
 
 /// What every form of the command reads.
 fn needs(args: &TuneArgs) -> Needs<'static> {
-    let needs = Needs::of(SandboxProfile::Tune).reads_machine().serves_metrics(args.metrics.metrics.is_some());
+    let needs = Needs::of(SandboxProfile::Tune).reads_machine().serves_clients(args.metrics.metrics.is_some());
     let needs = MACHINE.iter().fold(needs, Needs::reads);
     if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }

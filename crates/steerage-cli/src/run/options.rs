@@ -22,6 +22,7 @@ use crate::service::ServiceManager;
 use crate::signals::HeldSignals;
 use crate::tap::Tap;
 use crate::terminal::Keys;
+use crate::web::Web;
 
 /// How long endless synthetic traffic runs if the command line gives no limit: long enough for a
 /// steady rate, and so short that users need not interrupt a first run.
@@ -45,6 +46,7 @@ pub(crate) struct RunOptions {
     pub(crate) service: ServiceManager,
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) metrics: Metrics,
+    pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
     /// Removes the run's XDP programs from libxdp's dispatchers when it is dropped.
     pub(crate) _dispatchers: Option<Dispatchers>,
@@ -97,6 +99,7 @@ impl RunOptions {
             service: services.service,
             forwarding: None,
             metrics: services.metrics,
+            web: services.web,
             sandbox: services.sandbox,
             _dispatchers: services.dispatchers,
             verbose,

@@ -33,7 +33,11 @@ impl Remote {
 
     /// Reads the report of the run, without control characters in its texts.
     pub(super) fn report(&mut self) -> Result<Value, String> {
-        let mut report = self.client()?.snapshot().map_err(|error| printable(&error.to_string()))?;
+        let report = self.client().and_then(|client| client.snapshot().map_err(|error| error.to_string()));
+        if report.is_err() {
+            self.client = None;
+        }
+        let mut report = report.map_err(|why| printable(&why))?;
         make_printable(&mut report);
         Ok(report)
     }

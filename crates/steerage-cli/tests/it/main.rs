@@ -64,3 +64,4 @@ mod tune;
 mod tune_for;
 mod udp;
 mod values;
+mod web;

@@ -20,6 +20,7 @@ use steerage_fixtures::{NOBODY, is_root, until};
 
 use crate::forward;
 use crate::metrics;
+use crate::web;
 use crate::program::{Ran, Started, command};
 
 /// Escape sequences that clear a terminal, in both encodings, and text that would overwrite the
@@ -201,8 +202,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// The data of a run that another user can get: all replies of the socket, the metrics and the
-/// output of `top`.
+/// The data of a run that another user can get: all replies of the socket, the metrics, the
+/// live page and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);
@@ -248,7 +249,7 @@ fn no_reply_to_other_users_has_an_address() {
     ];
     for command in commands {
         let args =
-            [command, &["--virtual-cpus", "2", "--seconds", "0", "--json", metrics::ANY, "--socket", to]].concat();
+            [command, &["--virtual-cpus", "2", "--seconds", "0", "--json", metrics::ANY, web::ANY, "--socket", to]].concat();
         let run = Started::new(&args);
         let meters = command[0] == "meter";
         let private = wait_for(&socket, "there is traffic", |report| {
@@ -261,9 +262,13 @@ fn no_reply_to_other_users_has_an_address() {
         let metrics_at = metrics::address(&run);
         let mut seen = seen_by_others(&socket);
         seen["metrics"] = metrics::get(metrics_at).into();
+        // Every user of the machine can connect to the page's server.
+        let page = web::address(&run).0;
+        seen["web"] = web::report(page, None);
         assert_eq!(addresses_in(&seen), [""; 0], "{command:?}: {seen}");
         assert!(seen["report"]["snapshot"]["received"].as_u64() > Some(0), "{seen}");
         run.signal(Signal::SIGINT);
+        assert_eq!(addresses_in(&web::last_report(page)), [""; 0]);
         assert_eq!(run.end().code, Some(0));
     }
 }

@@ -1,5 +1,5 @@
 //! Tests of the control tree through each of its interfaces, under load and under attack, and of
-//! metrics.
+//! metrics and the live page.
 
 mod attacks;
 mod common;
@@ -9,3 +9,4 @@ mod rps_cpus;
 mod socket;
 mod softnet;
 mod tree;
+mod web;

@@ -44,7 +44,7 @@ fn instance(inputs: Vec<Input>) -> Instance<Nothing> {
 }
 
 fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
-    serve_at(Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap(), instance, more)
+    serve_at(Listener::bind("metrics", "127.0.0.1:0".parse().unwrap()).unwrap(), instance, more)
 }
 
 fn serve_at(listener: Listener, instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
@@ -234,7 +234,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);
-    let listener = net.near(|| Listener::bind(SocketAddr::new(NEAR.parse().unwrap(), 0)).unwrap());
+    let listener = net.near(|| Listener::bind("metrics", SocketAddr::new(NEAR.parse().unwrap(), 0)).unwrap());
     let (address, server) = serve_at(listener, &instance, Vec::new());
     let (made, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let start = Instant::now();
@@ -283,7 +283,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
 #[test]
 fn a_strange_host_is_refused() {
     let instance = instance(vec![traffic("traffic", 1)]);
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = Listener::bind("metrics", "127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
     let listener = listener.answering_to(&["router.example".to_owned()]);
     let _server = listener.serve(Source { handle: Some(instance.handle()), version: "1.2.3", more: None }).unwrap();
@@ -299,11 +299,11 @@ fn a_strange_host_is_refused() {
 
 #[test]
 fn an_address_that_cannot_be_had_is_told_in_a_line() {
-    let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let first = Listener::bind("metrics", "127.0.0.1:0".parse().unwrap()).unwrap();
     let taken = first.address();
-    let error = Listener::bind(taken).unwrap_err().to_string();
+    let error = Listener::bind("metrics", taken).unwrap_err().to_string();
     assert!(error.contains(&format!("cannot serve metrics at {taken}")) && error.contains("choose another"), "{error}");
-    let error = Listener::bind("192.0.2.1:0".parse().unwrap()).unwrap_err().to_string();
+    let error = Listener::bind("metrics", "192.0.2.1:0".parse().unwrap()).unwrap_err().to_string();
     assert!(error.contains("no such address") && !error.contains('\n'), "{error}");
 }
 

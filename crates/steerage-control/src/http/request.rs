@@ -3,6 +3,8 @@
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 
 use super::hosts::Hosts;
+use super::site::{PLAIN, Site, Turn};
+use crate::audience::Audience;
 
 /// The longest head of a request, in bytes. Prometheus' requests need an eighth of this size.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
@@ -10,16 +12,11 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 /// The maximum number of headers in a request. Prometheus sends five headers.
 const HEADERS_MAX: usize = 32;
 
-const PATH: &str = "/metrics";
-
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-const PLAIN: &str = "text/plain; charset=utf-8";
-
-const MISDIRECTED: &str =
-    "The Host of this request is neither an address nor a name of this server: --metrics-host NAME adds a name.\n";
+/// The beginning of a header `Authorization` with a key (RFC 6750).
+const BEARER: &[u8] = b"Bearer ";
 
 /// The whole reply, or `None` if the request is incomplete.
-pub(super) fn answer<'p>(received: &[u8], hosts: &Hosts, page: &dyn Fn() -> &'p str) -> Option<Vec<u8>> {
+pub(super) fn answer(received: &[u8], hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     match request.parse(received) {
@@ -28,24 +25,32 @@ pub(super) fn answer<'p>(received: &[u8], hosts: &Hosts, page: &dyn Fn() -> &'p 
             Some(refusal("431 Request Header Fields Too Large", "", "The request is too long.\n"))
         }
         Err(_) => Some(refusal("400 Bad Request", "", "That is no HTTP/1.1 request.\n")),
-        Ok(Status::Complete(_)) => {
-            let path = request.path.and_then(|target| target.split('?').next());
-            let mut named = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
-            // A web page can read only replies from its own name, which DNS may resolve to this
-            // machine.
-            if !named.all(|host| hosts.accept(host.value)) {
-                return Some(refusal("421 Misdirected Request", "", MISDIRECTED));
-            }
-            Some(match request.method {
-                Some("GET" | "HEAD") if path != Some(PATH) => {
-                    refusal("404 Not Found", "", "There is nothing here but /metrics.\n")
-                }
-                Some("GET") => response("200 OK", "", METRICS, page(), true),
-                Some("HEAD") => response("200 OK", "", METRICS, page(), false),
-                _ => refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "Only GET and HEAD are answered.\n"),
-            })
-        }
+        Ok(Status::Complete(_)) => Some(of_request(&request, hosts, site, turn)),
     }
+}
+
+fn of_request(request: &Request<'_, '_>, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> Vec<u8> {
+    let values = |name: &'static str| {
+        let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
+        named.map(|header| header.value)
+    };
+    // A web page can read only replies from its own name, which DNS may resolve to this machine.
+    if !values("host").all(|host| hosts.accept(host)) {
+        return refusal("421 Misdirected Request", "", &site.misdirected);
+    }
+    let with_body = match request.method {
+        Some("GET") => true,
+        Some("HEAD") => false,
+        _ => return refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "Only GET and HEAD are answered.\n"),
+    };
+    let path = request.path.and_then(|target| target.split('?').next());
+    let Some(index) = path.and_then(|path| site.find(path)) else {
+        return refusal("404 Not Found", "", &site.absent);
+    };
+    let key = values("authorization").find_map(|value| value.strip_prefix(BEARER));
+    let audience = key.map_or(Audience::Public, |key| site.audience(key));
+    let (resource, body) = (site.resource(index), turn.body(index, audience));
+    response("200 OK", resource.headers, resource.content_type, body, with_body)
 }
 
 fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
@@ -64,11 +69,40 @@ fn response(status: &str, header: &str, content: &str, body: &str, with_body: bo
 
 #[cfg(test)]
 mod tests {
+    use super::super::site::{Body, Resource};
     use super::*;
 
     fn asked(request: &str) -> Option<String> {
-        answer(request.as_bytes(), &Hosts::new(&["x".to_owned()]), &|| "steerage_x 1\n")
-            .map(|bytes| String::from_utf8(bytes).unwrap())
+        let of = |audience| if audience == Audience::Private { "steerage_y 2\n" } else { "steerage_x 1\n" };
+        let site = Site::new("/metrics", vec![
+            Resource::plain("/metrics", Body::Made(Box::new(move |audience| of(audience).to_owned()))),
+            Resource::new("/", "text/html", "X-Further: header\r\n", Body::Fixed("<p>")),
+        ]);
+        let site = site.with_key("secret".to_owned()).names_by("--metrics-host NAME");
+        let answered = answer(request.as_bytes(), &Hosts::new(&["x".to_owned()]), &site, &site.turn());
+        answered.map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    /// Only the whole key shows what is private.
+    #[test]
+    fn a_key_shows_what_is_private() {
+        let body = |header: &str| {
+            let reply = asked(&format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{header}\r\n")).unwrap();
+            reply.split_once("\r\n\r\n").unwrap().1.to_owned()
+        };
+        assert_eq!(body("Authorization: Bearer secret\r\n"), "steerage_y 2\n");
+        assert_eq!(body("authorization: Bearer secret\r\n"), "steerage_y 2\n");
+        for wrong in ["", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Bearer Secret", "Basic secret", "secret"] {
+            assert_eq!(body(&format!("Authorization: {wrong}\r\n")), "steerage_x 1\n", "{wrong}");
+        }
+        assert_eq!(body(""), "steerage_x 1\n");
+    }
+
+    #[test]
+    fn each_path_has_its_type_and_headers() {
+        let page = asked("GET /?x HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert!(page.contains("\r\nContent-Type: text/html\r\n") && page.contains("\r\nX-Further: header\r\n"), "{page}");
+        assert!(page.ends_with("\r\n\r\n<p>"), "{page}");
     }
 
     fn status(request: &str) -> Option<u16> {
@@ -79,11 +113,11 @@ mod tests {
     fn metrics_and_nothing_else() {
         assert_eq!(
             asked("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap(),
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 13\r\n\
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 13\r\n\
              Connection: close\r\n\r\nsteerage_x 1\n"
         );
         assert_eq!(status("GET /metrics?name[]=up HTTP/1.0\r\n\r\n"), Some(200));
-        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), Some(404));
+        assert_eq!(status("GET /x HTTP/1.1\r\n\r\n"), Some(404));
         assert_eq!(status("GET /metrics/ HTTP/1.1\r\n\r\n"), Some(404));
         assert!(asked("POST /metrics HTTP/1.1\r\n\r\n").unwrap().starts_with("HTTP/1.1 405 "));
         assert!(asked("POST /metrics HTTP/1.1\r\n\r\n").unwrap().contains("\r\nAllow: GET, HEAD\r\n"));

@@ -1,7 +1,6 @@
 //! The thread that serves all clients. The thread keeps the state of each client, so that no client
 //! waits for another.
 
-use std::cell::OnceCell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -11,7 +10,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::hosts::Hosts;
-use super::http::{self, REQUEST_BYTES_MAX};
+use super::request::{self, REQUEST_BYTES_MAX};
+use super::site::{Site, Turn};
 use crate::clients::{Clients, Otherwise, Sharing};
 use crate::quota::{Party, Quota};
 
@@ -35,6 +35,10 @@ const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 /// left. A new attempt would fail again at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the end of the server waits for clients that read their reply. A client on the same
+/// machine takes milliseconds.
+const FINISH_MAX: Duration = Duration::from_millis(500);
+
 /// The maximum number of bytes that are read per turn from a client that already has its reply, in
 /// buffers of [`REQUEST_BYTES_MAX`].
 const LEFTOVERS_A_TURN: usize = 16;
@@ -42,14 +46,14 @@ const LEFTOVERS_A_TURN: usize = 16;
 struct Serve<'a> {
     clients: Clients<HttpClient>,
     hosts: &'a Hosts,
-    page: &'a dyn Fn() -> String,
+    site: &'a Site,
 }
 
 /// Answers clients until the peer of `stopped` is closed.
-pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, page: &dyn Fn() -> String) {
+pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, site: &Site) {
     let quota = Quota { all: CLIENTS_MAX, reserved: 0, per_party: CLIENTS_MAX, owner: None };
     let sharing = Sharing { quota, silent: SILENT_MAX, otherwise: Otherwise::Replace };
-    let mut serve = Serve { clients: Clients::new(sharing), hosts, page };
+    let mut serve = Serve { clients: Clients::new(sharing), hosts, site };
     let mut refused_until: Option<Instant> = None;
     loop {
         let now = Instant::now();
@@ -58,19 +62,17 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, p
         let due = serve.clients.iter().map(|(_, client)| client.until).chain(refused_until).min();
         let time = due.map(|due| due - now);
         let Ok(ready) = wait(listener, stopped, &serve.clients, refused_until.is_some(), time) else {
-            tracing::error!("the kernel does not say who asks for metrics; they are served no more");
+            tracing::error!("cannot wait for the clients of the HTTP server; it stops");
             return;
         };
         if ready.stopped {
-            return;
+            return serve.finish(&site.turn());
         }
-        // All clients of a turn get the same page, so that a flood of requests costs little more
-        // than one request.
-        let page = OnceCell::new();
+        let turn = site.turn();
         for id in ready.clients {
-            serve.go_on(id, &page);
+            serve.go_on(id, &turn);
         }
-        if ready.listener && serve.admit(listener, &page).is_err() {
+        if ready.listener && serve.admit(listener, &turn).is_err() {
             refused_until = Some(Instant::now() + REFUSED_PAUSE);
         }
     }
@@ -79,7 +81,7 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, p
 impl Serve<'_> {
     /// Accepts waiting clients, at most [`ACCEPTED_A_TURN`] in one call. Each client is served at
     /// once if possible, because the request has often arrived already.
-    fn admit(&mut self, listener: &TcpListener, page: &OnceCell<String>) -> io::Result<()> {
+    fn admit(&mut self, listener: &TcpListener, turn: &Turn<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -93,16 +95,32 @@ impl Serve<'_> {
             let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
             // There is always a client to disconnect.
             if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
-                self.go_on(id, page);
+                self.go_on(id, turn);
             }
         }
         Ok(())
     }
 
-    fn go_on(&mut self, id: u64, page: &OnceCell<String>) {
+    /// Sends the rest of the replies that have begun, so that the last reply is whole.
+    fn finish(&mut self, turn: &Turn<'_>) {
+        let until = Instant::now() + FINISH_MAX;
+        loop {
+            self.clients.retain(|client| matches!(client.state, State::IsTold(..)));
+            let mut fds: Vec<PollFd<'_>> =
+                self.clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), PollFlags::POLLOUT)).collect();
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            if fds.is_empty() || left.is_zero() || !matches!(poll(&mut fds, timeout), Ok(1..)) {
+                return;
+            }
+            let ids: Vec<u64> = self.clients.iter().map(|(id, _)| id).collect();
+            ids.into_iter().for_each(|id| self.go_on(id, turn));
+        }
+    }
+
+    fn go_on(&mut self, id: u64, turn: &Turn<'_>) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let page = || page.get_or_init(|| (self.page)()).as_str();
-        let stays = client.go_on(self.hosts, &page);
+        let stays = client.go_on(self.hosts, self.site, turn);
         match client.state {
             State::Asks(_) => {}
             State::IsTold(..) => drop(self.clients.asks(id)),
@@ -170,9 +188,9 @@ impl HttpClient {
     }
 
     /// Serves the client as far as possible without waiting. Returns false if the connection ends.
-    fn go_on<'p>(&mut self, hosts: &Hosts, page: &dyn Fn() -> &'p str) -> bool {
+    fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
-            match self.step(hosts, page) {
+            match self.step(hosts, site, turn) {
                 Ok(Step::On) => {}
                 Ok(Step::Done) => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -181,14 +199,14 @@ impl HttpClient {
         }
     }
 
-    fn step<'p>(&mut self, hosts: &Hosts, page: &dyn Fn() -> &'p str) -> io::Result<Step> {
+    fn step(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> io::Result<Step> {
         let mut bytes = [0; REQUEST_BYTES_MAX];
         match &mut self.state {
             State::Asks(received) => {
                 let room = REQUEST_BYTES_MAX - received.len();
                 let length = self.stream.read(&mut bytes[..room])?;
                 received.extend(&bytes[..length]);
-                match http::answer(received, hosts, page) {
+                match request::answer(received, hosts, site, turn) {
                     Some(answer) => self.state = State::IsTold(answer, 0),
                     None if length == 0 => return Ok(Step::Done),
                     None => {}

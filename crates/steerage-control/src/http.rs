@@ -1,0 +1,108 @@
+//! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
+//!
+//! [`Listener::bind`] binds the socket, which may need a privilege. Later, one thread serves clients
+//! until the returned [`Server`] is dropped. The thread waits for no client: each client has a
+//! limited buffer and limited time. If there are too many clients, a client of the host with the
+//! most clients is disconnected.
+//!
+//! The server only answers requests to addresses and to the names of its machine.
+//! [`Listener::answering_to`] adds names.
+
+mod hosts;
+mod request;
+mod serve;
+mod site;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+
+pub(crate) use site::{Body, Resource, Site};
+
+/// The reason for which the server cannot listen at an address.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve {what} at {address}: {error}; {}", advice(.error))]
+pub struct BindError {
+    what: &'static str,
+    address: SocketAddr,
+    error: io::Error,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has that port: choose another port",
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
+        io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose a higher one",
+        _ => "choose another address",
+    }
+}
+
+/// A listening socket. Clients that connect wait until the server is started.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    hosts: hosts::Hosts,
+}
+
+impl Listener {
+    /// Listens at `address`. With port 0, the kernel chooses a port. `what` says in an error what
+    /// cannot be served.
+    ///
+    /// # Errors
+    /// If the kernel refuses the address.
+    pub fn bind(what: &'static str, address: SocketAddr) -> Result<Self, BindError> {
+        let bound = TcpListener::bind(address).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            let address = socket.local_addr()?;
+            Ok(Self { socket, address, hosts: hosts::Hosts::with_own_name(&[]) })
+        });
+        bound.map_err(|error| BindError { what, address, error })
+    }
+
+    /// Also answers requests whose header `Host` has one of these names. Names other than these
+    /// names, `localhost` and the machine's own name are refused, because anyone can make a DNS
+    /// name resolve to this machine. Addresses are always accepted.
+    #[must_use]
+    pub fn answering_to(mut self, names: &[String]) -> Self {
+        self.hosts = hosts::Hosts::with_own_name(names);
+        self
+    }
+
+    /// The address of the listening socket, with the port that the kernel chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Starts a thread of this name that answers clients.
+    pub(crate) fn serve_site(self, name: &str, site: Site) -> io::Result<Server> {
+        let (stop, stopped) = UnixStream::pair()?;
+        let thread = thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || serve::run(&self.socket, &stopped, &self.hosts, &site))?;
+        Ok(Server { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// A running server, which stops when this value is dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The server's thread sees that this end of the pair is closed.
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The reply to the head of a request, for the fuzz targets. `None` if the head is incomplete.
+pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
+    let site = Site::new("/x", vec![Resource::plain("/x", Body::Made(Box::new(|_| "steerage_x 1\n".to_owned())))]);
+    request::answer(received, &hosts::Hosts::new(&[]), &site, &site.turn())
+}

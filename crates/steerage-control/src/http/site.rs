@@ -1,0 +1,109 @@
+//! The resources that a server has.
+
+use std::cell::OnceCell;
+use std::fmt;
+
+use crate::audience::Audience;
+
+/// A path that can be requested.
+pub(crate) struct Resource {
+    pub(super) path: &'static str,
+    pub(super) content_type: &'static str,
+    /// Further headers. Each header ends with a line end.
+    pub(super) headers: &'static str,
+    body: Body,
+}
+
+pub(crate) enum Body {
+    Fixed(&'static str),
+    Made(Box<dyn Fn(Audience) -> String + Send>),
+}
+
+pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
+
+impl Resource {
+    pub(crate) fn new(path: &'static str, content_type: &'static str, headers: &'static str, body: Body) -> Self {
+        Self { path, content_type, headers, body }
+    }
+
+    pub(crate) fn plain(path: &'static str, body: Body) -> Self {
+        Self::new(path, PLAIN, "", body)
+    }
+}
+
+/// All resources of a server.
+pub(crate) struct Site {
+    /// The line for requests for another path.
+    pub(super) absent: String,
+    /// The line for requests to another host.
+    pub(super) misdirected: String,
+    /// The key that shows that a client may see the traffic of a run. Without a key, each client gets
+    /// what all users of the machine may see.
+    key: Option<String>,
+    resources: Vec<Resource>,
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Site")
+    }
+}
+
+impl Site {
+    /// A server whose main resource is at `main`.
+    pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
+        let misdirected =
+            "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
+        Self { absent: format!("There is nothing here but {main}.\n"), misdirected, key: None, resources }
+    }
+
+    pub(crate) fn with_key(self, key: String) -> Self {
+        Self { key: Some(key), ..self }
+    }
+
+    /// Names the option that adds a name of this server.
+    pub(crate) fn names_by(mut self, option: &str) -> Self {
+        self.misdirected =
+            format!("The Host of this request is neither an address nor a name of this server: {option} adds a name.\n");
+        self
+    }
+
+    pub(super) fn find(&self, path: &str) -> Option<usize> {
+        self.resources.iter().position(|resource| resource.path == path)
+    }
+
+    pub(super) fn resource(&self, index: usize) -> &Resource {
+        &self.resources[index]
+    }
+
+    /// The audience of a client that shows this key. The time of the comparison does not depend on
+    /// the key's bytes, so that no client can guess the key byte by byte.
+    pub(super) fn audience(&self, shown: &[u8]) -> Audience {
+        let is_key = |key: &String| {
+            key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
+        };
+        if self.key.as_ref().is_some_and(is_key) { Audience::Private } else { Audience::Public }
+    }
+
+    /// Begins a turn of the server.
+    pub(super) fn turn(&self) -> Turn<'_> {
+        Turn { site: self, made: self.resources.iter().map(|_| Default::default()).collect() }
+    }
+}
+
+/// The bodies of one turn of the server. All clients of a turn get the same body, so that a flood of
+/// requests costs little more than one request.
+pub(super) struct Turn<'a> {
+    site: &'a Site,
+    /// For each resource, the body for the public, and the body for the owner of the run.
+    made: Vec<[OnceCell<String>; 2]>,
+}
+
+impl Turn<'_> {
+    pub(super) fn body(&self, index: usize, audience: Audience) -> &str {
+        match &self.site.resources[index].body {
+            Body::Fixed(text) => text,
+            Body::Made(make) => self.made[index][usize::from(audience == Audience::Private)].get_or_init(|| make(audience)),
+        }
+    }
+}

@@ -169,14 +169,47 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
         let (made_up, directory) = (MadeUp::new(8, 1), Scratch::new());
         let (mut undo, plans) = begun(&made_up, &directory);
         let file = link_file::make(&made_up.machine(), "eth0", &plans[0].new_setting());
-        undo.record_link_file(file.path.clone(), file.text.clone()).unwrap();
-        link_file::write(&file).unwrap();
+        undo.write_link_file(&mut made_up.machine(), &file).unwrap();
+        assert_eq!(undo.link_file_differs(), None);
         if changed {
             fs::write(&file.path, "mine").unwrap();
         }
+        assert_eq!(undo.link_file_differs().is_some(), changed);
         let restored = undo.restore(&mut made_up.machine()).unwrap();
         assert_eq!((file.path.exists(), restored.left.len()), (changed, usize::from(changed)));
     }
+}
+
+/// systemd sets what the .link file has, and tune keeps the rest, which the old number of queues has reset.
+#[test]
+fn what_a_link_file_sets_is_not_kept_as_well() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let mut machine = made_up.machine();
+    let (xps, channels) = ("sys/class/net/eth0/queues/tx-0/xps_cpus", "ethtool/eth0/channels/combined");
+    let spread = Value::Spread((0..2).map(steerage::CpuId).collect());
+    let wish = rps(0..2).set("channels", Value::Number(4)).set("xps_cpus", spread);
+    let plan = Stages::default().with(Scope::Reset).plan(&mut machine, "eth0", &wish);
+    let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
+    plan.new_setting().apply(&mut machine).unwrap();
+    undo.keep(&mut machine, plan.new_setting()).unwrap();
+    let values = |made_up: &MadeUp| [RPS, xps, channels].map(|file| made_up.read(file));
+    assert_eq!(values(&made_up), ["03", "01", "4"]);
+
+    let file = link_file::make(&machine, "eth0", &plan.new_setting());
+    undo.write_link_file(&mut machine, &file).unwrap();
+    assert_eq!(values(&made_up), ["00", "01", "2"]);
+    let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
+    assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
+    // systemd sets the values later. Writing the file again leaves them alone.
+    made_up.write(RPS, "03");
+    made_up.write(channels, "4");
+    let mut undo = load(&made_up, &directory).unwrap();
+    let file = link_file::make(&machine, "eth0", undo.linked());
+    assert!(file.text.contains("CombinedChannels=4\nReceivePacketSteeringCPUMask=0-1\n"), "{}", file.text);
+    undo.write_link_file(&mut machine, &file).unwrap();
+    assert_eq!(values(&made_up), ["03", "01", "4"]);
+    assert_eq!(undo.restore(&mut machine).unwrap().left, [""; 0]);
+    assert_eq!((values(&made_up), file.path.exists()), (["00", "00", "2"].map(str::to_owned), false));
 }
 
 /// Answers like irqbalance until `body` returns, and returns the messages.

@@ -91,9 +91,6 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     let root = machine.root();
     let version = systemd_version(root);
     let (mut lines, mut notes, mut of_file) = (Vec::new(), Vec::new(), Setting::default());
-    if version.is_none() {
-        notes.push("the version of systemd is unknown, so the file may have keys that it does not know".to_owned());
-    }
     for (end, key, since) in KEYS {
         let of_key: Vec<(&Knob, &String)> =
             setting.0.iter().filter(|(knob, _)| knob.is_of(interface) && knob.0.ends_with(end)).collect();
@@ -131,6 +128,9 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
             "systemd has no key for {}: keep it with steerage-tune@{interface}.service",
             without.join(", ")
         ));
+    }
+    if version.is_none() {
+        notes.push("the version of systemd is unknown, so the file may have keys that it does not know".to_owned());
     }
     let read = |name: &str| root.read(&format!("/sys/class/net/{interface}/{name}")).unwrap_or_default();
     let section = present_section(root, &read("ifindex"));

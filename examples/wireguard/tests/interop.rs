@@ -215,7 +215,9 @@ fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, opti
 /// TCP arrives unchanged with each way of merging, and only those ways merge that should.
 #[test]
 fn merging_is_a_choice() {
-    for (options, merges) in [(&["--no-offload"][..], false), (&["--no-offload", "--gro"], true), (&[], true), (&["--gro"], true)] {
+    for (options, merges) in
+        [(&["--no-offload"][..], false), (&["--no-offload", "--gro"], true), (&[], true), (&["--gro"], true)]
+    {
         let Some(namespaces) = Namespaces::new(2) else { return };
         namespaces.veth((GATEWAY, "near"), (PEER, "far"));
         namespaces.address(GATEWAY, 1, "near");

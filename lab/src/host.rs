@@ -57,6 +57,9 @@ pub struct HostArgs {
     /// Do not check checksums: packets of a veth by `af_xdp` have none
     #[arg(long)]
     pub trust_checksums: bool,
+    /// Merge consecutive segments of a TCP or UDP flow before they are answered
+    #[arg(long)]
+    pub gro: bool,
     /// Check that no flow is reordered
     #[arg(long)]
     pub check_order: bool,
@@ -91,7 +94,12 @@ pub fn run(args: &HostArgs) -> Result<(), LabError> {
     let responding = Responding::new(config(args, &input.name.get(), is_tap)?);
     let mask = order.iter().map(|cpu| CpuId(*cpu as u16)).collect();
     let rx: Vec<CpuId> = args.rx_cpu.map(CpuId).or(order.first().map(|cpu| CpuId(*cpu as u16))).into_iter().collect();
-    let builder = Builder::new().cpus(mask).check_order(args.check_order).originated_max(ORIGINATED).always_hash(true);
+    let builder = Builder::new()
+        .cpus(mask)
+        .check_order(args.check_order)
+        .originated_max(ORIGINATED)
+        .always_hash(true)
+        .coalesce(args.gro);
     let ours = Arc::clone(&responding);
     let instance = builder.input_on(input, &rx, None).output(output).build(move |_| ours.handler())?;
     let running = Instance::start(instance)?;
@@ -210,5 +218,6 @@ fn counts(responding: &Responding) -> Value {
         "transactions": counts.transactions,
         "tcp_bytes_in": counts.tcp_bytes_in,
         "tcp_bytes_out": counts.tcp_bytes_out,
+        "merged": counts.merged,
     })
 }

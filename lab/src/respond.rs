@@ -122,6 +122,7 @@ impl Responding {
             refusals: Refusals::default(),
             counts,
             counted: Responded::default(),
+            whole: Vec::new(),
             batch: 0,
         }
     }
@@ -137,6 +138,8 @@ pub struct Respond {
     refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
+    /// A merged packet in one piece.
+    whole: Vec<u8>,
     /// The number of the current batch, counted from 1.
     batch: u64,
 }
@@ -226,16 +229,37 @@ impl Respond {
         fate
     }
 
+    /// Answers a packet. Segments that were merged are one long segment of TCP, as in the kernel.
     fn answer_to(&mut self, packet: &mut Packet<'_>, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
+        if !packet.offload().is_some_and(|offload| offload.is_super_frame()) {
+            return self.answer_whole(packet, None, cpu);
+        }
+        self.counted.merged += packet.parts().map_or(0, Iterator::count).saturating_sub(1) as u64;
+        let mut whole = std::mem::take(&mut self.whole);
+        whole.clear();
+        packet.segments().for_each(|part| whole.extend_from_slice(part));
+        let answered = self.answer_whole(packet, Some(&whole), cpu);
+        self.whole = whole;
+        answered
+    }
+
+    /// `whole` is a merged packet in one piece. Its checksum was verified before it was merged.
+    fn answer_whole(
+        &mut self,
+        packet: &mut Packet<'_>,
+        whole: Option<&[u8]>,
+        cpu: &mut Cpu,
+    ) -> Result<(Fate, Then), Fate> {
         let config = &self.shared.config;
         let received = packet.received();
-        let ip = match packet::read(received.data, received.link, received.wire_len, config)? {
+        let (frame, wire_len) = whole.map_or((received.data, received.wire_len), |whole| (whole, whole.len()));
+        let ip = match packet::read(frame, received.link, wire_len, config)? {
             Held::Arp => return in_place::arp(packet, config).map(|fate| (fate, Then::Transmit)),
             Held::Ip(ip) => ip,
         };
         let answered = match (ip.protocol, ip.is_v4, ip.local) {
-            (protocol::TCP, _, Some(local)) => return self.tcp(packet, &ip, local, cpu),
-            (protocol::UDP, _, _) => in_place::udp(packet, &ip, config),
+            (protocol::TCP, _, Some(local)) => return self.tcp((packet, whole), &ip, local, cpu),
+            (protocol::UDP, _, _) => in_place::udp(packet, whole, &ip, config),
             (protocol::ICMP, true, _) | (protocol::ICMP6, false, _) => in_place::icmp(packet, &ip, config),
             (_, _, None) => Err(Fate::NotOurs),
             _ => Err(Fate::Unserved),
@@ -243,20 +267,26 @@ impl Respond {
         answered.map(|fate| (fate, Then::Transmit))
     }
 
-    fn tcp(&mut self, packet: &mut Packet<'_>, ip: &Ip, local: u8, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
+    fn tcp(
+        &mut self,
+        (packet, whole): (&mut Packet<'_>, Option<&[u8]>),
+        ip: &Ip,
+        local: u8,
+        cpu: &mut Cpu,
+    ) -> Result<(Fate, Then), Fate> {
         // The bucket is needed before the packet changes, because the path may compute the hash
         // only now.
         let bucket = packet.bucket();
-        let frame = packet.data();
+        let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
-        if self.shared.config.verifies && !ip.checksum_is_valid(frame, true) {
+        if self.shared.config.verifies && whole.is_none() && !ip.checksum_is_valid(frame, true) {
             return Err(Fate::BadChecksum);
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
             // A connection that this side has ended is replaced by a new one: RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
-                return self.receive(packet, ip, &tcp, (bucket, &key), cpu);
+                return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
             self.table.remove(bucket, &key).into_iter().for_each(|connection| connection.end(End::Closed));
         }
@@ -294,7 +324,7 @@ impl Respond {
                             return self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset);
                         };
                         self.table.insert(bucket, key, connection);
-                        self.receive(packet, ip, &tcp, (bucket, &key), cpu)
+                        self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu)
                     }
                     Read::Later => Err(Fate::Early),
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
@@ -323,7 +353,7 @@ impl Respond {
 
     fn receive(
         &mut self,
-        packet: &mut Packet<'_>,
+        (packet, whole): (&mut Packet<'_>, Option<&[u8]>),
         ip: &Ip,
         tcp: &Tcp,
         (bucket, key): (BucketId, &Key),
@@ -331,7 +361,7 @@ impl Respond {
     ) -> Result<(Fate, Then), Fate> {
         let config = &self.shared.config;
         let Some(connection) = self.table.get(bucket, key) else { return Err(Fate::Stray) };
-        let frame = packet.data();
+        let frame = whole.unwrap_or_else(|| packet.data());
         connection.at = ip.at;
         if ip.at > 0 {
             connection.peer.copy_from_slice(&frame[6..12]);

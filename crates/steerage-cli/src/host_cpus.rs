@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use steerage::{
     CpuId, CpuMask,
@@ -43,11 +42,6 @@ pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
     let off: Option<CpuId> = cpus.iter().find(|cpu| !online.contains(*cpu));
     off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
 }
-
-/// Two CPUs are far from each other if the transfer of a cache line between them takes at least
-/// this long. CPUs that share a cache took 15 to 60 ns, and CPUs that do not share a cache took 80
-/// to 200 ns (docs/performance.md).
-pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
 pub(crate) fn online_cpus() -> CpuMask {
     topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())

@@ -51,6 +51,25 @@ const RULES_MAX: usize = 1 << 16;
 /// What [`read`] returns for a rule that [`Rule`] cannot express.
 const OF_ANOTHER_KIND: &str = "a rule of another kind";
 
+/// The most queues that share a flow. They need 1,024 rules, and the smallest tables of cards have about as
+/// many.
+const SHARING_MAX: usize = 256;
+
+/// The lowest bit of the source port divides nothing, because Linux connects from even ports as long as
+/// there are some (`__inet_hash_connect`).
+const PARITY_BITS: u32 = 1;
+
+/// The number of values of the source port's bits that `queues` queues share: the least power of two of which
+/// no queue gets more than a quarter above an equal share.
+fn values(queues: usize) -> Option<u16> {
+    if !(1..=SHARING_MAX).contains(&queues) {
+        return None;
+    }
+    let is_even = |values: &usize| 4 * queues * values.div_ceil(queues) <= 5 * values;
+    let powers = (0..u16::BITS - PARITY_BITS).map(|bits| 1_usize << bits);
+    powers.skip_while(|values| *values < queues).find(is_even)?.try_into().ok()
+}
+
 /// The traffic that a rule is about. A port has a mask of the bits that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
@@ -83,27 +102,31 @@ pub struct Table {
 pub struct RuleError(String);
 
 impl Flow {
-    /// Rules that lead this flow to these queues. One queue gets all of the flow. Of several queues, whose
-    /// number must be a power of two, each gets the packets with its own low bits of the source port.
+    /// Rules that lead this flow to these queues. One queue gets all of the flow. Of several queues, each
+    /// gets the packets with its own values of some bits of the source port. If the number of queues is no
+    /// power of two, some queues get one value more than others, but at most a quarter more than an equal
+    /// share.
     ///
     /// # Errors
     /// If the flow cannot be divided among as many queues.
     pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
-        let count = u16::try_from(queues.len()).ok().filter(|count| count.is_power_of_two());
-        let Some(count) = count else {
-            return Err(RuleError(format!("{} queues cannot share '{self}': name 1, 2, 4 or 8 queues", queues.len())));
+        let Some(values) = values(queues.len()) else {
+            return Err(RuleError(format!(
+                "{} queues cannot share '{self}': name 1 to {SHARING_MAX} queues",
+                queues.len()
+            )));
         };
-        if count > 1 && self.ports[0].is_some() {
+        if values > 1 && self.ports[0].is_some() {
             return Err(RuleError(format!(
                 "'{self}' has a src-port, by which several queues would share it: name one queue"
             )));
         }
         let rule = |(bits, queue): (u16, &u32)| {
             let [source, destination] = self.ports;
-            let source = if count > 1 { Some((bits, count - 1)) } else { source };
+            let source = if values > 1 { Some((bits << PARITY_BITS, (values - 1) << PARITY_BITS)) } else { source };
             Rule { flow: Self { ports: [source, destination], ..self }, queue: *queue }
         };
-        Ok((0..).zip(queues).map(rule).collect())
+        Ok((0..values).zip(queues.iter().cycle()).map(rule).collect())
     }
 }
 
@@ -346,14 +369,38 @@ mod tests {
         assert_eq!(
             texts(&[2, 3]).unwrap(),
             [
-                "flow-type tcp4 src-port 0 m 0xfffe dst-port 443 action 2",
-                "flow-type tcp4 src-port 1 m 0xfffe dst-port 443 action 3"
+                "flow-type tcp4 src-port 0 m 0xfffd dst-port 443 action 2",
+                "flow-type tcp4 src-port 2 m 0xfffd dst-port 443 action 3"
             ]
         );
-        assert!(texts(&[1, 2, 3]).unwrap_err().to_string().contains("3 queues cannot share"));
-        assert!(texts(&[]).is_err());
+        let three = texts(&[1, 4, 5]).unwrap();
+        assert_eq!((three.len(), three[7].as_str()), (8, "flow-type tcp4 src-port 14 m 0xfff1 dst-port 443 action 4"));
+        assert!(texts(&[]).unwrap_err().to_string().contains("0 queues cannot share"));
+        assert!(texts(&(0..257).collect::<Vec<_>>()).is_err());
         let with_port: Flow = "udp4 src-port 53".parse().unwrap();
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
+    }
+
+    /// Each source port matches one rule, and Linux, which prefers even ports, reaches all queues.
+    #[test]
+    fn any_number_of_queues_has_equal_shares() {
+        let flow: Flow = "udp4".parse().unwrap();
+        for count in 1..=SHARING_MAX as u32 {
+            let queues: Vec<u32> = (0..count).collect();
+            let rules = flow.to_queues(&queues).unwrap();
+            assert!(rules.len() <= 1024, "{count}");
+            let mut ports = vec![0; queues.len()];
+            let mask = rules[0].flow.ports[0].map_or(0, |(_, mask)| mask);
+            // The masks are the same, so a port matches the rule with its bits.
+            let by_bits: std::collections::HashMap<u16, u32> =
+                rules.iter().map(|rule| (rule.flow.ports[0].map_or(0, |(bits, _)| bits), rule.queue)).collect();
+            assert_eq!(by_bits.len(), rules.len());
+            for port in (0..=u16::MAX).step_by(2) {
+                ports[by_bits[&(port & mask)] as usize] += 1;
+            }
+            let most = 1.25 * f64::from(1 << 15) / f64::from(count);
+            assert!(ports.iter().all(|ports| *ports > 0 && f64::from(*ports) <= most + 0.5), "{count}: {ports:?}");
+        }
     }
 
     /// The bytes are those that the kernel's structures have on x86-64 and aarch64.

@@ -83,6 +83,8 @@ pub struct UdpOptions {
     pub mtu: usize,
     /// Whether the kernel follows the MTU of the path.
     pub pmtu: bool,
+    /// Whether the kernel merges received datagrams, and cuts sent messages into datagrams.
+    pub offloads: bool,
 }
 
 /// UDP sockets that share an address.
@@ -134,7 +136,7 @@ static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 impl UdpOptions {
     /// Binds to `address`, with the default of each option.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, queues: None, receive_buffer: BUFFER, mtu: 1500, pmtu: true }
+        Self { address, queues: None, receive_buffer: BUFFER, mtu: 1500, pmtu: true, offloads: true }
     }
 
     setters! {
@@ -150,6 +152,10 @@ impl UdpOptions {
         /// counted as `too_long`. Otherwise the kernel fragments longer packets. Default: yes,
         /// because fragments have no ports to steer by, and a lost fragment loses the packet.
         pmtu: bool;
+        /// Whether the kernel merges received datagrams of a flow into
+        /// [super-frames](steerage::Packet::offload), and packets to one destination leave as one
+        /// message. Default: yes. Without it, each datagram is received and sent on its own.
+        offloads: bool;
     }
 
     /// Opens the sockets. If this process has the same address open, the new handle shares the
@@ -207,7 +213,7 @@ impl UdpOptions {
             sockets,
             mtu: self.mtu,
             is_input: AtomicBool::new(false),
-            whole: Whole::new(true),
+            whole: Whole::new(self.offloads),
             counts: Arc::new(DeviceCounts::new(COUNTS)),
             path_mtu: AtomicU64::new(0),
             lines: AtomicU64::new(0),
@@ -238,7 +244,8 @@ impl UdpOptions {
         if shares {
             sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
-        if let Err(error) = sys::set(&fd, libc::SOL_UDP, headers::UDP_GRO, 1) {
+        let merged = if self.offloads { sys::set(&fd, libc::SOL_UDP, headers::UDP_GRO, 1) } else { Ok(()) };
+        if let Err(error) = merged {
             tracing::info!("the kernel does not merge datagrams for sockets (Linux 5.0 does): {error}");
         }
         let bytes = self.receive_buffer as i32;

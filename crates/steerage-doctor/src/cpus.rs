@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use steerage::{CpuMask, topology::Topology};
+use steerage::{CpuId, CpuMask, topology::Topology};
+use steerage_tune::Distances;
 
 use crate::{Finding, State};
 
@@ -24,9 +25,11 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default.
+    /// The CPUs that a run uses by default, and how far they are from the first of them.
     #[serde(skip)]
     default: CpuMask,
+    #[serde(skip)]
+    distances: Option<(CpuId, Distances)>,
 }
 
 /// A cache that CPUs share.
@@ -54,6 +57,7 @@ impl Cpus {
         let caches: BTreeSet<Cache> =
             caches.filter_map(|cache| Some(Cache { level: cache.level, cpus: of_ours(&cache.cpus)? })).collect();
         let nodes = topology.nodes().into_iter();
+        let default = topology.default_mask();
         Self {
             online: list(topology.online()),
             usable: usable.to_list(),
@@ -63,7 +67,8 @@ impl Cpus {
             nodes: nodes.filter_map(|(node, cpus)| Some(Node { node, cpus: of_ours(&cpus)? })).collect(),
             isolated: list(&topology.isolated().and(topology.online())),
             count: usable.len(),
-            default: topology.default_mask(),
+            distances: default.first().map(|first| (first, Distances::of(topology, first, &default))),
+            default,
         }
     }
 
@@ -89,7 +94,9 @@ impl Cpus {
                 .or("two of a core do less than two cores: give --cpus one of each to compare"),
         });
         let list = |caches: &[Cache]| caches.iter().map(|cache| cache.cpus.as_str()).collect::<Vec<_>>().join("; ");
+        let otherwise = self.measured_otherwise();
         findings.push(match self.caches.as_slice() {
+            _ if otherwise.is_some() => Finding::info("caches", otherwise.unwrap_or_default()),
             [] => Finding::info("caches", "the kernel does not say which CPUs share one"),
             [one] => Finding::info("caches", format!("CPUs {} share one of level {}", one.cpus, one.level)),
             [first, ..] => {
@@ -103,6 +110,15 @@ impl Cpus {
             findings.push(Finding::info("NUMA", found).or("keep --cpus to the node of the network card"));
         }
         findings
+    }
+
+    /// The caches if CPUs were measured to be far apart although the kernel reports that they share one.
+    fn measured_otherwise(&self) -> Option<String> {
+        let (first, distances) =
+            self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;
+        let others = self.default.iter().filter(|cpu| cpu != first).collect();
+        let few = if self.default.len() == 2 { "CPU" } else { "CPUs" };
+        Some(format!("CPU {first} and {few} {others}: {}", distances.of_others(&others, *first)))
     }
 
     fn usable(&self) -> Finding {

@@ -7,6 +7,7 @@ use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
 use crate::host::Host;
+use crate::masks::KernelMasks;
 
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
@@ -24,6 +25,8 @@ pub(crate) struct Interface {
     /// The speed in Mbit/s, if the link reports one.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
+    #[serde(skip)]
+    masks: KernelMasks,
     /// The offloads that are on, with the names that ethtool uses. `None` if the kernel does not
     /// report them.
     features: Option<Vec<String>>,
@@ -107,6 +110,7 @@ impl Interface {
             up: flags.is_some_and(|flags| flags & UP != 0),
             speed: host.number(at("speed")).filter(|speed| *speed > 0),
             rx_queues: host.numbered(at("queues"), "rx-").into_iter().map(queue).collect(),
+            masks: KernelMasks::below(host, name),
             features: features.map(|features| features.on),
             nic,
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
@@ -194,22 +198,10 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// Reports whether the kernel steers the queues. The kernel's steering runs before steerage's
-    /// steering, and costs as much as steerage's steering saves.
+    /// Reports whether the kernel steers the queues.
     fn kernel_steers(&self) -> Option<Finding> {
-        let is_set =
-            |queue: &&RxQueue| queue.rps_cpus.as_ref().is_some_and(|mask| mask.contains(|c| !"0,".contains(c)));
-        let masks: Vec<String> = self
-            .rx_queues
-            .iter()
-            .filter(is_set)
-            .map(|queue| format!("rx-{} {}", queue.queue, queue.rps_cpus.as_deref().unwrap_or_default()))
-            .collect();
-        (!masks.is_empty()).then(|| {
-            let off = format!("echo 0 | sudo tee /sys/class/net/{}/queues/rx-*/rps_cpus", self.name);
-            Finding::info("rps_cpus", format!("the kernel steers as well: {}", masks.join(", ")))
-                .or(format!("to leave it to steerage {off}"))
-        })
+        let masks = self.masks.in_force()?;
+        Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
     }
 
     /// Whether packets are seen as on the wire.
@@ -266,7 +258,7 @@ mod tests {
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
              Ok link: up\n\
              Info rx queues: 1: one CPU takes all packets from it, and steerage spreads them\n\
-             Info rps_cpus: the kernel steers as well: rx-0 3\n\
+             Info rps_cpus: the kernel steers rx-0 3\n\
              Missing offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\

@@ -20,6 +20,7 @@ mod cpus;
 mod finding;
 mod host;
 mod interface;
+mod masks;
 mod probe;
 mod system;
 pub mod units;
@@ -31,11 +32,13 @@ use serde::Serialize;
 use steerage::{CpuMask, topology::Topology};
 use steerage_guard::sandbox::InForce;
 use steerage_netlink::{ethtool::Ethtool, netdev};
+use steerage_tune::Distances;
 
 use cpus::Cpus;
 pub use finding::{Finding, State};
 use host::Host;
 use interface::Interface;
+pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
 /// The results of all checks. As text, a line for each finding.
@@ -85,7 +88,12 @@ impl Diagnosis {
             }
             None => None,
         };
-        let cpus = Cpus::of(&Topology::below(host.path(""), CpuMask::allowed().ok()));
+        let mut topology = Topology::below(host.path(""), CpuMask::allowed().ok());
+        let ours = topology.default_mask();
+        if let Some(first) = ours.first() {
+            Distances::measure(&mut topology, first, &ours);
+        }
+        let cpus = Cpus::of(&topology);
         let mut findings = system::findings(&host, &probes, cpus.of_a_run());
         findings.extend(cpus.findings());
         findings.extend(interface.iter().flat_map(Interface::findings));

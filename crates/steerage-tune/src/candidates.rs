@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use steerage::policy::{Costs, RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
 
+use crate::distance::Distances;
 use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
@@ -134,9 +135,7 @@ impl<'a> Model<'a> {
         let receivers: CpuMask = facts.receivers.iter().copied().chain(first).collect();
         let idle: CpuMask = facts.cpus.iter().filter(|cpu| !receivers.contains(*cpu)).collect();
         let others: Vec<CpuId> = first.map_or(Vec::new(), |first| facts.topology.joining_order(first, &idle));
-        let cache = first.and_then(|first| Some(facts.topology.place(first)?.cache.as_ref()?.cpus.clone()));
-        let is_far = |cpu: &CpuId| cache.as_ref().is_some_and(|cache| !cache.contains(*cpu));
-        let far = others.iter().copied().filter(is_far).collect();
+        let far = first.map_or(CpuMask::new(), |first| Distances::of(&facts.topology, first, &idle).far);
         let softirq = facts.softirq_ns.unwrap_or(SOFTIRQ_NS);
         let receive = RECEIVE_NS.min(softirq / 2.0);
         let costs = Costs::exact(receive, 0.0, softirq - receive, &CROSSINGS_NS);
@@ -203,6 +202,8 @@ mod tests {
             sock_flow_entries: 0,
             queue_flow_entries: 0,
             softirq_ns: Some(softirq_ns),
+            interrupted: Vec::new(),
+            is_recent: false,
             deferral: Some((0, 0)),
             drops: Vec::new(),
             time_squeeze: 0,

@@ -77,7 +77,10 @@ fn remedy(knob: &Knob, error: &io::Error) -> String {
             format!("{error}: this needs Linux 6.17 and a driver that allows it; type the command that tune prints")
         }
         _ if knob.is_rule() => {
-            format!("{error}: the driver refuses this rule; many compare only whole fields, so name one queue")
+            format!(
+                "{error}: the driver refuses this rule; many compare only whole fields: name one queue, or lead the traffic to a \
+                 context of ethtool -X by hand"
+            )
         }
         _ => error.to_string(),
     }

@@ -16,6 +16,10 @@ pub use sample::{CpuCounts, Sample};
 /// The longest row of /proc/interrupts: a machine of 8,192 CPUs has as many columns.
 const CPUS_MAX: usize = 8_192;
 
+/// The least share of its time in interrupts for which a CPU is listed, and the most CPUs that are shown.
+const LISTED_MIN: f64 = 0.01;
+const SHOWN_MAX: usize = 8;
+
 /// What ethtool reports about an interface. Tests state it.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
@@ -50,6 +54,11 @@ pub struct Facts {
     pub queue_flow_entries: u64,
     /// The nanoseconds in interrupts that a packet takes on average, if enough packets were counted.
     pub softirq_ns: Option<f64>,
+    /// The CPUs that spend at least a hundredth of their time in interrupts, with this share, the busiest
+    /// CPU first.
+    pub interrupted: Vec<(CpuId, f64)>,
+    /// Whether these times were counted while tune listened, and not since the machine started.
+    pub is_recent: bool,
     /// `napi_defer_hard_irqs` and `gro_flush_timeout`. `None` if the kernel has no such files.
     pub deferral: Option<(u64, u64)>,
     /// The packets that were lost, by the counter's name, if there were any.
@@ -75,9 +84,12 @@ pub enum Flows {
 }
 
 impl Facts {
-    /// Reads the facts. `card` is what ethtool reports, and `used` counts the packets' load: the
-    /// difference of two samples, or the counters since boot.
-    pub fn read(root: &Root, interface: &str, card: Card, used: &Sample) -> Self {
+    /// Reads the facts. `card` is what ethtool reports. The load of the packets is that of `lately`, which
+    /// counts what passed while tune listened, and if that was too little, that of `ever`, the counters
+    /// since boot.
+    pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
+        let lately = lately.filter(|lately| lately.softirq_ns().is_some());
+        let used = lately.unwrap_or(ever);
         let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
         let queues = root.names(&at("queues"));
         let count = |kind: &str| queues.iter().filter(|name| name.starts_with(kind)).count();
@@ -99,8 +111,10 @@ impl Facts {
             queue_flow_entries: number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
             softirq_ns: used.softirq_ns(),
             deferral: number(&at("napi_defer_hard_irqs")).zip(number(&at("gro_flush_timeout"))),
-            drops: drops(root, interface, used),
-            time_squeeze: used.cpus.values().map(|cpu| cpu.time_squeeze).sum(),
+            interrupted: interrupted(used),
+            is_recent: lately.is_some(),
+            drops: drops(root, interface, ever),
+            time_squeeze: ever.cpus.values().map(|cpu| cpu.time_squeeze).sum(),
             flows: Flows::NotSeen("nobody has listened".to_owned()),
         }
     }
@@ -144,7 +158,11 @@ impl fmt::Display for Facts {
             writeln!(f, "offload: the card may forward flows by itself, and steering does not see these packets")?;
         }
         if let Some(nanos) = self.softirq_ns {
-            writeln!(f, "time in interrupts: {nanos:.0} ns for a packet")?;
+            let since = if self.is_recent { "while tune listened" } else { "since the machine started" };
+            let (shown, rest) = self.interrupted.split_at(self.interrupted.len().min(SHOWN_MAX));
+            let cpus = shown.iter().map(|(cpu, share)| format!(", CPU {cpu} {:.0} %", 100.0 * share));
+            let more = if rest.is_empty() { String::new() } else { format!(", and {} CPUs less", rest.len()) };
+            writeln!(f, "time in interrupts {since}: {nanos:.0} ns for a packet{}{more}", cpus.collect::<String>())?;
         }
         if !self.drops.is_empty() {
             let drops: Vec<String> = self.drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -168,6 +186,15 @@ fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
     let shared = [("netdev_max_backlog", backlogs(|cpu| cpu.dropped)), ("flow_limit", backlogs(|cpu| cpu.flow_limit))];
     own.chain(shared).filter(|(_, count)| *count > 0).collect()
+}
+
+/// The shares of their time that CPUs spend in interrupts.
+fn interrupted(used: &Sample) -> Vec<(CpuId, f64)> {
+    let share = |counts: &CpuCounts| counts.softirq as f64 / counts.all.max(1) as f64;
+    let mut shares: Vec<_> = used.cpus.iter().map(|(cpu, counts)| (*cpu, share(counts))).collect();
+    shares.retain(|(_, share)| *share >= LISTED_MIN);
+    shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    shares
 }
 
 fn or_unknown(cpus: &CpuMask) -> String {

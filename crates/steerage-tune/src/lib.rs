@@ -13,6 +13,7 @@
 //! | [`link_file`] | a setting as a .link file of systemd |
 //! | `watch` | keeps a setting while links, queues and CPUs come and go |
 //! | `guard` | whether this machine is reached through an interface |
+//! | `distance` | how far CPUs are from the CPU that receives |
 //! | [`facts`] | what the machine and the interface report |
 //! | [`candidates`] | the settings that are worth measuring |
 //! | [`scoped`] | what `--global`, `--irq` and `--allow-reset` try |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod candidates;
+mod distance;
 mod error;
 pub mod facts;
 mod guard;
@@ -40,6 +42,7 @@ mod undo;
 pub mod verdict;
 mod watch;
 
+pub use distance::{Distances, FAR};
 pub use error::TuneError;
 pub use guard::reached_through;
 pub use knob::Knob;

@@ -15,8 +15,9 @@ use crate::root::Root;
 use crate::setting::Setting;
 
 /// What [`make`] reads to repeat the .link file that is in force, beside /sys.
-pub const READ: [&str; 8] = [
+pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
+    "/usr/lib64/systemd",
     "/usr/lib/x86_64-linux-gnu/systemd",
     "/usr/lib/aarch64-linux-gnu/systemd",
     "/lib/systemd/network",
@@ -27,8 +28,12 @@ pub const READ: [&str; 8] = [
 ];
 
 /// Directories with the library whose name contains systemd's version.
-const LIBRARIES: [&str; 3] =
-    ["/usr/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/aarch64-linux-gnu/systemd"];
+const LIBRARIES: [&str; 4] = [
+    "/usr/lib/systemd",
+    "/usr/lib64/systemd",
+    "/usr/lib/x86_64-linux-gnu/systemd",
+    "/usr/lib/aarch64-linux-gnu/systemd",
+];
 const LIBRARY: &str = "libsystemd-shared-";
 
 /// The section of the file that systemd ships for all interfaces, `99-default.link`. Only one .link
@@ -65,6 +70,8 @@ pub struct LinkFile {
     pub path: PathBuf,
     /// The text.
     pub text: String,
+    /// The values that the file sets.
+    pub setting: Setting,
     /// One line for each knob that the file cannot set.
     pub notes: Vec<String>,
 }
@@ -83,7 +90,7 @@ pub fn systemd_version(root: &Root) -> Option<u32> {
 pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     let root = machine.root();
     let version = systemd_version(root);
-    let (mut lines, mut notes) = (Vec::new(), Vec::new());
+    let (mut lines, mut notes, mut of_file) = (Vec::new(), Vec::new(), Setting::default());
     for (end, key, since) in KEYS {
         let of_key: Vec<(&Knob, &String)> =
             setting.0.iter().filter(|(knob, _)| knob.is_of(interface) && knob.0.ends_with(end)).collect();
@@ -95,12 +102,12 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
             notes.push(format!("{key}= is one value for all queues, and the queues differ: left out"));
         } else {
             lines.push(format!("{key}={}", in_systemds_words(machine, of_key[0].0, first)));
+            of_file.0.extend(of_key.into_iter().map(|(knob, value)| (knob.clone(), value.clone())));
         }
     }
-    let interrupts: Vec<&String> =
-        setting.0.iter().filter(|(knob, _)| is_interrupt(knob)).map(|(_, value)| value).collect();
+    let interrupts: Vec<(&Knob, &String)> = setting.0.iter().filter(|(knob, _)| is_interrupt(knob)).collect();
     if !interrupts.is_empty() {
-        let masks = interrupts.iter().filter_map(|value| CpuMask::parse_bitmap(value, machine.nr_cpu_ids()).ok());
+        let masks = interrupts.iter().filter_map(|(_, value)| CpuMask::parse_bitmap(value, machine.nr_cpu_ids()).ok());
         let cpus: CpuMask = masks.flat_map(|mask| mask.iter().collect::<Vec<_>>()).collect();
         match version {
             Some(version) if version < IRQ_AFFINITY => notes.push(format!(
@@ -109,6 +116,7 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
             _ => {
                 lines.push(format!("IRQAffinityPolicy=spread\nIRQAffinity={}", cpus.to_list()));
                 notes.push("systemd itself chooses which of these CPUs gets which interrupt".to_owned());
+                of_file.0.extend(interrupts.into_iter().map(|(knob, value)| (knob.clone(), value.clone())));
             }
         }
     }
@@ -121,6 +129,9 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
             without.join(", ")
         ));
     }
+    if version.is_none() {
+        notes.push("the version of systemd is unknown, so the file may have keys that it does not know".to_owned());
+    }
     let read = |name: &str| root.read(&format!("/sys/class/net/{interface}/{name}")).unwrap_or_default();
     let section = present_section(root, &read("ifindex"));
     let kept: String = section.lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect();
@@ -130,7 +141,8 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
         read("address"),
         lines.join("\n")
     );
-    LinkFile { path: root.path(&format!("/etc/systemd/network/10-steerage-{interface}.link")), text, notes }
+    let path = root.path(&format!("/etc/systemd/network/10-steerage-{interface}.link"));
+    LinkFile { path, text, setting: of_file, notes }
 }
 
 fn is_interrupt(knob: &Knob) -> bool {
@@ -162,12 +174,17 @@ fn present_section(root: &Root, index: &str) -> String {
     of_section.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
+/// The command by which systemd applies its .link files to an interface now.
+pub fn apply_now(interface: &str) -> String {
+    format!("sudo udevadm control --reload && sudo udevadm trigger --action=add /sys/class/net/{interface}")
+}
+
 /// Writes the file.
 ///
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn write(file: &LinkFile) -> Result<(), TuneError> {
+pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
     write_durably(&file.path, file.text.as_bytes(), Readers::All)
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
 }

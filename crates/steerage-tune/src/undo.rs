@@ -16,7 +16,7 @@ use steerage_guard::path::{Directory, PathError};
 use crate::error::TuneError;
 use crate::irq;
 use crate::knob::{DISSECTOR, Knob};
-use crate::link_file;
+use crate::link_file::{self, LinkFile};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::root::Root;
@@ -66,6 +66,9 @@ struct Record {
     banned: Vec<u32>,
     /// The .link file that tune wrote, and its text.
     link_file: Option<(PathBuf, String)>,
+    /// The values that this file sets, which tune itself does not keep.
+    #[serde(default)]
+    linked: Setting,
 }
 
 /// An undo file of one interface.
@@ -238,7 +241,8 @@ impl Undo {
         }
         let kept = self.record.kept.clone().unwrap_or_default();
         let (link_file, banned) = (self.record.link_file.take(), std::mem::take(&mut self.record.banned));
-        self.record = Record { link_file, banned, ..Record::new(&self.record.interface, here) };
+        let linked = std::mem::take(&mut self.record.linked);
+        self.record = Record { link_file, banned, linked, ..Record::new(&self.record.interface, here) };
         self.extend(machine, &kept)?;
         Ok(true)
     }
@@ -278,13 +282,34 @@ impl Undo {
         }
     }
 
-    /// Records a .link file that will be written.
+    /// Writes a .link file. systemd sets its values from then on, so those of them that tune has kept get
+    /// their old values again.
     ///
     /// # Errors
     ///
-    /// The file was not written.
-    pub fn record_link_file(&mut self, path: PathBuf, text: String) -> Result<(), TuneError> {
-        self.record.link_file = Some((path, text));
+    /// The undo file or the .link file was not written, or a value was not set.
+    pub fn write_link_file(&mut self, machine: &mut Machine, file: &LinkFile) -> Result<(), TuneError> {
+        let record = &mut self.record;
+        let mut old = Setting::default();
+        for (knob, value) in &file.setting.0 {
+            let Ok(now) = machine.read(knob) else { continue };
+            let before = record.before.0.entry(knob.clone()).or_insert(now);
+            record.ours.entry(knob.clone()).or_default().insert(value.clone());
+            let was_kept = record.kept.as_mut().and_then(|kept| kept.0.remove(knob)).is_some();
+            if was_kept {
+                old.0.insert(knob.clone(), before.clone());
+            }
+        }
+        record.linked = file.setting.clone();
+        record.link_file = Some((file.path.clone(), file.text.clone()));
+        self.save()?;
+        link_file::write(file)?;
+        old.apply(machine)?;
+        // The old number of queues has reset what was kept for queues, and has removed new queues.
+        if let Some(kept) = &mut self.record.kept {
+            kept.0.retain(|knob, _| machine.read(knob).is_ok());
+            kept.apply(machine)?;
+        }
         self.save()
     }
 
@@ -311,6 +336,21 @@ impl Undo {
     /// Whether tune wrote a .link file.
     pub fn has_link_file(&self) -> bool {
         self.record.link_file.is_some()
+    }
+
+    /// The values that systemd sets by the .link file.
+    pub fn linked(&self) -> &Setting {
+        &self.record.linked
+    }
+
+    /// What differs between the .link file and what tune wrote, as a line. `None` if nothing differs.
+    pub fn link_file_differs(&self) -> Option<String> {
+        let (path, text) = self.record.link_file.as_ref()?;
+        match std::fs::read_to_string(path) {
+            Ok(now) if now == *text => None,
+            Ok(_) => Some(format!("{} was changed since tune wrote it", path.display())),
+            Err(error) => Some(format!("{}: {error}", path.display())),
+        }
     }
 
     /// All knobs that an undo may write to.
@@ -434,6 +474,7 @@ impl Record {
             kept: None,
             banned: Vec::new(),
             link_file: None,
+            linked: Setting::default(),
         }
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets for which this CPU had no room to send.
     pub(crate) no_room: u64,
+    /// Packets and messages that came merged with others. Each also counts by its fate.
+    pub(crate) merged: u64,
 }
 
 impl AddAssign for Counts {
@@ -78,6 +80,7 @@ impl AddAssign for Counts {
         self.not_allowed += other.not_allowed;
         self.strayed += other.strayed;
         self.no_room += other.no_room;
+        self.merged += other.merged;
     }
 }
 
@@ -206,8 +209,10 @@ impl Handler for Gateway {
                 None => self.handle_one(input, packet.data(), || bucket(&packet), cpu),
                 // A super-frame, or a checksum that is not finished.
                 Some(parts) => {
+                    let is_merged = packet.offload().is_some_and(|offload| offload.is_super_frame());
                     let mut plain = std::mem::take(&mut self.plain);
                     for part in parts {
+                        self.out.counts.merged += u64::from(is_merged);
                         if let Some(len) = part.copy_to(&mut plain) {
                             self.handle_one(input, &plain[..len], || bucket(&packet), cpu);
                         }

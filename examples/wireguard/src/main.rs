@@ -34,13 +34,39 @@ use steerage_device::udp::UdpOptions;
 use crate::gateway::{Counts, Devices, Gateway, Peer};
 use crate::network::{Network, birth};
 
-const USAGE: &str = "usage: steerage-wireguard FILE INTERFACE [--shake]";
+const USAGE: &str = "usage: steerage-wireguard FILE INTERFACE [--no-offload] [--gro] [--shake]";
 
 /// The MTU of WireGuard's interfaces: 1500 bytes without the headers of IPv6, UDP and WireGuard.
 const MTU: usize = 1420;
 
 /// The longest packet that a CPU sends: a sealed packet, with its headers.
 const FRAME_BYTES: usize = MTU + 80;
+
+/// The options of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    /// Nothing is merged or cut by the kernel: no super-frames on the TUN, and each datagram on its own.
+    no_offload: bool,
+    /// The packets of a batch are merged before the packet function.
+    gro: bool,
+    /// The mask changes 100 times a second.
+    shake: bool,
+}
+
+impl Options {
+    fn read(words: &[String]) -> Option<Self> {
+        let mut read = Self::default();
+        for word in words {
+            match word.as_str() {
+                "--no-offload" => read.no_offload = true,
+                "--gro" => read.gro = true,
+                "--shake" => read.shake = true,
+                _ => return None,
+            }
+        }
+        Some(read)
+    }
+}
 
 /// Makes each peer's state known to the CPU that has its bucket. Peers with a keepalive start their handshake on their own.
 struct Births(std::ops::Range<usize>);
@@ -67,21 +93,22 @@ impl RxQueue for Births {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
-    let (file, interface, shake) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [file, interface] => (file, interface, false),
-        [file, interface, "--shake"] => (file, interface, true),
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["memory"] => return memory::measure(5, 400_000),
         ["memory", rounds, packets] => return memory::measure(rounds.parse()?, packets.parse()?),
-        _ => return Err(USAGE.into()),
-    };
+        _ => {}
+    }
+    let [file, interface, options @ ..] = &args[..] else { return Err(USAGE.into()) };
+    let options = Options::read(options).ok_or(USAGE)?;
     let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let config = config::read(&text).map_err(|error| format!("{file}: {error}"))?;
     config.ignored.iter().for_each(|key| eprintln!("{file}: {key} is left to you"));
     let private_key = config.private_key.ok_or_else(|| format!("{file}: [Interface] has no PrivateKey"))?;
 
     // This socket receives IPv4, too.
-    let outside = UdpOptions::new((Ipv6Addr::UNSPECIFIED, config.listen_port).into()).open()?;
-    let inside = TapOptions::new(Layer::Tun, interface).mtu(MTU).offloads(true).open()?;
+    let outside = UdpOptions::new((Ipv6Addr::UNSPECIFIED, config.listen_port).into());
+    let outside = outside.offloads(!options.no_offload).open()?;
+    let inside = TapOptions::new(Layer::Tun, interface.as_str()).mtu(MTU).offloads(!options.no_offload).open()?;
     let port = outside.local_addr().port();
     let network = Arc::new(Network::new(private_key, port, config.peers)?);
     println!("listening on port {port} for {} peers", network.peers.len());
@@ -101,6 +128,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .flow_key_with_link(move |frame, _| keys.flow_key(frame))
         .linear_bytes(FRAME_BYTES)
         .originated_max(ORIGINATED_MAX)
+        .coalesce(options.gro)
         .build(move |_cpu| {
             let made = Arc::clone(&peers);
             Gateway::new(Arc::clone(&peers), devices, Box::new(move |id| Peer::new(&made, id)))
@@ -112,10 +140,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::spawn(move || signals.wait().map(|_signal| stopper.stop()));
     let cpus = running.handle().snapshot().cpus.len();
     let mut count = 0;
-    let every = if shake { Duration::from_millis(10) } else { Duration::from_secs(1) };
+    let every = if options.shake { Duration::from_millis(10) } else { Duration::from_secs(1) };
     while !handle.wait_finished(every) {
         network.limiter.reset_count(); // It does nothing if the second is not over.
-        if shake {
+        if options.shake {
             count += 1;
             handle.set_rps_cpus(&CpuMask::from_iter([CpuId(count % cpus as u16)]))?;
         }

@@ -188,3 +188,52 @@ fn it_understands_wireguard_go() {
     gateway.end();
     fs::remove_file(file).unwrap();
 }
+
+/// The gateway with a configuration of one peer at the other end of the veth.
+fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, options: &[&str]) -> Running {
+    let file = env::temp_dir().join(format!("steerage-wireguard-{}-{nth}.conf", process::id()));
+    let configuration = format!(
+        "[Interface]\nPrivateKey = {}\nListenPort = 51820\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.99.0.{other}\n\
+         Endpoint = 10.210.0.{other}:51820\nPersistentKeepalive = 1\n",
+        BASE64_STANDARD.encode(ours.secret),
+        BASE64_STANDARD.encode(theirs.public),
+        other = 2 - nth,
+    );
+    fs::write(&file, configuration).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steerage-wireguard"));
+    command.arg(&file).arg("wg0").args(options).stdout(Stdio::piped());
+    let running = Running(namespaces.within(nth, || command.spawn().unwrap()));
+    until("the gateway has its interface", || {
+        namespaces.within(nth, || fs::exists("/proc/thread-self/net/dev_snmp6/wg0").unwrap())
+    });
+    fs::remove_file(file).unwrap();
+    namespaces.must(nth, &format!("addr add 10.99.0.{}/24 dev wg0", nth + 1));
+    namespaces.must(nth, "link set wg0 up");
+    running
+}
+
+/// TCP arrives unchanged with each way of merging, and only those ways merge that should.
+#[test]
+fn merging_is_a_choice() {
+    for (options, merges) in
+        [(&["--no-offload"][..], false), (&["--no-offload", "--gro"], true), (&[], true), (&["--gro"], true)]
+    {
+        let Some(namespaces) = Namespaces::new(2) else { return };
+        namespaces.veth((GATEWAY, "near"), (PEER, "far"));
+        namespaces.address(GATEWAY, 1, "near");
+        namespaces.address(PEER, 2, "far");
+        let (ours, theirs) = (Keys::new(), Keys::new());
+        let far = gateway(&namespaces, PEER, &theirs, &ours, &[]);
+        let mut near = gateway(&namespaces, GATEWAY, &ours, &theirs, options);
+        tcp_transfer(&namespaces, PEER, GATEWAY, address("10.99.0.1"), 20_000_000);
+        tcp_transfer(&namespaces, GATEWAY, PEER, address("10.99.0.2"), 20_000_000);
+        assert_eq!([reordered(&namespaces, GATEWAY), reordered(&namespaces, PEER)], [0, 0], "{options:?}");
+        near.end();
+        let mut counted = String::new();
+        near.0.stdout.take().unwrap().read_to_string(&mut counted).unwrap();
+        let (_, merged) = counted.split_once("merged: ").unwrap_or_else(|| panic!("{options:?}: {counted}"));
+        let merged: u64 = merged.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+        assert_eq!(merged > 0, merges, "{options:?}: {counted}");
+        drop(far);
+    }
+}

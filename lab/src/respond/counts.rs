@@ -147,6 +147,8 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
+    /// Packets that came merged with an earlier one, and so are not counted by their fate.
+    pub merged: u64,
 }
 
 impl Responded {
@@ -172,6 +174,7 @@ pub(super) struct Shared {
     transactions: AtomicU64,
     tcp_bytes_in: AtomicU64,
     tcp_bytes_out: AtomicU64,
+    merged: AtomicU64,
 }
 
 impl Shared {
@@ -185,6 +188,7 @@ impl Shared {
         show(&self.transactions, counted.transactions);
         show(&self.tcp_bytes_in, counted.tcp_bytes_in);
         show(&self.tcp_bytes_out, counted.tcp_bytes_out);
+        show(&self.merged, counted.merged);
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
@@ -194,5 +198,6 @@ impl Shared {
         all.transactions += read(&self.transactions);
         all.tcp_bytes_in += read(&self.tcp_bytes_in);
         all.tcp_bytes_out += read(&self.tcp_bytes_out);
+        all.merged += read(&self.merged);
     }
 }

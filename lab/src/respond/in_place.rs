@@ -29,7 +29,8 @@ const OVERRIDE: u8 = 0x20;
 const MSS_OPTION_BYTES: usize = 4;
 
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
-    let is = packet.data().len();
+    // A merged packet becomes one frame.
+    let is = packet.total_len();
     if is > len {
         packet.truncate(len)?;
     } else if is < len {
@@ -126,8 +127,10 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     Ok(Fate::IcmpEcho)
 }
 
-pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
-    let frame = packet.data();
+/// Sends a datagram back. `whole` has datagrams that were merged, in one piece: they are sent back merged, so
+/// only their headers change.
+pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
+    let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];
     if udp.len() < udp::BYTES || usize::from(be16(udp, 4)) != udp.len() {
         return Err(Fate::BadHeader);
@@ -139,14 +142,17 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     }
     // Only IPv4 allows datagrams without a checksum: RFC 768, RFC 8200 (8.1).
     let is_absent = checksum == 0 && ip.is_v4;
-    if config.verifies && !is_absent && !ip.checksum_is_valid(frame, true) {
+    if config.verifies && whole.is_none() && !is_absent && !ip.checksum_is_valid(frame, true) {
         return Err(Fate::BadChecksum);
     }
-    let frame = echoed(packet, ip, config)?;
+    let frame = match whole {
+        Some(_) => packet.data_mut().map(|headers| swapped(headers, ip, config)).map_err(|_| Fate::NoRoom)?,
+        None => echoed(packet, ip, config)?,
+    };
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
     // If checksums are not verified, the checksum of this packet may not have been computed.
-    if !config.verifies && !is_absent {
+    if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
         put(frame, ip.payload + 6, checksum.to_be_bytes());
@@ -167,7 +173,10 @@ fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
 /// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order of
 /// the addresses.
 fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
-    let frame = resized(packet, ip.end)?;
+    Ok(swapped(resized(packet, ip.end)?, ip, config))
+}
+
+fn swapped<'p>(frame: &'p mut [u8], ip: &Ip, config: &Config) -> &'p mut [u8] {
     if ip.at > 0 {
         turn_link(frame, config);
     }
@@ -184,7 +193,7 @@ fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
         from.swap_with_slice(to);
         header[7] = HOP_LIMIT;
     }
-    Ok(frame)
+    frame
 }
 
 pub(super) enum Says {

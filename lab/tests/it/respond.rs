@@ -19,7 +19,7 @@ use steerage_device::af_packet::{AfPacketOptions, Direction};
 use steerage_device::fault::{Fault, FaultCounts, FaultTotals, Faults};
 use steerage_device::output;
 use steerage_fixtures::handlers::{self, Wire};
-use steerage_fixtures::namespaces::{Namespaces, address, ping, udp_exchange};
+use steerage_fixtures::namespaces::{Namespaces, address, any, cutting_socket, ping, udp_exchange};
 use steerage_fixtures::{HANG, assert_at_rest, until};
 use steerage_lab::respond::{Config, End, Fate, Moved, Respond, Responding};
 
@@ -59,10 +59,25 @@ impl Net {
         Self::with(config, cpus, None, |respond| respond)
     }
 
+    /// Segments are merged before they are answered.
+    fn merging(config: Config) -> Option<Self> {
+        Self::built(config, 2, None, |builder| builder.coalesce(true), |respond| respond)
+    }
+
     fn with<H: Handler<Report = ()>>(
         config: Config,
         cpus: usize,
         faults: Option<Faults>,
+        around: fn(Respond) -> H,
+    ) -> Option<Self> {
+        Self::built(config, cpus, faults, |builder| builder, around)
+    }
+
+    fn built<H: Handler<Report = ()>>(
+        config: Config,
+        cpus: usize,
+        faults: Option<Faults>,
+        with: fn(Builder) -> Builder,
         around: fn(Respond) -> H,
     ) -> Option<Self> {
         let namespaces = Namespaces::new(if faults.is_some() { 3 } else { 2 })?;
@@ -80,7 +95,7 @@ impl Net {
             let ours = Arc::clone(&responding);
             let builder = Builder::new().virtual_cpus(cpus).input(input("s0")).always_hash(true).check_order(true);
             let builder = builder.output(output::open_for("s0", cpus).unwrap()).originated_max(512);
-            builder.build(move |_| around(ours.handler())).unwrap().start().unwrap()
+            with(builder).build(move |_| around(ours.handler())).unwrap().start().unwrap()
         });
         let (handle, mut all, mut faults) = (running.handle(), vec![running], Vec::new());
         if let Some((wire, counts)) = wire {
@@ -111,7 +126,7 @@ impl Net {
         let counts = self.responding.so_far();
         let fates: u64 = Fate::ALL.iter().map(|fate| counts.get(*fate)).sum();
         let lost_after = snapshot.dropped().get(steerage::stats::DropReason::TxFull);
-        assert_eq!(fates, snapshot.delivered() + lost_after);
+        assert_eq!(fates + counts.merged, snapshot.delivered() + lost_after);
         let ends: u64 = End::ALL.iter().map(|end| counts.ended(*end)).sum();
         assert_eq!((counts.open, counts.opened), (0, ends), "{counts:?}");
         snapshot
@@ -194,6 +209,48 @@ fn the_kernel_gets_its_answers() {
         assert!(counts.get(fate) > 0, "{}", fate.name());
     }
     net.end();
+}
+
+/// Merged segments and datagrams are answered as single ones would be, on both kinds of addresses.
+#[test]
+fn merged_segments_get_the_same_answers() {
+    let Some(net) = Net::merging(config()) else { return };
+    for to in [V4, V6] {
+        let merged = || net.responding.so_far().merged;
+        let before = merged();
+        net.client(|| {
+            let stream = connect(to, ECHO).unwrap();
+            until("segments are merged", || {
+                echo(&stream, &payload(2, 300_000));
+                merged() > before
+            });
+            close(stream);
+            let stream = connect(to, RR).unwrap();
+            ask(&stream, 5);
+            close(stream);
+            // The kernel cuts a message into datagrams.
+            let before = merged();
+            let socket = cutting_socket(any(address(to)), 700);
+            socket.set_read_timeout(Some(HANG)).unwrap();
+            socket.connect((address(to), ECHO)).unwrap();
+            until("datagrams are merged", || {
+                let bytes = payload(3, 14_000);
+                socket.send(&bytes).unwrap();
+                let mut got = [0; 1000];
+                for datagram in bytes.chunks(700) {
+                    let len = socket.recv(&mut got).unwrap();
+                    assert_eq!(&got[..len], datagram);
+                }
+                merged() > before
+            });
+            ping(address(to), 1400);
+            // No connection has these segments, so they are reset.
+            assert_eq!(connect(to, 99).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        });
+    }
+    net.until_ended(End::Closed, 4);
+    assert_eq!(net.responding.so_far().transactions, 10);
+    assert_eq!(net.end().reordered(), 0);
 }
 
 fn allow_files(count: u64) {

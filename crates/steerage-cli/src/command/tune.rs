@@ -22,7 +22,7 @@ use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::candidates::{Candidate, masks, refinements};
 use steerage_tune::facts::{Card, Facts, Flows, Sample};
 use steerage_tune::{
-    Machine, Plan, Scope, Setting, Stages, Undo, create_directory, link_file, reached_through, scoped,
+    Distances, Machine, Plan, Scope, Setting, Stages, Undo, create_directory, link_file, reached_through, scoped,
 };
 
 use crate::args::{TuneArgs, WriteArg};
@@ -89,7 +89,8 @@ struct Search {
 }
 
 impl Search {
-    fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows) -> Self {
+    /// `before` was counted before tune listened.
+    fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows, before: &Sample) -> Self {
         let card = Ethtool::open().map_or_else(
             |_| Card::default(),
             |mut ethtool| Card {
@@ -100,8 +101,14 @@ impl Search {
         if args.global {
             machine.load_dissector();
         }
-        let counted = Sample::read(machine.root(), interface);
-        let facts = Facts { flows, ..Facts::read(machine.root(), interface, card, &counted) };
+        let ever = Sample::read(machine.root(), interface);
+        let lately = ever.since(before);
+        let facts = Facts::read(machine.root(), interface, card, &ever, Some(&lately));
+        let mut facts = Facts { flows, ..facts };
+        // The model and `explain` judge by the same distances.
+        if let Some(receiver) = facts.receivers.first().copied().or(facts.cpus.first()) {
+            Distances::measure(&mut facts.topology, receiver, &facts.cpus);
+        }
         let stages = stages(args);
         let mut candidates = masks(&facts);
         // What the user allowed explicitly is measured before further refinements.
@@ -123,8 +130,9 @@ impl Search {
 /// Prints what `--apply` would measure. Changes nothing.
 fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     let undo = Undo::load(directory, machine, interface)?;
+    let before = Sample::read(machine.root(), interface);
     let flows = listen::flows(args, interface, None).unwrap_or_else(|| Flows::NotSeen("interrupted".to_owned()));
-    let search = Search::new(args, machine, interface, flows);
+    let search = Search::new(args, machine, interface, flows, &before);
     sandbox::enter(needs(args), &args.sandbox)?;
     let mut page = format!("{}\n", search.facts);
     if let Some(kept) = undo.as_ref().and_then(Undo::kept).filter(|kept| !kept.0.is_empty()) {
@@ -137,8 +145,12 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
         page += &described(number + 1, candidate, plan);
     }
     let best = search.candidates.first().map(|(_, plan)| plan.new_setting()).unwrap_or_default();
-    let kept = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or(best);
-    page += &link_file_shown(args, machine, interface, &kept);
+    let values = undo.as_ref().and_then(|undo| {
+        let mut values = undo.linked().clone();
+        values.0.extend(undo.kept()?.0.clone());
+        Some(values)
+    });
+    page += &link_file_shown(args, machine, interface, &values.unwrap_or(best));
     page += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
     stdout::print(page.as_bytes())
 }
@@ -148,7 +160,10 @@ fn link_file_shown(args: &TuneArgs, machine: &Machine, interface: &str, kept: &S
     let Some(WriteArg::Link) = args.write else { return String::new() };
     let file = link_file::make(machine, interface, kept);
     let notes = text::notes(&file.notes);
-    format!("\n--apply would write {}:\n{}{notes}", file.path.display(), indented(&file.text))
+    if file.setting.0.is_empty() {
+        return format!("\n--apply would write no .link file: it could set none of these values\n{notes}");
+    }
+    format!("\n--apply would write {}, and not set these values:\n{}{notes}", file.path.display(), indented(&file.text))
 }
 
 fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {

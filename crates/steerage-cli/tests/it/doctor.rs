@@ -1,8 +1,11 @@
 //! `steerage doctor`: prints a line for each check, or JSON, whatever is missing on the machine.
 
-use serde_json::Value;
+use std::process::Command;
 
-use crate::program::{command, run};
+use serde_json::Value;
+use steerage_fixtures::cable::Net;
+
+use crate::program::{Ran, command, run};
 
 #[test]
 fn each_finding_is_a_line() {
@@ -40,4 +43,16 @@ fn without_tcpdump_both_say_what_to_install() {
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), err.lines().count()), (Some(1), 1), "{err}");
     assert!(err.contains("install the package tcpdump"), "{err}");
+}
+
+/// `explain` advises masks for the kernel, and only a measurement shows whether they help.
+#[test]
+fn a_mask_that_explain_advises_is_not_called_wrong() {
+    let Some(net) = Net::new() else { return };
+    let program = command(&[]).get_program().to_string_lossy().into_owned();
+    let text = format!("echo 1 | tee /sys/class/net/near0/queues/rx-0/rps_cpus >/dev/null && exec {program} doctor near0");
+    let ran = Ran::of(Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &text]).output().unwrap());
+    let line = ran.out.lines().find(|line| line.starts_with("-       rps_cpus ")).unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(line.contains("the kernel steers rx-0 1: steerage tune near0 measures whether that helps"), "{line}");
+    assert!(!ran.out.contains("echo 0"), "{ran:?}");
 }

@@ -257,7 +257,8 @@ impl Send {
         messages: &mut [Message],
         sent: &mut Sent,
     ) {
-        let (runs, runs_count) = merge(candidates);
+        let merges = self.shared.whole.takes(OffloadKind::Udp, 2);
+        let (runs, runs_count) = merge(candidates, merges);
         let mut rest = &runs[..runs_count];
         while !rest.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
@@ -315,14 +316,15 @@ pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<u
     }
 }
 
-/// Merges packets to one destination. Packets between the same two addresses stay in order.
-fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET]) -> ([Option<Run>; HANDLE_BUDGET], usize) {
+/// Makes messages of packets, and merges packets to one destination if the kernel cuts messages. Packets
+/// between the same two addresses stay in order.
+fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
         let Some(candidate) = candidate else { continue };
         let same = |run: &&mut Run| run.ends.destination == candidate.ends.destination;
         let last = runs[..count].iter_mut().rev().take(OPEN_MAX).flatten().find(same);
-        if last.is_some_and(|run| run.join(candidate, nth)) {
+        if merges && last.is_some_and(|run| run.join(candidate, nth)) {
             continue;
         }
         runs[count] = Some(Run {

@@ -9,7 +9,7 @@ const DEVICE: &str = "udp";
 const PREFIX: &str = "udp:";
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 4] = ["queues", "receive_buffer", "mtu", "pmtu"];
+const OPTIONS: [&str; 5] = ["queues", "receive_buffer", "mtu", "pmtu", "offload"];
 
 /// Whether `spec` names a UDP socket, because it begins with `udp:`.
 ///
@@ -44,6 +44,7 @@ impl UdpOptions {
                 }
                 "mtu" => read.mtu = options::within(DEVICE, option, value, MTU_MIN, MTU_MAX)?,
                 "pmtu" => read.pmtu = options::one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
+                "offload" => read.offloads = options::one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
                 _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
             }
         }
@@ -57,10 +58,11 @@ mod tests {
 
     #[test]
     fn options_stand_behind_the_address() {
-        let options = UdpOptions::parse("udp:[::1]:51820,queues=2,pmtu=off,mtu=9000").unwrap();
+        let options = UdpOptions::parse("udp:[::1]:51820,queues=2,pmtu=off,mtu=9000,offload=off").unwrap();
         assert_eq!(options.address, "[::1]:51820".parse().unwrap());
-        assert_eq!((options.queues, options.pmtu, options.mtu), (Some(2), false, 9000));
-        assert_eq!(UdpOptions::parse("udp:0.0.0.0:4789").unwrap().queues, None);
+        assert_eq!((options.queues, options.pmtu, options.mtu, options.offloads), (Some(2), false, 9000, false));
+        let default = UdpOptions::parse("udp:0.0.0.0:4789").unwrap();
+        assert_eq!((default.queues, default.offloads), (None, true));
     }
 
     #[test]

@@ -106,11 +106,12 @@ fn an_error_says_how_long_messages_may_be() {
     assert_eq!([refused(libc::EIO), refused(libc::EINVAL), refused(libc::EMSGSIZE)], [Some(2), Some(45), None]);
 }
 
+/// `offloads` is the option. Without it, the kernel merges no received datagrams either.
 #[test]
 fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
-    for cuts in [true, false] {
-        let udp = open("127.0.0.1:0");
-        if !cuts {
+    for (cuts, offloads) in [(true, true), (false, true), (false, false)] {
+        let udp = UdpOptions::new("127.0.0.1:0".parse().unwrap()).offloads(offloads).open().unwrap();
+        if !cuts && offloads {
             udp.0.whole.refused("test", OffloadKind::Udp, 2);
         }
         let running = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
@@ -126,6 +127,7 @@ fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
             longest = longest.max(len);
         }
         assert_eq!((all, longest), (payload, if cuts { 550 } else { 100 }));
+        assert_eq!(counted(&running.handle(), "super_frames"), u64::from(offloads));
         running.handle().stop();
         running.join();
     }

@@ -86,7 +86,7 @@ fn a_machine_of_128_cpus() {
 
     let features = Features { on: vec!["rx-hashing".to_owned(), "hw-tc-offload".to_owned()], changeable: Vec::new() };
     let card = Card { channels: Some(Channels { combined: 64, ..Channels::default() }), features: Some(features) };
-    let facts = Facts::read(&root, "eth0", card, &sample);
+    let facts = Facts::read(&root, "eth0", card, &sample, None);
     assert_eq!((facts.queues, facts.driver.as_deref()), ((64, 64), Some("ice")));
     assert_eq!(facts.cpus.to_list(), "0-4,6-125");
     // Queue 4 interrupts a CPU that is offline.
@@ -101,10 +101,31 @@ fn a_machine_of_128_cpus() {
         "{text}"
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
+    // CPUs 0 to 3 have less than a hundredth, and CPU 127 has 134 of 1,194 ticks.
+    assert_eq!(facts.interrupted.len(), 123);
+    let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
+    assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");
     assert!(
         text.contains("64 receive and 64 transmit queues") && text.contains("ethtool -K eth0 rxhash off"),
         "{text}"
     );
+}
+
+/// The packets of an hour ago say little about those of now.
+#[test]
+fn what_passed_while_tune_listened_counts_more() {
+    let tree = large("lately");
+    let root = Root::below(&tree.0);
+    let ever = Sample::read(&root, "eth0");
+    let busy = |softirq| CpuCounts { processed: 1_000, softirq, all: 1_000, ..CpuCounts::default() };
+    let lately = |softirq| Sample { cpus: [(CpuId(3), busy(softirq))].into(), ..Sample::default() };
+    let read = |lately: &Sample| Facts::read(&root, "eth0", Card::default(), &ever, Some(lately));
+    let facts = read(&lately(450));
+    assert_eq!((facts.softirq_ns, &facts.interrupted[..]), (Some(4.5e6), &[(CpuId(3), 0.45)][..]));
+    let text = facts.to_string();
+    assert!(text.contains("time in interrupts while tune listened: 4500000 ns for a packet, CPU 3 45 %\n"), "{text}");
+    assert!(text.contains("lost since the machine started: rx_dropped 4"), "{text}");
+    assert_eq!(read(&lately(5)).interrupted, read(&Sample::default()).interrupted);
 }
 
 #[test]
@@ -131,11 +152,11 @@ fn a_veth_has_no_interrupts_and_an_empty_machine_no_facts() {
     let steered = "00000500 0 0 0 0 0 0 0 0 00000007 0 0 00000000\n";
     tree.write("proc/net/softnet_stat", &format!("{steered}00000300 0 0 0 0 0 0 0 0 00000000 0 0 00000001\n"));
     let root = Root::below(&tree.0);
-    let facts = Facts::read(&root, "veth0", Card::default(), &Sample::read(&root, "veth0"));
+    let facts = Facts::read(&root, "veth0", Card::default(), &Sample::read(&root, "veth0"), None);
     // CPU 0 has more packets, but other CPUs steered packets to it.
     assert_eq!((facts.receivers, facts.queues.0, facts.threaded), (vec![CpuId(1)], 1, None));
 
     let nothing = Root::below("/nonexistent");
     assert_eq!(Sample::read(&nothing, "eth0"), Sample::default());
-    assert_eq!(Facts::read(&nothing, "eth0", Card::default(), &Sample::default()).queues, (1, 1));
+    assert_eq!(Facts::read(&nothing, "eth0", Card::default(), &Sample::default(), None).queues, (1, 1));
 }

@@ -53,6 +53,8 @@ impl Machine {
             sock_flow_entries: 0,
             queue_flow_entries: 0,
             softirq_ns: None,
+            interrupted: Vec::new(),
+            is_recent: false,
             deferral: None,
             drops: Vec::new(),
             time_squeeze: 0,

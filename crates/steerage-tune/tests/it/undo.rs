@@ -7,7 +7,10 @@ use std::os::unix::net::UnixListener;
 use std::thread;
 
 use steerage_fixtures::scratch::Scratch;
-use steerage_tune::{Scope, Stages, Undo, Value, Wish, link_file};
+use steerage_tune::candidates::Candidate;
+use steerage_tune::facts::{Card, Facts, Sample};
+use steerage_tune::measure::{Live, Options, search};
+use steerage_tune::{Scope, Stages, Undo, Value, Watch, Wish, link_file};
 
 use crate::made_up::{MadeUp, rps};
 
@@ -169,14 +172,47 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
         let (made_up, directory) = (MadeUp::new(8, 1), Scratch::new());
         let (mut undo, plans) = begun(&made_up, &directory);
         let file = link_file::make(&made_up.machine(), "eth0", &plans[0].new_setting());
-        undo.record_link_file(file.path.clone(), file.text.clone()).unwrap();
-        link_file::write(&file).unwrap();
+        undo.write_link_file(&mut made_up.machine(), &file).unwrap();
+        assert_eq!(undo.link_file_differs(), None);
         if changed {
             fs::write(&file.path, "mine").unwrap();
         }
+        assert_eq!(undo.link_file_differs().is_some(), changed);
         let restored = undo.restore(&mut made_up.machine()).unwrap();
         assert_eq!((file.path.exists(), restored.left.len()), (changed, usize::from(changed)));
     }
+}
+
+/// systemd sets what the .link file has, and tune keeps the rest, which the old number of queues has reset.
+#[test]
+fn what_a_link_file_sets_is_not_kept_as_well() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let mut machine = made_up.machine();
+    let (xps, channels) = ("sys/class/net/eth0/queues/tx-0/xps_cpus", "ethtool/eth0/channels/combined");
+    let spread = Value::Spread((0..2).map(steerage::CpuId).collect());
+    let wish = rps(0..2).set("channels", Value::Number(4)).set("xps_cpus", spread);
+    let plan = Stages::default().with(Scope::Reset).plan(&mut machine, "eth0", &wish);
+    let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
+    plan.new_setting().apply(&mut machine).unwrap();
+    undo.keep(&mut machine, plan.new_setting()).unwrap();
+    let values = |made_up: &MadeUp| [RPS, xps, channels].map(|file| made_up.read(file));
+    assert_eq!(values(&made_up), ["03", "01", "4"]);
+
+    let file = link_file::make(&machine, "eth0", &plan.new_setting());
+    undo.write_link_file(&mut machine, &file).unwrap();
+    assert_eq!(values(&made_up), ["00", "01", "2"]);
+    let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
+    assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
+    // systemd sets the values later. Writing the file again leaves them alone.
+    made_up.write(RPS, "03");
+    made_up.write(channels, "4");
+    let mut undo = load(&made_up, &directory).unwrap();
+    let file = link_file::make(&machine, "eth0", undo.linked());
+    assert!(file.text.contains("CombinedChannels=4\nReceivePacketSteeringCPUMask=0-1\n"), "{}", file.text);
+    undo.write_link_file(&mut machine, &file).unwrap();
+    assert_eq!(values(&made_up), ["03", "01", "4"]);
+    assert_eq!(undo.restore(&mut machine).unwrap().left, [""; 0]);
+    assert_eq!((values(&made_up), file.path.exists()), (["00", "00", "2"].map(str::to_owned), false));
 }
 
 /// Answers like irqbalance until `body` returns, and returns the messages.
@@ -211,4 +247,58 @@ fn irqbalance_gets_back_the_interrupts_that_were_not_kept() {
     undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     let said = with_irqbalance(&made_up, 2, || undo.release_interrupts(made_up.machine().root()).unwrap());
     assert_eq!(said, ["setup", "settings ban irqs NONE"]);
+}
+
+/// The driver resets interrupts when the link goes up, and irqbalance forgets bans when it restarts.
+#[test]
+fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
+    let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+    let mut machine = made_up.machine();
+    let wish = Wish::default().set("smp_affinity", Value::Spread((2..4).map(steerage::CpuId).collect()));
+    let plan = Stages::default().with(Scope::Irq).plan(&mut machine, "eth0", &wish);
+    let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
+    plan.new_setting().apply(&mut machine).unwrap();
+    undo.record_bans(&[100, 101]).unwrap();
+    undo.keep(&mut machine, plan.new_setting()).unwrap();
+    let watch = Watch::open(&machine, "eth0").unwrap();
+    made_up.write("proc/irq/101/smp_affinity", "ff");
+    let mut lines = Vec::new();
+    let said = with_irqbalance(&made_up, 2, || {
+        watch.set_again(&mut made_up.machine(), &mut undo, &mut |change| lines.push(change.to_string())).unwrap();
+    });
+    assert_eq!(said, ["setup", "settings ban irqs 100 101"]);
+    assert_eq!(lines, ["set /proc/irq/101/smp_affinity to 08 again (it was ff)"]);
+    assert_eq!(made_up.read("proc/irq/101/smp_affinity"), "08");
+    // What nobody has changed is not touched, and irqbalance is left in peace.
+    watch.set_again(&mut made_up.machine(), &mut undo, &mut |change| panic!("{change}")).unwrap();
+}
+
+/// A queue vanishes while a candidate is measured. Everything else is restored.
+#[test]
+fn a_queue_that_vanishes_while_it_is_measured_is_named() {
+    let (made_up, directory) = (MadeUp::new(8, 3), Scratch::new());
+    let mut machine = made_up.machine();
+    let facts = Facts::read(machine.root(), "eth0", Card::default(), &Sample::default(), None);
+    let candidate = Candidate { name: "RPS to CPUs 0-1".to_owned(), wish: rps(0..2), predicted: None };
+    let stages = Stages::default();
+    let plan = stages.plan(&mut machine, "eth0", &candidate.wish);
+    let undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
+    let mut waits = 0;
+    let mut wait = |_| {
+        waits += 1;
+        if made_up.read(RPS) == "03" {
+            let _ = fs::remove_dir_all(made_up.0.join("sys/class/net/eth0/queues/rx-1"));
+        }
+        true
+    };
+    let mut live = Live::new(&mut machine, &stages, "eth0", &mut wait);
+    let error = search(&mut live, &facts, [candidate], &Options::default(), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.ends_with("the interface or its queue is gone; run tune again"), "{error}");
+    assert!(waits > 2);
+    let restored = undo.restore(&mut machine).unwrap();
+    assert_eq!(restored.left, ["/sys/class/net/eth0/queues/rx-1/rps_cpus is gone"]);
+    assert_eq!(
+        [0, 2].map(|queue| made_up.read(&format!("sys/class/net/eth0/queues/rx-{queue}/rps_cpus"))),
+        ["00", "00"]
+    );
 }

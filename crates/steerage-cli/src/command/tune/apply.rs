@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use steerage_tune::candidates::Candidate;
+use steerage_tune::facts::Sample;
+use steerage_tune::link_file::{self, LinkFile};
 use steerage_tune::measure::{Comparison, Live, Options, search};
-use steerage_tune::{Machine, Setting, Undo, create_directory, irq, link_file};
+use steerage_tune::{Machine, Setting, Undo, create_directory, irq};
 
 use super::stop::Stop;
-use super::text::{self, commands, list};
+use super::text::{self, commands_of, list};
 use super::{Search, confine, listen, refuse_to_disconnect};
 use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
@@ -40,8 +42,9 @@ pub(super) fn measured(
         let text = format!("the last --apply did not end, and is taken back: {}", list(&restored));
         stdout::print(text.as_bytes())?;
     }
+    let before = Sample::read(machine.root(), interface);
     let Some(flows) = listen::flows(args, interface, Some(stop)) else { return Err(interrupted()) };
-    let found = Search::new(args, machine, interface, flows);
+    let found = Search::new(args, machine, interface, flows, &before);
     let notes: BTreeSet<&String> = found.plans().into_iter().flat_map(|plan| &plan.notes).collect();
     stdout::print(format!("{}{}", found.facts, text::notes(notes)).as_bytes())?;
     refuse_to_disconnect(args, machine, interface, &found.plans())?;
@@ -97,7 +100,10 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     let count = undo.kept().map_or(0, |kept| kept.0.len());
     let text = match count {
         0 => format!("Nothing helped: {interface} is as it was.\n"),
-        _ => format!("Kept: steerage tune --undo {interface} restores what was before.\n{}", commands(undo)),
+        _ => {
+            let kept = undo.kept().map(commands_of).unwrap_or_default();
+            format!("Kept: steerage tune --undo {interface} restores what was before.\n{kept}")
+        }
     };
     stdout::print(text.as_bytes())?;
     write_link_file(args, machine, undo)?;
@@ -129,12 +135,30 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     write_link_file(args, machine, &mut undo)
 }
 
-pub(super) fn write_link_file(args: &TuneArgs, machine: &Machine, undo: &mut Undo) -> Result<(), Error> {
+/// Leaves to systemd what a .link file can set, if the command line requests the file.
+fn write_link_file(args: &TuneArgs, machine: &mut Machine, undo: &mut Undo) -> Result<(), Error> {
     let Some(WriteArg::Link) = args.write else { return Ok(()) };
-    let file = link_file::make(machine, undo.interface(), undo.kept().unwrap_or(&Setting::default()));
-    undo.record_link_file(file.path.clone(), file.text.clone())?;
-    link_file::write(&file)?;
-    stdout::print(format!("wrote {}\n{}", file.path.display(), text::notes(&file.notes)).as_bytes())
+    let mut values = undo.linked().clone();
+    values.0.extend(undo.kept().cloned().unwrap_or_default().0);
+    let file = link_file::make(machine, undo.interface(), &values);
+    write_link(machine, undo, &file)
+}
+
+pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile) -> Result<(), Error> {
+    let notes = text::notes(&file.notes);
+    if file.setting.0.is_empty() {
+        return stdout::print(format!("wrote no .link file: it could set none of these values\n{notes}").as_bytes());
+    }
+    undo.write_link_file(machine, file)?;
+    undo.release_interrupts(machine.root())?;
+    let (path, interface) = (file.path.display(), undo.interface());
+    let text = format!(
+        "wrote {path}: systemd sets these values when {interface} next appears, and they were not set now\n{}{notes}to have \
+         systemd set them now: {}\n",
+        text::commands_of(&file.setting),
+        link_file::apply_now(interface)
+    );
+    stdout::print(text.as_bytes())
 }
 
 /// Makes irqbalance leave the interrupts alone that will be changed.

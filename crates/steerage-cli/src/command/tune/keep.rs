@@ -10,7 +10,7 @@ use steerage_tune::{Difference, Machine, SetAgain, Undo, Watch, Watched, create_
 
 use super::stop::Stop;
 use super::text::list;
-use super::{apply, confine, needs};
+use super::{LINK_FILES, apply, confine, needs};
 use crate::args::TuneArgs;
 use crate::error::Error;
 use crate::metrics::{self, Metrics};
@@ -41,14 +41,17 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
 
 pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     let undo = Undo::load(directory, machine, interface)?;
-    sandbox::enter(needs(args), &args.sandbox)?;
+    let has_file = undo.as_ref().is_some_and(Undo::has_link_file);
+    let needs = needs(args);
+    sandbox::enter(if has_file { needs.reads(LINK_FILES) } else { needs }, &args.sandbox)?;
     let kept = undo.as_ref().and_then(|undo| Some((undo, undo.kept()?)));
     let Some((undo, kept)) = kept else {
         return Err(Error::TuneDiffers(format!(
             "tune has kept no setting for {interface}: sudo steerage tune {interface} --apply measures one"
         )));
     };
-    let differences: Vec<Difference> = kept.differences(machine);
+    let mut differences: Vec<String> = kept.differences(machine).iter().map(Difference::to_string).collect();
+    differences.extend(undo.link_file_differs());
     let lines: String = differences.iter().map(|difference| format!("{difference}\n")).collect();
     stdout::print(lines.as_bytes())?;
     match differences.len() as u64 {

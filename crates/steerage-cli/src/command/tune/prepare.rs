@@ -5,13 +5,13 @@ use std::path::Path;
 
 use steerage_netlink::ethtool::Ethtool;
 use steerage_tune::purpose::{self, Lead, Nic, Purpose};
-use steerage_tune::{Machine, Plan, Setting, Undo, create_directory};
+use steerage_tune::{Change, Machine, Plan, Setting, Undo, create_directory, link_file};
 
-use super::apply::write_link_file;
+use super::apply::write_link;
 use super::stop::Stop;
 use super::text;
 use super::{confine, link_file_shown, needs, refuse_to_disconnect, stages};
-use crate::args::{PurposeArg, TuneArgs};
+use crate::args::{PurposeArg, TuneArgs, WriteArg};
 use crate::error::Error;
 use crate::{sandbox, stdout};
 
@@ -44,15 +44,25 @@ pub(super) fn run(
         return stdout::print(shown(&plan, &end).as_bytes());
     }
     if let Some(undo) = undo {
-        if plan.changes.is_empty() && undo.kept().is_some() {
+        // systemd sets what is in the .link file.
+        let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
+        let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();
+        if is_done && plan.changes.iter().all(is_linked) {
             return stdout::print(shown(&plan, "Nothing was changed.\n").as_bytes());
         }
         // What an earlier run changed belongs to its undo file.
         undo.restore(machine)?;
         plan = planned(machine, &Setting::default())?;
     }
+    // What a .link file can set is left to systemd.
+    let file = args.write.map(|WriteArg::Link| link_file::make(machine, interface, &plan.new_setting()));
+    if let Some(file) = &file {
+        plan.changes.retain(|change| !file.setting.0.contains_key(&change.knob));
+    }
     refuse_to_disconnect(args, machine, interface, &[&plan])?;
-    stdout::print(shown(&plan, "").as_bytes())?;
+    let all_linked = file.is_some() && plan.changes.is_empty();
+    let text = if all_linked { text::notes(&plan.notes) } else { shown(&plan, "") };
+    stdout::print(text.as_bytes())?;
     let mut undo = Undo::begin(directory, machine, interface, &[&plan])?;
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
@@ -63,7 +73,7 @@ pub(super) fn run(
     }
     drop(stop);
     stdout::print(format!("Done: steerage tune --undo {interface} restores what was before.\n").as_bytes())?;
-    write_link_file(args, machine, &mut undo)
+    file.map_or(Ok(()), |file| write_link(machine, &mut undo, &file))
 }
 
 /// Reads what the kernel reports about the interface.

@@ -136,7 +136,7 @@ impl Work<'_> {
         let shares = Shares::even(self.buckets, spread.len());
         // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
-        let class = |cpu| usize::from(self.candidates.far.contains(cpu));
+        let class = |cpu| usize::from(self.candidates.distances.far.contains(cpu));
         let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
         // If one CPU has all buckets, nothing is hashed.
         let kind = match (works_along, spread.len()) {

@@ -118,8 +118,12 @@ fn why_these(way: &Assignment, candidates: &CandidateCpus) -> String {
         "only receives, since it has no time for more"
     };
     let others: CpuMask = way.cpus.iter().filter(|cpu| *cpu != receiver).collect();
-    let mut says =
-        format!("{}: {} {along}; {}", named(&way.mask), cpu(receiver), how_near(&others, candidates, receiver));
+    let mut says = format!(
+        "{}: {} {along}; {}",
+        named(&way.mask),
+        cpu(receiver),
+        candidates.distances.of_others(&others, receiver)
+    );
     let second = candidates.siblings.and(&others);
     if !second.is_empty() {
         says += &format!(
@@ -128,22 +132,6 @@ fn why_these(way: &Assignment, candidates: &CandidateCpus) -> String {
         );
     }
     says
-}
-
-fn how_near(others: &CpuMask, candidates: &CandidateCpus, receiver: CpuId) -> String {
-    let far = candidates.far.and(others);
-    let measured = candidates.measured.map_or(String::new(), |(nearest, farthest)| {
-        let (nearest, farthest) = (nearest.as_nanos(), farthest.as_nanos());
-        let range = if nearest == farthest { nearest.to_string() } else { format!("{nearest} to {farthest}") };
-        format!(" (measured: a cache line takes {range} ns one way)")
-    });
-    let to = cpu(receiver);
-    match (far.is_empty(), far == *others) {
-        (true, _) if candidates.is_known => format!("the others share a cache with it{measured}"),
-        (true, _) => "the others are assumed to share a cache with it".to_owned(),
-        (_, true) => format!("the others share no cache with it{measured}"),
-        _ => format!("{to} shares no cache with {}, added last{measured}", named(&far)),
-    }
 }
 
 fn busiest(way: &Assignment) -> String {

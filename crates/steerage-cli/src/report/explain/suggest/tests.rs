@@ -92,7 +92,8 @@ fn an_elephant_bounds_what_cpus_can_do() {
 #[test]
 fn what_is_far_costs_more() {
     let two: CpuMask = CpuMask::parse_list("0-1", 2).unwrap();
-    let far = CandidateCpus { far: CpuMask::parse_list("1", 2).unwrap(), ..CandidateCpus::even(2) };
+    let mut far = CandidateCpus::even(2);
+    far.distances.far = CpuMask::parse_list("1", 2).unwrap();
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| load_ns(&choice(&candidates, 0.0, 100.0, None).best));
     // The near pair needs `7.7 + (100 + 2.1) / 2` ns, and the far pair needs `7.7 + (100 + 8.1) / 2`
@@ -120,6 +121,7 @@ fn machines_are_what_their_topology_tells() {
     let candidates = CandidateCpus::of(&steerage::topology::Topology::below(&root, None), 8);
     std::fs::remove_dir_all(&root).unwrap();
     assert_eq!(candidates.order.iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [0, 1, 4, 2, 3]);
-    assert_eq!((candidates.far.to_list(), candidates.siblings.to_list()), ("2-3".to_owned(), "4".to_owned()));
-    assert!(candidates.is_known && candidates.measured.is_none() && !CandidateCpus::even(2).is_known);
+    assert_eq!((candidates.distances.far.to_list(), candidates.siblings.to_list()), ("2-3".to_owned(), "4".to_owned()));
+    assert!(candidates.distances.is_known && candidates.distances.measured.is_none());
+    assert!(!CandidateCpus::even(2).distances.is_known);
 }

@@ -1,0 +1,65 @@
+//! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and what to do about
+//! them. `doctor` and `explain` both judge by this file, so that they never contradict each other.
+
+use steerage_tune::same;
+
+use crate::host::Host;
+
+/// The masks of an interface's receive queues as they are now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelMasks {
+    interface: String,
+    queues: Vec<(u32, String)>,
+}
+
+impl KernelMasks {
+    /// Reads the masks of an interface of this machine.
+    pub fn read(interface: &str) -> Self {
+        Self::below(&Host::this(), interface)
+    }
+
+    pub(crate) fn below(host: &Host, interface: &str) -> Self {
+        let queues = host.numbered(format!("sys/class/net/{interface}/queues"), "rx-").into_iter();
+        let mask = |(queue, path): (u32, std::path::PathBuf)| Some((queue, host.text(path.join("rps_cpus"))?));
+        Self { interface: interface.to_owned(), queues: queues.filter_map(mask).collect() }
+    }
+
+    /// Whether all queues have this mask, written as the kernel writes it.
+    pub fn are(&self, mask: &str) -> bool {
+        !self.queues.is_empty() && self.queues.iter().all(|(_, now)| same(now, mask))
+    }
+
+    /// The queues that the kernel steers, with their masks: `rx-0 3`. `None` if it steers none.
+    pub fn in_force(&self) -> Option<String> {
+        let is_set = |mask: &str| mask.contains(|c| !"0,".contains(c));
+        let set: Vec<String> = (self.queues.iter().filter(|(_, mask)| is_set(mask)))
+            .map(|(queue, mask)| format!("rx-{queue} {mask}"))
+            .collect();
+        (!set.is_empty()).then(|| set.join(", "))
+    }
+
+    /// What to do about masks that are in force. Only a measurement shows whether they help.
+    pub fn remedy(&self) -> String {
+        format!("steerage tune {} measures whether that helps; a run of steerage steers by itself", self.interface)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn a_mask_is_compared_as_a_number() {
+        let file = |queue| format!("sys/class/net/eth0/queues/rx-{queue}/rps_cpus");
+        let host = FakeHost::new("masks", &[(&file(0), "00000000,00000003"), (&file(1), "0")]);
+        let masks = KernelMasks::below(&host.host(), "eth0");
+        assert_eq!(masks.in_force().as_deref(), Some("rx-0 00000000,00000003"));
+        assert!(!masks.are("3"));
+        std::fs::write(host.host().path(file(1)), "3").unwrap();
+        let masks = KernelMasks::below(&host.host(), "eth0");
+        assert!(masks.are("3") && masks.are("00000003") && !masks.are("1"));
+        let none = KernelMasks::below(&host.host(), "eth1");
+        assert!(none.in_force().is_none() && !none.are("0"));
+    }
+}

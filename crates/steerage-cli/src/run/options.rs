@@ -15,7 +15,7 @@ use steerage_router::Forwarding;
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
-use crate::instance::dispatchers::Dispatchers;
+use crate::instance::undoing::Undoing;
 use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
@@ -46,8 +46,8 @@ pub(crate) struct RunOptions {
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) metrics: Metrics,
     pub(crate) sandbox: Option<InForce>,
-    /// Removes the run's XDP programs from libxdp's dispatchers when it is dropped.
-    pub(crate) _dispatchers: Option<Dispatchers>,
+    /// Undoes the run's changes of the machine when it is dropped.
+    pub(crate) _undoing: Option<Undoing>,
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
@@ -98,7 +98,7 @@ impl RunOptions {
             forwarding: None,
             metrics: services.metrics,
             sandbox: services.sandbox,
-            _dispatchers: services.dispatchers,
+            _undoing: services.undoing,
             verbose,
             meters: None,
             keys: None,

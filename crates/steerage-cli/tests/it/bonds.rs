@@ -185,6 +185,25 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
+/// The packets of a port that is new to the bond go to the kernel. The run says so, and counts them.
+#[test]
+fn a_new_port_of_a_bond_is_left_to_the_kernel() {
+    let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
+    let mut started = bonds.count("af_xdp:bond0");
+    bonds.ends.veth((0, "p2"), (1, "q2"));
+    Bonds::add(&bonds.ends, 0, "p2");
+    Bonds::add(&bonds.ends, 1, "q2");
+    until("all ports are in use", || bonds.ports_up() == [3, 3]);
+    let line = started.error_line();
+    assert!(line.contains("port=\"p2\"") && line.contains("go to the kernel until a new start"), "{line}");
+    bonds.send(20);
+    let report = started.stop_at_rest();
+    let (taken, passed) = (received(&report), bonds.passed());
+    assert!(taken + passed == 1_000 && taken > 0 && passed > 0, "{taken}, {passed}: {report}");
+    let counted: u64 = report["snapshot"]["queues"].as_array().unwrap().iter().map(|q| q["passed"].as_u64().unwrap()).sum();
+    assert!(counted >= passed as u64, "{report}");
+}
+
 /// The number of packets that the run has received.
 fn received_so_far(started: &Started) -> u64 {
     let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);

@@ -1,0 +1,380 @@
+//! The real drivers of emulated cards, in pairs that are joined back to back: `.ci/other-kernel` with
+//! `STEERAGE_CARDS`. Each test prints what it found, for the table of docs/af_xdp.md.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use steerage_fixtures::namespaces::{Namespaces, bind_when_free};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{skip_on_this_kernel, until};
+
+use crate::program::{Ran, Started, command};
+
+const NEAR: &str = "10.210.0.1";
+const FAR: &str = "10.210.0.2";
+/// The address after the router, which is the near end.
+const INNER: &str = "10.211.0.2";
+
+const COUNT: usize = 3_000;
+
+/// After this many datagrams, the sender waits for a moment, because emulated cards are slow.
+const BURST: usize = 32;
+const AFTER_BURST: Duration = Duration::from_millis(2);
+
+/// What a driver does, according to its sources and to the tests that ran here.
+struct Expected {
+    /// XDP programs run in the driver.
+    native: bool,
+    /// AF_XDP sockets receive without a copy.
+    zero_copy: bool,
+    /// The kind of rule that the driver has, if it has any.
+    rule: Option<&'static str>,
+}
+
+fn expected(driver: &str) -> Expected {
+    let native = driver != "e1000e";
+    Expected { native, zero_copy: matches!(driver, "igb" | "virtio_net"), rule: (driver == "igb").then_some("ether proto 0x0800") }
+}
+
+/// Two cards with the same driver, each in a namespace.
+struct Pair {
+    ends: Namespaces,
+    driver: String,
+    near: String,
+    kernel: UdpSocket,
+}
+
+/// Only one test has the cards.
+static CARDS: Mutex<()> = Mutex::new(());
+
+/// The interfaces of each driver that has two of them.
+fn pairs() -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in fs::read_dir("/sys/class/net").unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(driver) = fs::read_link(path.join("device/driver")) else { continue };
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        all.entry(name(&driver)).or_default().push(name(&path));
+    }
+    all.values_mut().for_each(|names| names.sort());
+    all.retain(|_, names| names.len() == 2);
+    all
+}
+
+/// Calls `test` with each pair of cards.
+fn each_pair(test: impl Fn(&Pair)) {
+    if std::env::var_os("STEERAGE_CARDS").is_none() {
+        skip_on_this_kernel("there are no pairs of emulated cards");
+        return;
+    }
+    let _alone = CARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let drivers: Vec<String> = pairs().into_keys().collect();
+    assert!(!drivers.is_empty(), "STEERAGE_CARDS promises pairs of cards");
+    for driver in drivers {
+        // Cards return from a deleted namespace some time later.
+        until("both cards are there", || pairs().contains_key(&driver));
+        let names = pairs().remove(&driver).unwrap();
+        let ends = Namespaces::new(2).unwrap();
+        for (end, name) in names.iter().enumerate() {
+            ends.card(end, name);
+            ends.must(end, &format!("addr add 10.210.0.{}/24 dev {name}", end + 1));
+        }
+        let kernel = ends.within(0, || bind_when_free((NEAR, 9)));
+        kernel.set_nonblocking(true).unwrap();
+        let pair = Pair { ends, driver, near: names[0].clone(), kernel };
+        pair.connects();
+        test(&pair);
+    }
+}
+
+impl Pair {
+    /// Waits until datagrams pass.
+    fn connects(&self) {
+        until("datagrams pass", || {
+            self.send(NEAR, 1);
+            self.passed() > 0
+        });
+        until("no datagram is left", || self.passed() == 0);
+    }
+
+    /// Sends datagrams from 50 ports, and no faster than the emulated card receives them.
+    fn send(&self, to: &str, count: usize) {
+        self.ends.within(1, || send_from(FAR, to, count));
+    }
+
+    /// The number of datagrams that the kernel received since the last call.
+    fn passed(&self) -> usize {
+        arrived_at(&self.kernel)
+    }
+
+    fn steerage(&self, args: &[&str]) -> Started {
+        let args = [args, &["--virtual-cpus", "2", "--check-order", "--backlog", "10000", "--json", "-v"]].concat();
+        Started::of(self.ends.within(0, || command(&args).spawn().unwrap()))
+    }
+
+    fn once(&self, args: &[&str]) -> Ran {
+        self.ends.within(0, || Ran::of(command(args).output().unwrap()))
+    }
+
+    /// Waits until the run has received a datagram, because some drivers restart their card for an XDP
+    /// program. Returns how many datagrams it has received.
+    fn reconnects(&self, started: &Started) -> usize {
+        until("the run receives a datagram", || {
+            self.send(NEAR, 1);
+            self.count_now(started) > 0
+        });
+        let mut before = 0;
+        until("no datagram is on its way", || std::mem::replace(&mut before, self.count_now(started)) == before);
+        self.passed();
+        before
+    }
+
+    fn count_now(&self, started: &Started) -> usize {
+        let ran = self.once(&["get", "--to", &started.id().to_string(), "steerage/received"]);
+        ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
+    }
+
+    /// How many receive queues the driver reports to ethtool.
+    fn channels(&self) -> usize {
+        let shown = self.ends.command(0, &["ethtool", "-l", &self.near]).output().unwrap();
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let now = shown.split("Current hardware settings:").nth(1).unwrap_or_default();
+        let count = |name: &str| {
+            now.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<usize>().ok()).unwrap_or(0)
+        };
+        (count("Combined:") + count("RX:")).max(1)
+    }
+
+    fn found(&self, what: &str) {
+        let _ = writeln!(io::stdout(), "{}: {what}", self.driver);
+    }
+}
+
+fn send_from(from: &str, to: &str, count: usize) {
+    let sockets: Vec<UdpSocket> =
+        (0..count.min(50) as u16).map(|flow| bind_when_free((from, 20_000 + flow))).collect();
+    for (nth, socket) in sockets.iter().cycle().take(count).enumerate() {
+        // An error means that the link is down.
+        let _ = socket.send_to(&[0; 100], (to, 9));
+        if nth % BURST == BURST - 1 {
+            thread::sleep(AFTER_BURST);
+        }
+    }
+}
+
+fn arrived_at(socket: &UdpSocket) -> usize {
+    std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count()
+}
+
+fn received(report: &Value) -> usize {
+    report["snapshot"]["received"].as_u64().unwrap() as usize
+}
+
+fn queues(report: &Value) -> &Vec<Value> {
+    report["snapshot"]["queues"].as_array().unwrap()
+}
+
+#[test]
+fn cards_are_listened_to() {
+    each_pair(|pair| {
+        for hash in ["auto", "device"] {
+            let started = pair.steerage(&["count", &pair.near, "-f", "udp port 9", "-Q", "in", "--hash", hash]);
+            pair.send(NEAR, COUNT);
+            let report = started.stop_at_rest();
+            assert_eq!((received(&report), pair.passed()), (COUNT, COUNT), "{}: {report}", pair.driver);
+            assert_eq!(report["snapshot"]["dropped"], json!({}), "{}: {report}", pair.driver);
+            pair.found(&format!("AF_PACKET, --hash {hash}: {}", queues(&report)[0]["hash"]));
+        }
+    });
+}
+
+/// What the commands say about a card is what the driver does.
+#[test]
+fn cards_are_described() {
+    each_pair(|pair| {
+        let expected = expected(&pair.driver);
+        let ran = pair.ends.command(0, &[env!("CARGO_BIN_EXE_steerage"), "doctor", &pair.near, "--json"]).output();
+        let ran = Ran::of(ran.unwrap());
+        let doctor: Value = serde_json::from_str(&ran.out).unwrap();
+        let card = &doctor["interface"];
+        pair.found(&format!("doctor: {card}"));
+        assert_eq!(card["driver"], pair.driver.as_str(), "{doctor}");
+        assert_eq!(card["xdp"]["driver"], expected.native, "{doctor}");
+        assert_eq!(card["xdp"]["zero_copy"], expected.zero_copy, "{doctor}");
+        assert_eq!((&card["xdp_hash"], &card["xdp_time"]), (&json!(false), &json!(false)), "{doctor}");
+        let explain = pair.ends.within(0, || command(&["explain", &pair.near, "--seconds", "1"]).spawn().unwrap());
+        pair.send(NEAR, 200);
+        let explained = Ran::of(explain.wait_with_output().unwrap());
+        assert_eq!(explained.code, Some(0), "{explained:?}");
+        pair.found(&format!("explain: {}", explained.out.lines().take(12).collect::<Vec<_>>().join(" | ")));
+        pair.passed();
+    });
+}
+
+#[test]
+fn packets_of_cards_are_taken() {
+    each_pair(|pair| {
+        let expected = expected(&pair.driver);
+        for option in ["", ",mode=skb", ",mode=copy", ",hash=device"] {
+            let device = format!("af_xdp:{}{option}", pair.near);
+            let args = ["count", &device, "--take", "udp"];
+            if option == ",mode=copy" && !expected.native {
+                let refused = pair.once(&[&args[..], &["--seconds", "0.01"]].concat());
+                assert!(refused.code == Some(1) && refused.complaint().contains("attach an XDP program"), "{refused:?}");
+                pair.found(&format!("{option}: {}", refused.complaint()));
+                continue;
+            }
+            let started = pair.steerage(&args);
+            let notes: Vec<String> =
+                started.said().iter().filter(|line| !line.contains(" INFO ")).map(|line| line.trim().to_owned()).collect();
+            let before = pair.reconnects(&started);
+            pair.send(NEAR, COUNT);
+            let report = started.stop_at_rest();
+            let (sum, mode) = (received(&report) - before, &queues(&report)[0]["mode"]);
+            pair.found(&format!(
+                "{option}: {} queues of {}, {mode}, hash {}, received {sum}, dropped {}, {notes:?}",
+                queues(&report).len(),
+                pair.channels(),
+                queues(&report)[0]["hash"],
+                report["snapshot"]["dropped"]
+            ));
+            assert_eq!(queues(&report).len(), pair.channels(), "{}: {report}", pair.driver);
+            assert_eq!(sum + pair.passed(), COUNT, "{}: {report}", pair.driver);
+            let is_native = mode.as_str().unwrap().starts_with("native");
+            assert_eq!(is_native, expected.native && option != ",mode=skb", "{}: {report}", pair.driver);
+            if option == ",hash=device" {
+                let reason = |line: &String| line.contains("no hash by the device");
+                assert!(notes.iter().any(reason), "{}: {notes:?}", pair.driver);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_card_goes_down_and_up() {
+    each_pair(|pair| {
+        let device = format!("af_xdp:{}", pair.near);
+        let started = pair.steerage(&["count", &device, "--take", "udp"]);
+        pair.reconnects(&started);
+        pair.ends.must(0, &format!("link set {} down", pair.near));
+        pair.send(NEAR, 100);
+        pair.ends.must(0, &format!("link set {} up", pair.near));
+        let before = pair.count_now(&started);
+        until("the run receives again", || {
+            pair.send(NEAR, 1);
+            pair.count_now(&started) > before
+        });
+        pair.send(NEAR, COUNT);
+        let report = started.stop_at_rest();
+        assert!(received(&report) + pair.passed() >= COUNT, "{}: {report}", pair.driver);
+        pair.found(&format!("down and up: received {}, dropped {}", received(&report), report["snapshot"]["dropped"]));
+    });
+}
+
+#[test]
+fn a_driver_is_unbound_under_load() {
+    each_pair(|pair| {
+        let started = pair.steerage(&["count", &format!("af_xdp:{}", pair.near), "--take", "udp"]);
+        pair.reconnects(&started);
+        let device = pci_device(pair);
+        let (driver, name) = (device.join("driver"), device.file_name().unwrap().to_string_lossy().into_owned());
+        let driver = fs::canonicalize(driver).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| pair.send(NEAR, COUNT));
+            fs::write(driver.join("unbind"), &name).unwrap();
+        });
+        let ran = started.end();
+        assert!(ran.code == Some(1) && ran.err.contains("the interface was deleted"), "{}: {ran:?}", pair.driver);
+        ran.report();
+        fs::write(driver.join("bind"), &name).unwrap();
+        pair.found("unbound and bound ok");
+    });
+}
+
+/// The bus's device of the near card.
+fn pci_device(pair: &Pair) -> PathBuf {
+    let link = pair.ends.command(0, &["readlink", "-f", &format!("/sys/class/net/{}/device", pair.near)]).output();
+    PathBuf::from(String::from_utf8(link.unwrap().stdout).unwrap().trim())
+}
+
+/// A rule of the card leads packets to a queue until it is undone, and a rule that the driver does not
+/// have is refused in one line.
+#[test]
+fn a_rule_leads_packets_to_a_queue() {
+    each_pair(|pair| {
+        let state = Scratch::new();
+        let tune = |args: &[&str]| {
+            let words = [&[env!("CARGO_BIN_EXE_steerage"), "tune"], args].concat();
+            Ran::of(pair.ends.command(0, &words).env("STEERAGE_STATE_DIR", &*state).output().unwrap())
+        };
+        let rules = || {
+            let shown = pair.ends.command(0, &["ethtool", "-n", &pair.near]).output().unwrap();
+            String::from_utf8(shown.stdout).unwrap()
+        };
+        let before = rules();
+        let to_queue = |flow, queue| tune(&["--for", "af_xdp", &pair.near, "--flow", flow, "--queues", queue, "--apply", "--yes"]);
+        let refused = to_queue("udp4 dst-port 9", "0");
+        assert_eq!((refused.code, rules()), (Some(1), before.clone()), "{}: {refused:?}", pair.driver);
+        pair.found(&format!("a rule for UDP: {}", refused.complaint()));
+        let Some(flow) = expected(&pair.driver).rule else { return };
+        let queue = pair.channels() - 1;
+        let applied = to_queue(flow, &queue.to_string());
+        assert_eq!(applied.code, Some(0), "{}: {applied:?}", pair.driver);
+        assert_ne!(rules(), before);
+        pair.connects();
+        let started = pair.steerage(&["count", &format!("af_xdp:{}", pair.near), "--take", "udp"]);
+        let earlier = pair.reconnects(&started);
+        pair.send(NEAR, COUNT);
+        let report = started.stop_at_rest();
+        assert_eq!(received(&report) - earlier + pair.passed(), COUNT, "{report}");
+        let by_queue: Vec<u64> = queues(&report).iter().map(|queue| queue["received"].as_u64().unwrap()).collect();
+        pair.found(&format!("`{flow}` to queue {queue}: {by_queue:?}"));
+        assert!(by_queue.iter().enumerate().all(|(nth, count)| nth == queue || *count == 0), "{by_queue:?}");
+        let undone = tune(&["--undo", &pair.near]);
+        assert_eq!((undone.code, rules()), (Some(0), before), "{undone:?}");
+    });
+}
+
+#[test]
+fn packets_are_forwarded_from_a_card() {
+    each_pair(|pair| {
+        let inner = Namespaces::new(1).unwrap();
+        pair.ends.veth_to(0, "in0", &inner, 0, "in1");
+        pair.ends.must(0, "addr add 10.211.0.1/24 dev in0");
+        inner.must(0, &format!("addr add {INNER}/24 dev in1"));
+        inner.must(0, &format!("route add 10.210.0.0/24 via 10.211.0.1"));
+        pair.ends.must(1, &format!("route add 10.211.0.0/24 via {NEAR}"));
+        let [inside, outside] = [(&inner, 0, INNER), (&pair.ends, 1, FAR)].map(|(ends, nth, address)| {
+            let socket = ends.within(nth, || bind_when_free((address, 9)));
+            socket.set_nonblocking(true).unwrap();
+            socket
+        });
+        for kind in ["", "af_xdp:"] {
+            let (card, veth) = (format!("{kind}{}", pair.near), format!("{kind}in0"));
+            let mut args = vec!["forward", &card, &veth];
+            if !kind.is_empty() {
+                args.extend(["--take", "udp"]);
+            }
+            let started = pair.steerage(&args);
+            until("datagrams are forwarded in both directions", || {
+                pair.send(INNER, 1);
+                inner.within(0, || send_from(INNER, FAR, 1));
+                arrived_at(&inside) > 0 && arrived_at(&outside) > 0
+            });
+            pair.send(INNER, COUNT);
+            inner.within(0, || send_from(INNER, FAR, COUNT));
+            let report = started.stop(Signal::SIGINT);
+            let arrived = [arrived_at(&inside), arrived_at(&outside)];
+            pair.found(&format!("forward {kind}: {arrived:?} of {COUNT} arrived, dropped {}", report["snapshot"]["dropped"]));
+            assert!(arrived.iter().all(|count| *count >= COUNT), "{}: {arrived:?}, {report}", pair.driver);
+        }
+    });
+}

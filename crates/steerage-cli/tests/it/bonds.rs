@@ -238,6 +238,50 @@ fn a_vlan_on_a_bond_is_taken_from() {
     assert_eq!(report["snapshot"]["queues"][0]["mode"], "skb, copy");
 }
 
+/// `forward` routes between VLAN interfaces, by AF_PACKET and by AF_XDP, and the tags are those of the
+/// interfaces.
+#[test]
+fn packets_are_forwarded_between_vlans() {
+    const COUNT: usize = 500;
+    let Some(ends) = Namespaces::new(3) else { return };
+    let hosts = [("a0", "a1", 5), ("b0", "b1", 6)];
+    for (nth, (inner, outer, id)) in (1..).zip(hosts) {
+        ends.veth((0, inner), (nth, outer));
+        let Some(inner) = ends.vlan(0, inner, id) else { return };
+        let Some(outer) = ends.vlan(nth, outer, id) else { return };
+        ends.must(0, &format!("addr add 10.21{nth}.0.1/24 dev {inner}"));
+        ends.must(nth, &format!("addr add 10.21{nth}.0.2/24 dev {outer}"));
+        ends.must(nth, &format!("route add default via 10.21{nth}.0.1"));
+    }
+    let sink = ends.within(2, || bind_when_free(("10.212.0.2", 9)));
+    sink.set_nonblocking(true).unwrap();
+    let arrived = || std::iter::from_fn(|| sink.recv(&mut [0; 100]).ok()).count();
+    let send = |count: usize| {
+        ends.within(1, || {
+            let socket = bind_when_free(("10.211.0.2", 20_000));
+            (0..count).for_each(|_| drop(socket.send_to(&[0; 100], ("10.212.0.2", 9)).unwrap()));
+        });
+    };
+    for kind in ["", "af_xdp:"] {
+        let devices = ["a0.5", "b0.6"].map(|name| format!("{kind}{name}"));
+        let take: &[&str] = if kind.is_empty() { &[] } else { &["--take", "udp"] };
+        let args = [&["forward", &devices[0], &devices[1], "--backlog", "10000", "--json", "-v"], take].concat();
+        let started = Started::of(ends.within(0, || command(&args).spawn().unwrap()));
+        until("a datagram is forwarded", || {
+            send(1);
+            arrived() > 0
+        });
+        send(COUNT);
+        let mut sum = 0;
+        until("all datagrams are forwarded", || {
+            sum += arrived();
+            sum >= COUNT
+        });
+        let report = started.stop_at_rest();
+        assert!(kind.is_empty() || report["snapshot"]["queues"][0]["mode"] == "skb, copy", "{report}");
+    }
+}
+
 #[test]
 fn a_bond_without_a_delay_is_named() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };

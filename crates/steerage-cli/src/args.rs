@@ -42,7 +42,7 @@ pub(crate) use dump::DumpArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::{ForwardArgs, SilenceKernelArgs};
-pub(crate) use live::{DirectionArg, LeaveDispatchersArgs, LiveArgs};
+pub(crate) use live::{DirectionArg, LiveArgs, UndoArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::{MeterArgs, TOP_MAX};
 pub(crate) use metrics::{MetricsArgs, WebArgs};
@@ -151,9 +151,9 @@ pub(crate) enum Command {
     #[command(hide = true)]
     SilenceKernel(SilenceKernelArgs),
 
-    /// Remove XDP programs from libxdp's dispatchers when standard input ends (started by runs)
+    /// Undo changes of the machine when standard input ends (started by runs)
     #[command(hide = true)]
-    LeaveDispatchers(LeaveDispatchersArgs),
+    Undo(UndoArgs),
 }
 
 const GROUPS: [(&str, &[&str]); 4] = [

@@ -51,7 +51,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Top(args) => top::run(args),
         Command::ExecWhenReady(args) => exec_when_ready::run(args),
         Command::SilenceKernel(args) => forward::silence::run(args),
-        Command::LeaveDispatchers(args) => instance::dispatchers::run(args),
+        Command::Undo(args) => instance::undoing::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),

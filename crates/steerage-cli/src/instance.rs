@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `cpus` | the CPUs that work, receive, and are in the mask |
 //! | `devices` | opens the devices, with their filters |
-//! | `dispatchers` | removes the run's programs from libxdp's dispatchers at the end |
 //! | `hash` | the flow hash |
+//! | `undoing` | defers interrupts for busy polling, and undoes the run's changes of the machine at the end |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
 //! This file uses these modules to build the instance, and drops the program's privileges after the
@@ -13,9 +13,9 @@
 
 mod cpus;
 mod devices;
-pub(crate) mod dispatchers;
 mod hash;
 mod interrupts;
+pub(crate) mod undoing;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::signals::{self, HeldSignals};
 use crate::tap::{Tap, Tapped};
 use crate::web::Web;
 use cpus::CpuSelection;
-use dispatchers::Dispatchers;
+use undoing::Undoing;
 
 pub(crate) use cpus::count_cpus;
 pub(crate) use devices::{capture_options, check_filter};
@@ -80,7 +80,7 @@ pub(crate) struct RunServices {
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    pub(crate) dispatchers: Option<Dispatchers>,
+    pub(crate) undoing: Option<Undoing>,
 }
 
 pub(crate) struct SendOptions<O> {
@@ -130,7 +130,7 @@ where
     let web = Web::prepare(&args.web, args.report.quiet)?;
     let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args, sending.listens)?;
-    let dispatchers = Dispatchers::begin()?;
+    let undoing = Undoing::begin(args.report.quiet)?;
     let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();
     let takes = kinds.contains(&"af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
@@ -187,7 +187,7 @@ where
     // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
     // yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, dispatchers }))
+    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, undoing }))
 }
 
 /// Checks the command line without opening a device. Returns a line that describes the work of each

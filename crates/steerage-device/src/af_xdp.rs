@@ -95,6 +95,13 @@ pub fn components() -> Vec<Component> {
     Device::components()
 }
 
+/// The interfaces of the network namespace of this thread that this process polls busily, by their
+/// numbers. Their interrupts should be deferred (`napi_defer_hard_irqs` and `gro_flush_timeout`),
+/// which `steerage-tune` does.
+pub fn busily_polled() -> Vec<u32> {
+    Device::busily_polled()
+}
+
 /// Lets the [`components`] stay in their dispatchers at the end. For a process that drops its
 /// privileges: another process removes the programs with [`dispatcher::remove`]. Without this
 /// process, they leave all packets to the next program.

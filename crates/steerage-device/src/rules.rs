@@ -21,18 +21,34 @@ use std::str::FromStr;
 use crate::sys;
 
 /// The types of flows by the names of ethtool, with the kernel's numbers (`TCP_V4_FLOW` and others), and
-/// whether the addresses are of IPv6.
-const KINDS: [(&str, u32, bool); 6] = [
-    ("tcp4", 1, false),
-    ("udp4", 2, false),
-    ("sctp4", 3, false),
-    ("tcp6", 5, true),
-    ("udp6", 6, true),
-    ("sctp6", 7, true),
+/// the fields that a rule compares.
+const KINDS: [(&str, u32, &[Field]); 7] = [
+    ("ether", 0x12, &ETHER),
+    ("tcp4", 1, &IPV4),
+    ("udp4", 2, &IPV4),
+    ("sctp4", 3, &IPV4),
+    ("tcp6", 5, &IPV6),
+    ("udp6", 6, &IPV6),
+    ("sctp6", 7, &IPV6),
 ];
 
-/// The fields of a flow, in the order of the kernel's structures.
-const FIELDS: [&str; 4] = ["src-ip", "dst-ip", "src-port", "dst-port"];
+/// A field of a frame: its name in ethtool, and its offset and length in the kernel's structure.
+type Field = (&'static str, usize, usize);
+
+/// `struct ethhdr`.
+const ETHER: [Field; 3] = [("dst", 0, 6), ("src", 6, 6), ("proto", 12, PORT_BYTES)];
+/// `struct ethtool_tcpip4_spec`.
+const IPV4: [Field; 4] = [("src-ip", 0, 4), ("dst-ip", 4, 4), (SOURCE_PORT, 8, PORT_BYTES), ("dst-port", 10, PORT_BYTES)];
+/// `struct ethtool_tcpip6_spec`.
+const IPV6: [Field; 4] =
+    [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
+/// The field by which several queues share a flow.
+const SOURCE_PORT: &str = "src-port";
+/// The length of ports and of the type of a frame, which are written as numbers.
+const PORT_BYTES: usize = 2;
+const MAC_BYTES: usize = 6;
+const FIELDS_MAX: usize = 4;
+const FIELD_BYTES_MAX: usize = 16;
 
 /// Bytes of `struct ethtool_rxnfc`: the type of the flow, the values to compare, their masks and the end
 /// of all masks, the queue, and the location.
@@ -70,12 +86,50 @@ fn values(queues: usize) -> Option<u16> {
     powers.skip_while(|values| *values < queues).find(is_even)?.try_into().ok()
 }
 
-/// The traffic that a rule is about. A port has a mask of the bits that are compared.
+/// The traffic that a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     kind: usize,
-    addresses: [Option<IpAddr>; 2],
-    ports: [Option<(u16, u16)>; 2],
+    /// For each field of the kind, the bytes to compare, and the mask of the bits that are compared.
+    fields: [Compared; FIELDS_MAX],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Compared {
+    value: [u8; FIELD_BYTES_MAX],
+    mask: [u8; FIELD_BYTES_MAX],
+}
+
+impl Compared {
+    fn number(value: u16, mask: u16) -> Self {
+        let mut compared = Self::default();
+        compared.value[..PORT_BYTES].copy_from_slice(&value.to_be_bytes());
+        compared.mask[..PORT_BYTES].copy_from_slice(&mask.to_be_bytes());
+        compared
+    }
+
+    fn whole(octets: &[u8]) -> Self {
+        let mut compared = Self::default();
+        compared.value[..octets.len()].copy_from_slice(octets);
+        compared.mask[..octets.len()].fill(u8::MAX);
+        compared
+    }
+
+    /// The address or the link address that `text` is, if it has `length` bytes.
+    fn address(text: &str, length: usize) -> Option<Self> {
+        let octets = match length {
+            MAC_BYTES => text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<Vec<u8>>>()?,
+            _ => match text.parse().ok()? {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            },
+        };
+        (octets.len() == length).then(|| Self::whole(&octets))
+    }
+
+    fn is_any(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A rule.
@@ -116,17 +170,23 @@ impl Flow {
                 queues.len()
             )));
         };
-        if values > 1 && self.ports[0].is_some() {
-            return Err(RuleError(format!(
-                "'{self}' has a src-port, by which several queues would share it: name one queue"
-            )));
+        let by = self.known().iter().position(|(name, ..)| *name == SOURCE_PORT);
+        if values > 1 && !by.is_some_and(|by| self.fields[by].is_any()) {
+            let why = if by.is_some() { "has a src-port" } else { "has no src-port" };
+            return Err(RuleError(format!("'{self}' {why}, by which several queues would share it: name one queue")));
         }
         let rule = |(bits, queue): (u16, &u32)| {
-            let [source, destination] = self.ports;
-            let source = if values > 1 { Some((bits << PARITY_BITS, (values - 1) << PARITY_BITS)) } else { source };
-            Rule { flow: Self { ports: [source, destination], ..self }, queue: *queue }
+            let mut flow = self;
+            if let Some(by) = by.filter(|_| values > 1) {
+                flow.fields[by] = Compared::number(bits << PARITY_BITS, (values - 1) << PARITY_BITS);
+            }
+            Rule { flow, queue: *queue }
         };
         Ok((0..values).zip(queues.iter().cycle()).map(rule).collect())
+    }
+
+    fn known(&self) -> &'static [Field] {
+        KINDS[self.kind].2
     }
 }
 
@@ -143,25 +203,24 @@ impl FromStr for Flow {
             let names: Vec<&str> = KINDS.iter().map(|(kind, ..)| *kind).collect();
             wrong(format!("'{name}' is none of {}", names.join(", ")))
         })?;
-        let mut flow = Self { kind, addresses: [None; 2], ports: [None; 2] };
+        let mut flow = Self { kind, fields: Default::default() };
         let mut words = words.peekable();
         while let Some(field) = words.next() {
             let value = words.next().ok_or_else(|| wrong(format!("{field} has no value")))?;
             let no_value = || wrong(format!("'{value}' is no {field} of {name}"));
-            match FIELDS.iter().position(|known| *known == field) {
-                Some(at @ (0 | 1)) => {
-                    let address: IpAddr = value.parse().map_err(|_| no_value())?;
-                    flow.addresses[at] = Some(address).filter(|address| address.is_ipv6() == KINDS[kind].2);
-                    flow.addresses[at].ok_or_else(no_value)?;
-                }
-                Some(at) => {
+            let Some(at) = flow.known().iter().position(|(known, ..)| *known == field) else {
+                let names: Vec<&str> = flow.known().iter().map(|(known, ..)| *known).collect();
+                return Err(wrong(format!("'{field}' is none of {}", names.join(", "))));
+            };
+            flow.fields[at] = match flow.known()[at].2 {
+                PORT_BYTES => {
                     let port = number(value).ok_or_else(no_value)?;
                     let mask =
                         words.next_if_eq(&"m").map_or(Ok(0), |_| words.next().and_then(number).ok_or_else(no_value));
-                    flow.ports[at - 2] = Some((port, !mask?));
+                    Compared::number(port, !mask?)
                 }
-                None => return Err(wrong(format!("'{field}' is none of {}", FIELDS.join(", ")))),
-            }
+                length => Compared::address(value, length).ok_or_else(no_value)?,
+            };
         }
         Ok(flow)
     }
@@ -178,15 +237,26 @@ fn number(text: &str) -> Option<u16> {
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(KINDS[self.kind].0)?;
-        for (field, address) in FIELDS.iter().zip(self.addresses) {
-            address.map_or(Ok(()), |address| write!(f, " {field} {address}"))?;
-        }
-        for (field, port) in FIELDS[2..].iter().zip(self.ports) {
-            match port {
-                None => {}
-                Some((port, u16::MAX)) => write!(f, " {field} {port}")?,
-                // The mask of ethtool(8) has the bits that are not compared.
-                Some((port, mask)) => write!(f, " {field} {port} m {:#06x}", !mask)?,
+        for ((name, _, length), compared) in self.known().iter().zip(&self.fields) {
+            let [value, mask] = [&compared.value, &compared.mask].map(|bytes| &bytes[..*length]);
+            let number = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all << 8 | u16::from(*byte));
+            match *length {
+                _ if compared.is_any() => {}
+                PORT_BYTES if *name == "proto" => write!(f, " {name} {:#06x}", number(value))?,
+                PORT_BYTES => write!(f, " {name} {}", number(value))?,
+                MAC_BYTES => {
+                    let bytes: Vec<String> = value.iter().map(|byte| format!("{byte:02x}")).collect();
+                    write!(f, " {name} {}", bytes.join(":"))?;
+                }
+                _ => {
+                    let v4 = <[u8; 4]>::try_from(value).map(IpAddr::from);
+                    let address = v4.or_else(|_| <[u8; 16]>::try_from(value).map(IpAddr::from));
+                    write!(f, " {name} {}", address.map_err(|_| fmt::Error)?)?;
+                }
+            }
+            // The mask of ethtool(8) has the bits that are not compared.
+            if *length == PORT_BYTES && !compared.is_any() && number(mask) != u16::MAX {
+                write!(f, " m {:#06x}", !number(mask))?;
             }
         }
         Ok(())
@@ -270,30 +340,12 @@ fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// The offsets of the addresses and of the ports in the values and in the masks, and the length of an
-/// address.
-fn offsets(is_ipv6: bool) -> ([usize; 2], [usize; 2], usize) {
-    if is_ipv6 { ([0, 16], [32, 34], 16) } else { ([0, 4], [8, 10], 4) }
-}
-
 fn encode(rule: &Rule, bytes: &mut [u8]) {
-    let (_, kind, is_ipv6) = KINDS[rule.flow.kind];
-    let (addresses, ports, length) = offsets(is_ipv6);
-    bytes[KIND..KIND + 4].copy_from_slice(&kind.to_ne_bytes());
+    bytes[KIND..KIND + 4].copy_from_slice(&KINDS[rule.flow.kind].1.to_ne_bytes());
     bytes[QUEUE..QUEUE + 8].copy_from_slice(&u64::from(rule.queue).to_ne_bytes());
-    for (at, address) in addresses.into_iter().zip(rule.flow.addresses) {
-        let octets = match address {
-            None => continue,
-            Some(IpAddr::V4(address)) => address.octets().to_vec(),
-            Some(IpAddr::V6(address)) => address.octets().to_vec(),
-        };
-        bytes[VALUES + at..][..length].copy_from_slice(&octets);
-        bytes[MASKS + at..][..length].fill(u8::MAX);
-    }
-    for (at, port) in ports.into_iter().zip(rule.flow.ports) {
-        let Some((port, mask)) = port else { continue };
-        bytes[VALUES + at..][..2].copy_from_slice(&port.to_be_bytes());
-        bytes[MASKS + at..][..2].copy_from_slice(&mask.to_be_bytes());
+    for ((_, at, length), compared) in rule.flow.known().iter().zip(&rule.flow.fields) {
+        bytes[VALUES + at..][..*length].copy_from_slice(&compared.value[..*length]);
+        bytes[MASKS + at..][..*length].copy_from_slice(&compared.mask[..*length]);
     }
 }
 
@@ -301,26 +353,18 @@ fn encode(rule: &Rule, bytes: &mut [u8]) {
 fn decoded(bytes: &[u8]) -> Option<Rule> {
     let number = u32::from_ne_bytes(bytes.get(KIND..KIND + 4)?.try_into().ok()?);
     let kind = KINDS.iter().position(|(_, known, _)| *known == number)?;
-    let (addresses, ports, length) = offsets(KINDS[kind].2);
+    let mut flow = Flow { kind, fields: Default::default() };
     let mut masks = bytes.get(MASKS..MASKS_END)?.to_vec();
-    let address = |at: usize| {
-        let octets = &bytes[VALUES + at..][..length];
-        let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
-        v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
-    };
-    let mut flow = Flow { kind, addresses: [None; 2], ports: [None; 2] };
-    for (nth, at) in addresses.into_iter().enumerate() {
-        let mask = &mut masks[at..at + length];
-        if mask.iter().all(|byte| *byte == u8::MAX) {
+    for ((_, at, length), compared) in flow.known().iter().zip(&mut flow.fields) {
+        let mask = &mut masks[*at..at + length];
+        let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
+        let is_any = mask.iter().all(|byte| *byte == 0);
+        // Only numbers have masks.
+        if is_whole || *length == PORT_BYTES && !is_any {
+            compared.value[..*length].copy_from_slice(bytes.get(VALUES + at..VALUES + at + length)?);
+            compared.mask[..*length].copy_from_slice(mask);
             mask.fill(0);
-            flow.addresses[nth] = address(at);
         }
-    }
-    for (nth, at) in ports.into_iter().enumerate() {
-        let two = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
-        let mask = two(&masks[at..]);
-        flow.ports[nth] = (mask != 0).then(|| (two(&bytes[VALUES + at..]), mask));
-        masks[at..at + 2].fill(0);
     }
     let queue = u64::from_ne_bytes(bytes.get(QUEUE..QUEUE + 8)?.try_into().ok()?);
     let compares_more = masks.iter().any(|byte| *byte != 0);
@@ -342,13 +386,16 @@ mod tests {
             "udp4 src-ip 192.0.2.1 dst-ip 192.0.2.2 src-port 53 dst-port 5353",
             "sctp6 dst-ip 2001:db8::1",
             "tcp6 src-port 1 m 0xfffc",
+            "ether dst 02:00:00:00:00:0a src 02:00:00:00:00:01 proto 0x0800",
         ] {
             assert_eq!(flow(text).unwrap(), text);
             assert_eq!(flow(&format!("flow-type  {text} ")).unwrap(), text);
         }
         assert_eq!(flow("udp4 dst-port 0x35").unwrap(), "udp4 dst-port 53");
         for (wrong, why) in [
-            ("", "'' is none of tcp4, udp4"),
+            ("", "'' is none of ether, tcp4, udp4"),
+            ("ether dst 02:00:00:00:00", "'02:00:00:00:00' is no dst of ether"),
+            ("ether dst-port 1", "'dst-port' is none of dst, src, proto"),
             ("tcp dst-port 443", "'tcp' is none of"),
             ("tcp4 dst-port", "dst-port has no value"),
             ("tcp4 dst-port 65536", "'65536' is no dst-port of tcp4"),
@@ -377,6 +424,8 @@ mod tests {
         assert_eq!((three.len(), three[7].as_str()), (8, "flow-type tcp4 src-port 14 m 0xfff1 dst-port 443 action 4"));
         assert!(texts(&[]).unwrap_err().to_string().contains("0 queues cannot share"));
         assert!(texts(&(0..257).collect::<Vec<_>>()).is_err());
+        let ether: Flow = "ether proto 0x88f7".parse().unwrap();
+        assert!(ether.to_queues(&[0, 1]).is_err() && ether.to_queues(&[0]).is_ok());
         let with_port: Flow = "udp4 src-port 53".parse().unwrap();
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
     }
@@ -409,6 +458,7 @@ mod tests {
         for text in [
             "flow-type tcp4 src-ip 192.0.2.1 dst-port 443 action 5",
             "flow-type udp6 dst-ip 2001:db8::1 src-port 1 m 0xfffe action 0",
+            "flow-type ether src 02:00:00:00:00:01 proto 0x88f7 action 1",
         ] {
             let rule: Rule = text.parse().unwrap();
             let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, 7));

@@ -53,7 +53,7 @@ pub fn skip(why: &str) {
 /// that the kernel has what such tests need, it is a failure.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
-    let _ = writeln!(io::stderr(), "skipped: {why}; `bash .ci/full other_kernel` starts Debian's kernel");
+    let _ = writeln!(io::stderr(), "skipped: {why}; `bash .ci/full other_kernel cards` starts Debian's kernel");
 }
 
 /// Whether a program of this Debian package is on the path. If the program is missing, the caller

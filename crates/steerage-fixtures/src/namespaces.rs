@@ -64,6 +64,21 @@ impl Namespaces {
         }
     }
 
+    /// Moves a card of this machine to one of the namespaces, and sets the card up. The card returns
+    /// some time after the namespace is deleted.
+    pub fn card(&self, nth: usize, name: &str) {
+        assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
+        self.must(nth, &format!("link set dev {name} addrgenmode none"));
+        self.must(nth, &format!("link set dev {name} up"));
+    }
+
+    /// A command that runs `words` in one of the namespaces, with the /sys of that namespace.
+    pub fn command(&self, nth: usize, words: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[nth]]).args(words);
+        command
+    }
+
     /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
     /// `None` as described at `optional`.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {

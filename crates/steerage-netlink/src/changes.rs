@@ -50,6 +50,14 @@ impl Changes {
         Ok(Self { socket: Socket::open(None, LINKS)?, link: Some(link) })
     }
 
+    /// Starts to receive the changes of all links.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the socket.
+    pub fn of_links() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(None, LINKS)?, link: None })
+    }
+
     /// Starts to receive the changes of all links, addresses, routes and neighbours.
     ///
     /// # Errors

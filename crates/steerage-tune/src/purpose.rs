@@ -298,9 +298,9 @@ pub fn plan(
         needs.push(unconditional("RSS key", "rss_key", vec![(nic.knob("rss/key"), symmetric(&key))]));
     }
     if purpose == Purpose::AfXdp {
-        let knob = |file: &str| Knob(format!("/sys/class/net/{}/{file}", nic.name));
         for (stage, value) in NAPI_DEFERRAL {
-            needs.push(unconditional("NAPI", stage, vec![(knob(stage), value.to_owned())]));
+            let knob = Knob(format!("/sys/class/net/{}/{stage}", nic.name));
+            needs.push(unconditional("NAPI", stage, vec![(knob, value.to_owned())]));
         }
     }
     if !lead.flows.is_empty() || ours.0.keys().any(Knob::is_rule) {
@@ -328,6 +328,12 @@ pub fn plan(
         }
     }
     Ok(plan)
+}
+
+/// The deferral of interrupts with which a program can poll this interface busily.
+pub fn napi_deferral(interface: &str) -> Setting {
+    let knob = |file: &str| Knob(format!("/sys/class/net/{interface}/{file}"));
+    Setting(NAPI_DEFERRAL.into_iter().map(|(file, value)| (knob(file), value.to_owned())).collect())
 }
 
 fn unconditional(about: &'static str, stage: &'static str, changes: Vec<(Knob, String)>) -> Need {

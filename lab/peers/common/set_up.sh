@@ -28,7 +28,7 @@ packages_for_parts() {
     echo jq python3 gcc make libc6-dev util-linux
     if wants_dpdk; then echo pkg-config libdpdk-dev; fi
     if wants meter; then echo nfdump softflowd tshark; fi
-    if wants listen || wants forward; then echo iproute2 ethtool procps linux-libc-dev; fi
+    if wants listen || wants busy || wants forward; then echo iproute2 ethtool procps linux-libc-dev; fi
 }
 
 install_packages() {
@@ -72,6 +72,11 @@ build() {
         lab=${target:-$root/target}/release/steerage-lab
         cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p steerage-lab ||
             refuse "steerage-lab cannot be built; name one in STEERAGE_LAB"
+    fi
+    # It is built beside steerage-lab.
+    if wants busy && [[ -z ${STEERAGE_LAB:-} ]]; then
+        cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p steerage-lab --example listening ||
+            leave_out busy "listen/measure.sh" "its program cannot be built"
     fi
     [[ $steerage == /* ]] || steerage=$PWD/$steerage
     [[ $lab == /* ]] || lab=$PWD/$lab

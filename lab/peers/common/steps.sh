@@ -7,7 +7,7 @@ step_seconds_max=300
 # What a step takes, in seconds, until it has been seen; those that are not named take less.
 declare -A step_seconds=(
     [steerage-lab rps]=25 [steerage-lab delay]=15 [DPDK ring]=5 [steerage-lab handoff]=12 [capture/measure.sh]=18 [steerage-lab rr]=24
-    [af_packet/measure.sh]=27 [kernel/forward.sh]=33
+    [af_packet/measure.sh]=27 [listen/measure.sh]=65 [kernel/forward.sh]=33
 )
 step_seconds_others=4
 

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# CPU time per packet of programs that listen, by the scheduler's counters in nanoseconds, and the delay of packets by AF_XDP. See README.md.
+# CPU time per packet, delay and loss of a program that listens, at steady rates, and the half of the work that the driver does. See
+# README.md.
 #   measure.sh [ROUNDS [SECONDS [PACKETS_A_SECOND...]]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-rounds=${1:-3} seconds=${2:-5}
+rounds=${1:-3} seconds=${2:-2}
 shift $(($# < 2 ? $# : 2))
 rates=("$@")
-((${#rates[@]})) || rates=(1000 100000 500000)
+# The last rate is more than a sender reaches.
+((${#rates[@]})) || rates=(0 1000 10000 100000 500000 10000000)
 target=${CARGO_TARGET_DIR:-../../../target}
-steerage=${STEERAGE:-$target/release/steerage}
-before=${STEERAGE_BEFORE:-} # another program to measure in turn
 listening=${LISTENING:-$target/release/examples/listening}
 send_cpu=${SEND_CPUS:-0} cpu=${RECEIVE_CPUS:-1}
-[[ -x $steerage && -x $listening ]] ||
-    { echo "cargo build --release -p steerage-cli && cargo build --release -p steerage-lab --example listening" >&2; exit 1; }
+[[ -x $listening ]] || { echo "cargo build --release -p steerage-lab --example listening" >&2; exit 1; }
 
 # shellcheck source=../common/namespaces.sh
 . ../common/namespaces.sh
@@ -27,50 +26,56 @@ ip -n "$b" link set veth1 up
 ip -n "$a" neigh add 10.9.0.2 lladdr 02:00:00:00:00:99 dev veth0 nud permanent
 no_gro
 
-# NAME RATE READY COMMAND...: runs a receiver, whose output contains READY when it listens, and prints a line of JSON.
+cpu_a=$send_cpu cpu_b=$cpu
+# shellcheck source=../common/sample.sh
+. ../common/sample.sh
+
+# How often each of the two CPUs ran the kernel's receiving: the sender's, and the receiver's.
+receive_interrupts() {
+    awk -v a=$((send_cpu + 2)) -v b=$((cpu + 2)) '$1 == "NET_RX:" { print $a, $b }' /proc/softirqs
+}
+
+# EMPTY_POLLS NANOSECONDS: defers the interrupts of the receiver's interface, which busy polling takes.
+defer() {
+    ip netns exec "$b" sh -c "echo $1 >/sys/class/net/veth1/napi_defer_hard_irqs; echo $2 >/sys/class/net/veth1/gro_flush_timeout"
+}
+
+# SERIES RATE DEVICE: prints a Sample.
 run() {
-    local name=$1 rate=$2 ready=$3 line sent ended t0 t1 from to received
-    shift 3
-    coproc receiver { exec ip netns exec "$b" taskset -c "$cpu" "$@" 2>&1; }
+    local series=$1 rate=$2 device=$3 before line t0 t1 from to sent send_ns received quantiles values here0 there0 here1 there1
+    before=$(probe)
+    coproc receiver { exec ip netns exec "$b" taskset -c "$cpu" "$listening" receive "$device" udp 2>&1; }
     # shellcheck disable=SC2154 # coproc sets it
     pid=$receiver_PID
     exec {from}<&"${receiver[0]}" {to}>&"${receiver[1]}"
-    while IFS= read -r line <&"$from"; do [[ $line != *"$ready"* ]] || break; done
+    while IFS= read -r line <&"$from"; do [[ $line != ready ]] || break; done
+    if [[ $device == *busy_poll* ]]; then defer 2 200000; fi
+    read -r here0 there0 <<<"$(receive_interrupts)"
     t0=$(cpu_nanos "$pid")
-    sent=$(ip netns exec "$a" taskset -c "$send_cpu" "$listening" send 10.9.0.2:9 "$rate" "$seconds")
+    read -r sent send_ns <<<"$(ip netns exec "$a" taskset -c "$send_cpu" "$listening" send 10.9.0.2:9 "$rate" "$seconds")"
     t1=$(cpu_nanos "$pid")
-    # The receiver of delays ends with its input.
-    if [[ $1 == "$listening" ]]; then eval "exec ${receiver[1]}>&-" "$to>&-"; else kill -TERM "$pid"; fi
-    ended=$(cat <&"$from")
-    wait "$pid" || echo "$name: $ended" >&2
+    read -r here1 there1 <<<"$(receive_interrupts)"
+    # The receiver ends with its input.
+    eval "exec ${receiver[1]}>&-" "$to>&-"
+    read -r _ received quantiles <<<"$(grep '^received' <&"$from")"
+    wait "$pid"
     pid=
     exec {from}<&-
-    if [[ $ended == *'"type":"report"'* ]]; then
-        received=$(grep '"type":"report"' <<<"$ended" | jq .snapshot.delivered)
-        ended=
-    else
-        read -r _ received ended <<<"$(grep '^received' <<<"$ended")"
-    fi
-    awk -v name="$name" -v rate="$rate" -v s="$sent" -v r="$received" -v ns=$((t1 - t0)) -v t="$seconds" -v more="$ended" 'BEGIN {
-        printf "{\"series\":\"%s\",\"rate\":%d,\"sent\":%d,\"lost_percent\":%.3f,\"cpu_ns\":%.0f,\"cpu_percent\":%.1f", name, rate, s,
-            100 * (r < s ? s - r : 0) / s, ns / s, ns / t / 1e7
-        n = split(more, word, " ")
-        for (i = 1; i < n; i += 2) printf ",\"%s\":%s", word[i], word[i + 1]
-        print "}" }'
+    defer 0 0
+    values=$(awk -v s="$sent" -v r="$received" -v cpu=$((t1 - t0)) -v send="$send_ns" -v t="$seconds" -v more="$quantiles" \
+        -v here=$((here1 - here0)) -v there=$((there1 - there0)) 'BEGIN {
+        printf "cpu_percent %.2f softirqs_sender %d softirqs_receiver %d", cpu / t / 1e7, here / t, there / t
+        if (!s) exit
+        printf " mpps %.4f cpu_ns %.1f send_ns %.1f lost_percent %.3f %s", r / t / 1e6, cpu / s, send, 100 * (r < s ? s - r : 0) / s, more }')
+    # shellcheck disable=SC2086 # to be split
+    sample busy "$series" "$rate" "$round" "$(placement "$before" "$(probe)")" $values
 }
 
-for ((round = 0; round < rounds; round++)); do
+for ((round = first_round; round < first_round + rounds; round++)); do
     for rate in "${rates[@]}"; do
-        for program in $before "$steerage"; do
-            [[ $program == "$steerage" ]] && of='' || of=', before'
-            count=("$program" count --cpus "$cpu" --seconds 0 --json -v)
-            run "AF_XDP$of" "$rate" "signals are listened to" "${count[@]}" af_xdp:veth1 --take udp
-            run "AF_PACKET$of" "$rate" "signals are listened to" "${count[@]}" veth1 -Q in
-        done
-        run "AF_XDP, coalesce=off" "$rate" "signals are listened to" "${count[@]}" af_xdp:veth1,coalesce=off --take udp
-        [[ ! -x ../af_packet/receive ]] || run "TPACKET_V3, by hand" "$rate" ready ../af_packet/receive veth1
-        for time in off 50us 200us; do
-            run "delay, coalesce=$time" "$rate" ready "$listening" receive "af_xdp:veth1,coalesce=$time" udp
-        done
+        run "AF_PACKET" "$rate" af_packet:veth1,direction=in
+        run "AF_XDP" "$rate" af_xdp:veth1,coalesce=off
+        run "AF_XDP, coalesce=50us" "$rate" af_xdp:veth1,coalesce=50us
+        run "AF_XDP, busy_poll=20" "$rate" af_xdp:veth1,busy_poll=20
     done
 done

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
-use steerage_device::af_xdp::{Component, Take};
+use steerage_device::af_xdp::Take;
 
 use super::memory;
 use super::values::{duration, number};
+use crate::instance::undoing::Done;
 
 /// How interfaces are listened to.
 #[derive(Clone, Debug, Args)]
@@ -72,12 +73,12 @@ pub(crate) struct LiveArgs {
     pub(crate) outer_flows: bool,
 }
 
-/// The programs to remove from libxdp's dispatchers.
+/// The changes of the machine that are undone at the end of a run.
 #[derive(Debug, Args)]
-pub(crate) struct LeaveDispatchersArgs {
-    /// The programs, by the numbers of their interfaces and their own
-    #[arg(value_name = "INTERFACE:PROGRAM", required = true)]
-    pub(crate) components: Vec<Component>,
+pub(crate) struct UndoArgs {
+    /// Programs in dispatchers, by the numbers of their interfaces and their own, and files of interfaces
+    #[arg(value_name = "INTERFACE:PROGRAM|INTERFACE/FILE=BEFORE=OURS", required = true)]
+    pub(crate) done: Vec<Done>,
 }
 
 /// The direction of packets.

@@ -118,7 +118,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         signals,
         service: ServiceManager::default(),
         sandbox,
-        _dispatchers: None,
+        _undoing: None,
         verbose,
         forwarding: None,
         metrics: Metrics::default(),

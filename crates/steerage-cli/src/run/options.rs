@@ -15,7 +15,7 @@ use steerage_router::Forwarding;
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
-use crate::instance::dispatchers::Dispatchers;
+use crate::instance::undoing::Undoing;
 use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
@@ -48,8 +48,8 @@ pub(crate) struct RunOptions {
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    /// Removes the run's XDP programs from libxdp's dispatchers when it is dropped.
-    pub(crate) _dispatchers: Option<Dispatchers>,
+    /// Undoes the run's changes of the machine when it is dropped.
+    pub(crate) _undoing: Option<Undoing>,
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
@@ -101,7 +101,7 @@ impl RunOptions {
             metrics: services.metrics,
             web: services.web,
             sandbox: services.sandbox,
-            _dispatchers: services.dispatchers,
+            _undoing: services.undoing,
             verbose,
             meters: None,
             keys: None,

@@ -185,6 +185,25 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
+/// The packets of a port that is new to the bond go to the kernel. The run says so, and counts them.
+#[test]
+fn a_new_port_of_a_bond_is_left_to_the_kernel() {
+    let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
+    let mut started = bonds.count("af_xdp:bond0");
+    bonds.ends.veth((0, "p2"), (1, "q2"));
+    Bonds::add(&bonds.ends, 0, "p2");
+    Bonds::add(&bonds.ends, 1, "q2");
+    until("all ports are in use", || bonds.ports_up() == [3, 3]);
+    let line = started.error_line();
+    assert!(line.contains("port=\"p2\"") && line.contains("go to the kernel until a new start"), "{line}");
+    bonds.send(20);
+    let report = started.stop_at_rest();
+    let (taken, passed) = (received(&report), bonds.passed());
+    assert!(taken + passed == 1_000 && taken > 0 && passed > 0, "{taken}, {passed}: {report}");
+    let counted: u64 = report["snapshot"]["queues"].as_array().unwrap().iter().map(|q| q["passed"].as_u64().unwrap()).sum();
+    assert!(counted >= passed as u64, "{report}");
+}
+
 /// The number of packets that the run has received.
 fn received_so_far(started: &Started) -> u64 {
     let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);
@@ -217,6 +236,50 @@ fn a_vlan_on_a_bond_is_taken_from() {
     let report = started.stop_at_rest();
     assert_eq!((received(&report) + passed(), received(&report) > 0), (500, true), "{report}");
     assert_eq!(report["snapshot"]["queues"][0]["mode"], "skb, copy");
+}
+
+/// `forward` routes between VLAN interfaces, by AF_PACKET and by AF_XDP, and the tags are those of the
+/// interfaces.
+#[test]
+fn packets_are_forwarded_between_vlans() {
+    const COUNT: usize = 500;
+    let Some(ends) = Namespaces::new(3) else { return };
+    let hosts = [("a0", "a1", 5), ("b0", "b1", 6)];
+    for (nth, (inner, outer, id)) in (1..).zip(hosts) {
+        ends.veth((0, inner), (nth, outer));
+        let Some(inner) = ends.vlan(0, inner, id) else { return };
+        let Some(outer) = ends.vlan(nth, outer, id) else { return };
+        ends.must(0, &format!("addr add 10.21{nth}.0.1/24 dev {inner}"));
+        ends.must(nth, &format!("addr add 10.21{nth}.0.2/24 dev {outer}"));
+        ends.must(nth, &format!("route add default via 10.21{nth}.0.1"));
+    }
+    let sink = ends.within(2, || bind_when_free(("10.212.0.2", 9)));
+    sink.set_nonblocking(true).unwrap();
+    let arrived = || std::iter::from_fn(|| sink.recv(&mut [0; 100]).ok()).count();
+    let send = |count: usize| {
+        ends.within(1, || {
+            let socket = bind_when_free(("10.211.0.2", 20_000));
+            (0..count).for_each(|_| drop(socket.send_to(&[0; 100], ("10.212.0.2", 9)).unwrap()));
+        });
+    };
+    for kind in ["", "af_xdp:"] {
+        let devices = ["a0.5", "b0.6"].map(|name| format!("{kind}{name}"));
+        let take: &[&str] = if kind.is_empty() { &[] } else { &["--take", "udp"] };
+        let args = [&["forward", &devices[0], &devices[1], "--backlog", "10000", "--json", "-v"], take].concat();
+        let started = Started::of(ends.within(0, || command(&args).spawn().unwrap()));
+        until("a datagram is forwarded", || {
+            send(1);
+            arrived() > 0
+        });
+        send(COUNT);
+        let mut sum = 0;
+        until("all datagrams are forwarded", || {
+            sum += arrived();
+            sum >= COUNT
+        });
+        let report = started.stop_at_rest();
+        assert!(kind.is_empty() || report["snapshot"]["queues"][0]["mode"] == "skb, copy", "{report}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod attacks;
 mod bonds;
 mod captures;
+mod cards;
 mod command_line;
 mod control;
 mod demo;

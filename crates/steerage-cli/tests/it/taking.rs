@@ -2,6 +2,7 @@
 //! end and its kernel.
 
 use std::net::UdpSocket;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::namespaces::bind_when_free;
+use steerage_fixtures::until;
 
 use crate::live::{counted, start, talk};
-use crate::program::run;
+use crate::program::{Started, run};
 
 /// Sends `each` datagrams of 100 bytes from each of `flows` ports to `port`.
 fn send(net: &Net, flows: u16, each: usize, port: u16) {
@@ -97,19 +99,74 @@ fn udp_is_taken_and_tcp_passes() {
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
     // Without a socket of the kernel, packets that it gets would cause ICMP errors.
-    let _kernel = Kernel::of(&net);
+    let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    // Packets that arrive before the first poll go to the kernel. So they are sent until the run has enough of them.
+    // Packets that arrive before the first poll go to the kernel. So they are sent until the run has
+    // enough of them, and never more than its ring and its backlog have room for.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
-        while !ended.is_finished() {
-            send(&net, 1, 100, 9);
-        }
+        let (mut sent, mut passed) = (0_u64, 0);
+        until("the run has enough packets", || {
+            passed += kernel.got();
+            if sent < passed + 200 {
+                send(&net, 1, 20, 9);
+                sent += 20;
+            }
+            ended.is_finished()
+        });
         ended.join().unwrap()
     });
     assert_eq!((received(&report), &report["ended_by"]), (100, &json!("packets")), "{report}");
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
+}
+
+/// Busy polling defers the card's interrupts until the run ends, also if it is killed. A value of
+/// somebody else stays.
+#[test]
+fn interrupts_are_deferred_while_a_run_polls_busily() {
+    const FILES: [&str; 2] = ["napi_defer_hard_irqs", "gro_flush_timeout"];
+    let Some(net) = Net::new() else { return };
+    let here = |words: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &net.near]).args(words);
+        command
+    };
+    let values = || {
+        FILES.map(|file| {
+            let read = here(&["cat", &format!("/sys/class/net/near0/{file}")]).output().unwrap();
+            String::from_utf8(read.stdout).unwrap().trim().to_owned()
+        })
+    };
+    let set = |file: &str, value: &str| {
+        let write = format!("echo {value} > /sys/class/net/near0/{file}");
+        assert!(here(&["sh", "-c", &write]).status().unwrap().success());
+    };
+    let start = || {
+        let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "--json", "-v"];
+        let words = [&[env!("CARGO_BIN_EXE_steerage")], &args[..]].concat();
+        Started::of(here(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    assert_eq!(values(), ["0", "0"]);
+    let started = start();
+    assert_eq!(values(), ["2", "200000"]);
+    started.stop(Signal::SIGINT);
+    assert_eq!(values(), ["0", "0"]);
+
+    let started = start();
+    assert_eq!(values(), ["2", "200000"]);
+    started.signal(Signal::SIGKILL);
+    until("the helper process undoes the deferral", || values() == ["0", "0"]);
+    drop(started);
+
+    let started = start();
+    set(FILES[1], "70000");
+    started.stop(Signal::SIGINT);
+    assert_eq!(values(), ["0", "70000"]);
+    let started = start();
+    assert_eq!(values(), ["0", "70000"]);
+    started.stop(Signal::SIGINT);
+    assert_eq!(values(), ["0", "70000"]);
 }
 
 /// Packets that wait in the ring arrive completely, and the stop does not wait for the ring's time.

@@ -48,6 +48,8 @@ pub(super) struct Attached {
     /// The metadata that the program writes in front of each frame.
     pub(super) functions: Functions,
     pub(super) mode: sys::Mode,
+    /// The ports of the bond that the program knows.
+    pub(super) ports: Ports,
     /// The program stays attached until the attachment is dropped.
     pub(super) attachment: Attachment,
 }
@@ -139,7 +141,7 @@ pub(super) fn attach(
         let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
         let attachment = Attachment::Component(in_dispatcher);
         return Ok(Noted {
-            program: Attached { sockets, counters, functions: Functions::default(), mode, attachment },
+            program: Attached { sockets, counters, functions: Functions::default(), mode, ports: ports.clone(), attachment },
             notes,
         });
     }
@@ -152,7 +154,7 @@ pub(super) fn attach(
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
                 let attachment = Attachment::Link(link);
-                let program = Attached { sockets, counters, functions, mode: *mode, attachment };
+                let program = Attached { sockets, counters, functions, mode: *mode, ports: ports.clone(), attachment };
                 return Ok(Noted { program, notes });
             }
             Err(Refused::For(error)) => return Err(error),

@@ -113,6 +113,11 @@ impl Device {
         Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
     }
 
+    /// The interfaces of the current namespace that this process polls busily.
+    pub(super) fn busily_polled() -> Vec<u32> {
+        Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
+    }
+
     /// Lets the programs of [`components`](Self::components) stay in their dispatchers at the end.
     pub(super) fn stay_in_dispatchers() {
         Self::here().iter().for_each(|device| device.program.attachment.stay());

@@ -90,8 +90,8 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.copy(R6, R1);
     parse(&mut asm, decide);
     asm.bind(decide);
-    number_queue(&mut asm, maps.ports);
     let (taken, passed, count) = (asm.label(), asm.label(), asm.label());
+    number_queue(&mut asm, maps.ports, passed);
     if !maps.ports.interfaces.is_empty() {
         // The kernel's bond runs LACP itself.
         asm.load(Size::Word, R1, FRAME, KIND);
@@ -113,9 +113,9 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Stores the number of the frame's queue in the maps. Leaves frames to the kernel that come from
-/// other interfaces than the ports.
-fn number_queue(asm: &mut Assembler, ports: &Ports) {
+/// Stores the number of the frame's queue in the maps. Frames from other interfaces than the ports go to
+/// `passed`, and count as frames of the first queue.
+fn number_queue(asm: &mut Assembler, ports: &Ports, passed: Label) {
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
     if !ports.interfaces.is_empty() {
         let (known, unknown) = (asm.label(), asm.label());
@@ -126,8 +126,8 @@ fn number_queue(asm: &mut Assembler, ports: &Ports) {
             asm.add(R2, ports.queues as i32);
         }
         asm.bind(unknown);
-        asm.set(R0, XDP_PASS);
-        asm.exit();
+        asm.store_number(Size::Word, FRAME, QUEUE, 0);
+        asm.jump(passed);
         asm.bind(known);
     }
     asm.store(Size::Word, FRAME, QUEUE, R2);

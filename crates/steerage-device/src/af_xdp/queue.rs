@@ -89,8 +89,10 @@ pub(super) struct Queue {
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
-    /// Reports changes of the interface.
+    /// Reports changes of the interface, and of all interfaces if this queue watches the bond.
     changes: Changes,
+    /// The interfaces that were added to the bond during the run.
+    new_ports: Vec<u32>,
     /// A timer that fires every second, because no event reports that the program was detached.
     seconds: TimerFd,
     /// Whether the program was missing at the last check.
@@ -191,7 +193,8 @@ impl Coalescing {
 
 impl Queue {
     pub(super) fn new(device: Arc<Device>, number: u32, hash: Option<Affinity>, tells: bool) -> io::Result<Self> {
-        let changes = Changes::of_link(device.index)?;
+        let watches_bond = device.bond.is_some() && device.first_key == 0 && tells;
+        let changes = if watches_bond { Changes::of_links() } else { Changes::of_link(device.index) }?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
@@ -211,6 +214,7 @@ impl Queue {
             stage: Stage::New,
             events,
             changes,
+            new_ports: Vec::new(),
             up: true,
             longest: 0,
             tells,
@@ -312,8 +316,14 @@ impl Queue {
             self.count_passed(out)?;
             self.look_for_program()?;
         }
-        let mut last = None;
-        if !self.changes.read(&mut |change| last = Some(change)) {
+        let (mut last, mut others) = (None, Vec::new());
+        let index = self.device.index;
+        let read = self.changes.read(&mut |change| match change.entry {
+            Entry::Link(link) if link.index != index => others.push(link),
+            _ => last = Some(change),
+        });
+        others.iter().for_each(|link| self.warn_of_new_port(link));
+        if !read {
             // The next message about a change contains the whole state.
             tracing::debug!(device = %self.device.name, "changes were missed");
         }
@@ -332,6 +342,18 @@ impl Queue {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Warns that the packets of a port that is new to the bond go to the kernel. A socket for such a
+    /// port takes privileges and system calls that a packet thread no longer has.
+    fn warn_of_new_port(&mut self, link: &Link) {
+        let known = &self.device.program.ports.interfaces;
+        let is_new = self.device.bond.is_some_and(|bond| link.controller == Some(bond));
+        if is_new && !known.contains(&link.index) && !self.new_ports.contains(&link.index) {
+            self.new_ports.push(link.index);
+            let port = link.name.as_deref().unwrap_or_default();
+            tracing::warn!(port, "the bond has a new port, whose packets go to the kernel until a new start");
+        }
     }
 
     /// Checks whether the program is still attached. If the program is not attached, other software

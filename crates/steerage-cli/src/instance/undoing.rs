@@ -1,0 +1,182 @@
+//! Undoes a run's changes of the machine at the end of the run: its programs in libxdp's dispatchers,
+//! and the deferral of interrupts for busy polling.
+
+use std::fmt;
+use std::str::FromStr;
+
+use steerage_device::af_xdp::{self, Component, dispatcher};
+use steerage_netlink::Rtnetlink;
+use steerage_tune::{Knob, Machine, Setting, purpose};
+
+use crate::args::UndoArgs;
+use crate::error::Error;
+use crate::helper::{self, Helper, say};
+use crate::terminal::{print_to_stderr, warn};
+
+/// The last line of the helper process.
+const UNDONE: &str = "undone";
+
+/// A change of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// A program was added to a dispatcher.
+    Component(Component),
+    /// A file had the value `before`, and has the value `ours`. The file belongs to the interface with
+    /// this index, which may be renamed during the run.
+    Knob { interface: u32, file: String, before: String, ours: String },
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Component(component) => write!(f, "{component}"),
+            Self::Knob { interface, file, before, ours } => write!(f, "{interface}/{file}={before}={ours}"),
+        }
+    }
+}
+
+impl FromStr for Done {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((interface, change)) = text.split_once('/') else {
+            return text.parse().map(Self::Component).map_err(|_| format!("'{text}' is no program"));
+        };
+        let wrong = || format!("'{text}' is no change of a file");
+        let [file, before, ours] = change.split('=').collect::<Vec<_>>().try_into().map_err(|_| wrong())?;
+        let [file, before, ours] = [file, before, ours].map(str::to_owned);
+        Ok(Self::Knob { interface: interface.parse().map_err(|_| wrong())?, file, before, ours })
+    }
+}
+
+/// A running process that undoes the changes when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Undoing {
+    helper: Helper,
+}
+
+impl Undoing {
+    /// Defers the interrupts of interfaces that are polled busily. Starts the process if this process
+    /// has changed the machine.
+    pub(super) fn begin(is_quiet: bool) -> Result<Option<Self>, Error> {
+        let mut done: Vec<Done> = af_xdp::components().into_iter().map(Done::Component).collect();
+        let deferrals: Vec<Deferral> = af_xdp::busily_polled().into_iter().filter_map(Deferral::plan).collect();
+        done.extend(deferrals.iter().flat_map(Deferral::done));
+        if done.is_empty() {
+            return Ok(None);
+        }
+        // The process runs before the first change, so that it undoes the changes of a run that is
+        // killed in between.
+        let helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
+        af_xdp::stay_in_dispatchers();
+        for note in deferrals.iter().filter_map(Deferral::apply).filter(|_| !is_quiet) {
+            print_to_stderr(&note);
+        }
+        Ok(Some(Self { helper }))
+    }
+}
+
+impl Drop for Undoing {
+    fn drop(&mut self) {
+        match self.helper.last_line().as_str() {
+            UNDONE => {}
+            "" => warn(
+                "the process that undoes changes ended early: XDP programs in libxdp's dispatcher stay until the next start, \
+                 and napi_defer_hard_irqs stays as it is",
+            ),
+            error => warn(error),
+        }
+    }
+}
+
+/// The deferral of the interrupts of an interface.
+struct Deferral {
+    index: u32,
+    name: String,
+    before: Setting,
+    ours: Setting,
+}
+
+impl Deferral {
+    /// `None` if the interface defers interrupts already, or if the kernel does not show its files
+    /// here.
+    fn plan(index: u32) -> Option<Self> {
+        let (mut machine, name) = found(index)?;
+        let ours = purpose::napi_deferral(&name);
+        let before = Setting::read(&mut machine, ours.0.keys().cloned());
+        let is_default = before.0.len() == ours.0.len() && before.0.values().all(|value| value == "0");
+        is_default.then_some(Self { index, name, before, ours })
+    }
+
+    fn done(&self) -> impl Iterator<Item = Done> {
+        self.ours.0.iter().map(|(knob, ours)| Done::Knob {
+            interface: self.index,
+            file: knob.0.rsplit('/').next().unwrap_or_default().to_owned(),
+            before: self.before.0.get(knob).cloned().unwrap_or_default(),
+            ours: ours.clone(),
+        })
+    }
+
+    /// Returns a note if the kernel refuses the change.
+    fn apply(&self) -> Option<String> {
+        let error = self.ours.apply(&mut Machine::new()).err()?;
+        Some(format!("{}: busy polling gains little, because the kernel also runs the driver: {error}", self.name))
+    }
+}
+
+/// The machine, and the interface's name. `None` if /sys shows other interfaces than this network
+/// namespace has.
+fn found(index: u32) -> Option<(Machine, String)> {
+    let link = Rtnetlink::open().and_then(|mut kernel| kernel.link_at(index)).ok()?;
+    let (machine, name) = (Machine::new(), link.name?);
+    let read = |file: &str| machine.root().read(&format!("/sys/class/net/{name}/{file}")).unwrap_or_default();
+    let address = link.address?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+    (read("ifindex") == index.to_string() && read("address") == address).then_some((machine, name))
+}
+
+/// The process itself: waits for the end of standard input, and undoes the changes.
+pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
+    helper::outlive_signals()?;
+    helper::wait_for_end();
+    for done in &args.done {
+        if let Err(error) = undo(done) {
+            say(&error);
+            return Ok(());
+        }
+    }
+    say(UNDONE);
+    Ok(())
+}
+
+fn undo(done: &Done) -> Result<(), String> {
+    match done {
+        Done::Component(component) => dispatcher::remove(*component).map_err(|error| {
+            let program = component.program;
+            format!("cannot remove XDP program {program} from libxdp's dispatcher: {error}; the next start removes it")
+        }),
+        Done::Knob { interface, file, before, ours } => {
+            // The interface may be gone.
+            let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
+            let knob = Knob(format!("/sys/class/net/{name}/{file}"));
+            // Somebody else may have changed the value.
+            let is_ours = Setting::read(&mut machine, [knob.clone()]).0.get(&knob) == Some(ours);
+            let old = Setting([(knob, before.clone())].into());
+            if is_ours { old.apply(&mut machine).map_err(|error| error.to_string()) } else { Ok(()) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_read_back() {
+        let knob = Done::Knob { interface: 7, file: "gro_flush_timeout".into(), before: "0".into(), ours: "200000".into() };
+        assert_eq!(knob.to_string(), "7/gro_flush_timeout=0=200000");
+        assert_eq!(knob.to_string().parse(), Ok(knob));
+        for wrong in ["", "7/x", "7/x=1", "x/y=1=2", "7/x=1=2=3"] {
+            assert!(wrong.parse::<Done>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The real drivers of emulated cards, in pairs that are joined back to back: `.ci/other-kernel` with
+//! `STEERAGE_CARDS`. Each test prints what it found, for the table of docs/af_xdp.md.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use steerage_fixtures::namespaces::{Namespaces, bind_when_free};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{skip_on_this_kernel, until};
+
+use crate::program::{Ran, Started, command};
+
+const NEAR: &str = "10.210.0.1";
+const FAR: &str = "10.210.0.2";
+/// The address after the router, which is the near end.
+const INNER: &str = "10.211.0.2";
+
+const COUNT: usize = 3_000;
+
+/// After this many datagrams, the sender waits for a moment, because emulated cards are slow.
+const BURST: usize = 32;
+const AFTER_BURST: Duration = Duration::from_millis(2);
+
+/// What a driver does, according to its sources and to the tests that ran here.
+struct Expected {
+    /// XDP programs run in the driver.
+    native: bool,
+    /// AF_XDP sockets receive without a copy.
+    zero_copy: bool,
+}
+
+fn expected(driver: &str) -> Expected {
+    let native = driver != "e1000e";
+    Expected { native, zero_copy: matches!(driver, "igb" | "virtio_net") }
+}
+
+/// Two cards with the same driver, each in a namespace.
+struct Pair {
+    ends: Namespaces,
+    driver: String,
+    near: String,
+    far: String,
+    kernel: UdpSocket,
+}
+
+/// Only one test has the cards.
+static CARDS: Mutex<()> = Mutex::new(());
+
+/// The interfaces of each driver that has two of them.
+fn pairs() -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in fs::read_dir("/sys/class/net").unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(driver) = fs::read_link(path.join("device/driver")) else { continue };
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        all.entry(name(&driver)).or_default().push(name(&path));
+    }
+    all.values_mut().for_each(|names| names.sort());
+    all.retain(|_, names| names.len() == 2);
+    all
+}
+
+/// Calls `test` with each pair of cards.
+fn each_pair(test: impl Fn(&Pair)) {
+    if std::env::var_os("STEERAGE_CARDS").is_none() {
+        skip_on_this_kernel("there are no pairs of emulated cards");
+        return;
+    }
+    let _alone = CARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let drivers: Vec<String> = pairs().into_keys().collect();
+    assert!(!drivers.is_empty(), "STEERAGE_CARDS promises pairs of cards");
+    for driver in drivers {
+        // Cards return from a deleted namespace some time later.
+        until("both cards are there", || pairs().contains_key(&driver));
+        let names = pairs().remove(&driver).unwrap();
+        let ends = Namespaces::new(2).unwrap();
+        for (end, name) in names.iter().enumerate() {
+            ends.card(end, name);
+            ends.must(end, &format!("addr add 10.210.0.{}/24 dev {name}", end + 1));
+        }
+        let kernel = ends.within(0, || bind_when_free((NEAR, 9)));
+        kernel.set_nonblocking(true).unwrap();
+        let pair = Pair { ends, driver, near: names[0].clone(), far: names[1].clone(), kernel };
+        pair.connects();
+        test(&pair);
+    }
+}
+
+impl Pair {
+    /// Waits until datagrams pass.
+    fn connects(&self) {
+        until("datagrams pass", || {
+            self.send(NEAR, 1);
+            self.passed() > 0
+        });
+        until("no datagram is left", || self.passed() == 0);
+    }
+
+    /// Sends datagrams from 50 ports, and no faster than the emulated card receives them.
+    fn send(&self, to: &str, count: usize) {
+        self.ends.within(1, || send_from(FAR, to, count));
+    }
+
+    /// The number of datagrams that the kernel received since the last call.
+    fn passed(&self) -> usize {
+        arrived_at(&self.kernel)
+    }
+
+    fn steerage(&self, args: &[&str]) -> Started {
+        let args = [args, &["--virtual-cpus", "2", "--check-order", "--backlog", "10000", "--json", "-v"]].concat();
+        Started::of(self.ends.within(0, || command(&args).spawn().unwrap()))
+    }
+
+    fn once(&self, args: &[&str]) -> Ran {
+        self.ends.within(0, || Ran::of(command(args).output().unwrap()))
+    }
+
+    /// Waits until the run has received a datagram, because some drivers restart their card for an XDP
+    /// program. Returns how many datagrams it has received.
+    fn reconnects(&self, started: &Started) -> usize {
+        until("the run receives a datagram", || {
+            self.send(NEAR, 1);
+            self.count_now(started) > 0
+        });
+        let mut before = 0;
+        until("no datagram is on its way", || std::mem::replace(&mut before, self.count_now(started)) == before);
+        self.passed();
+        before
+    }
+
+    fn count_now(&self, started: &Started) -> usize {
+        let ran = self.once(&["get", "--to", &started.id().to_string(), "steerage/received"]);
+        ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
+    }
+
+    /// How many receive queues the driver reports to ethtool.
+    fn channels(&self) -> usize {
+        let shown = self.ends.command(0, &["ethtool", "-l", &self.near]).output().unwrap();
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let now = shown.split("Current hardware settings:").nth(1).unwrap_or_default();
+        let count = |name: &str| {
+            now.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<usize>().ok()).unwrap_or(0)
+        };
+        (count("Combined:") + count("RX:")).max(1)
+    }
+
+    fn found(&self, what: &str) {
+        let _ = writeln!(io::stdout(), "{}: {what}", self.driver);
+    }
+}
+
+fn send_from(from: &str, to: &str, count: usize) {
+    let sockets: Vec<UdpSocket> =
+        (0..count.min(50) as u16).map(|flow| bind_when_free((from, 20_000 + flow))).collect();
+    for (nth, socket) in sockets.iter().cycle().take(count).enumerate() {
+        // An error means that the link is down.
+        let _ = socket.send_to(&[0; 100], (to, 9));
+        if nth % BURST == BURST - 1 {
+            thread::sleep(AFTER_BURST);
+        }
+    }
+}
+
+fn arrived_at(socket: &UdpSocket) -> usize {
+    std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count()
+}
+
+fn received(report: &Value) -> usize {
+    report["snapshot"]["received"].as_u64().unwrap() as usize
+}
+
+fn queues(report: &Value) -> &Vec<Value> {
+    report["snapshot"]["queues"].as_array().unwrap()
+}
+
+#[test]
+fn cards_are_listened_to() {
+    each_pair(|pair| {
+        for hash in ["auto", "device"] {
+            let started = pair.steerage(&["count", &pair.near, "-f", "udp port 9", "-Q", "in", "--hash", hash]);
+            pair.send(NEAR, COUNT);
+            let report = started.stop_at_rest();
+            assert_eq!((received(&report), pair.passed()), (COUNT, COUNT), "{}: {report}", pair.driver);
+            assert_eq!(report["snapshot"]["dropped"], json!({}), "{}: {report}", pair.driver);
+            pair.found(&format!("AF_PACKET, --hash {hash}: {}", queues(&report)[0]["hash"]));
+        }
+    });
+}
+
+/// What the commands say about a card is what the driver does.
+#[test]
+fn cards_are_described() {
+    each_pair(|pair| {
+        let expected = expected(&pair.driver);
+        let ran = pair.ends.command(0, &[env!("CARGO_BIN_EXE_steerage"), "doctor", &pair.near, "--json"]).output();
+        let ran = Ran::of(ran.unwrap());
+        let doctor: Value = serde_json::from_str(&ran.out).unwrap();
+        let card = &doctor["interface"];
+        pair.found(&format!("doctor: {card}"));
+        assert_eq!(card["driver"], pair.driver.as_str(), "{doctor}");
+        assert_eq!(card["xdp"]["driver"], expected.native, "{doctor}");
+        assert_eq!(card["xdp"]["zero_copy"], expected.zero_copy, "{doctor}");
+        assert_eq!((&card["xdp_hash"], &card["xdp_time"]), (&json!(false), &json!(false)), "{doctor}");
+        let explain = pair.ends.within(0, || command(&["explain", &pair.near, "--seconds", "1"]).spawn().unwrap());
+        pair.send(NEAR, 200);
+        let explained = Ran::of(explain.wait_with_output().unwrap());
+        assert_eq!(explained.code, Some(0), "{explained:?}");
+        pair.found(&format!("explain: {}", explained.out.lines().take(12).collect::<Vec<_>>().join(" | ")));
+        pair.passed();
+    });
+}
+
+#[test]
+fn packets_of_cards_are_taken() {
+    each_pair(|pair| {
+        let expected = expected(&pair.driver);
+        for option in ["", ",mode=skb", ",mode=copy", ",hash=device"] {
+            let device = format!("af_xdp:{}{option}", pair.near);
+            let args = ["count", &device, "--take", "udp"];
+            if option == ",mode=copy" && !expected.native {
+                let refused = pair.once(&[&args[..], &["--seconds", "0.01"]].concat());
+                assert!(refused.code == Some(1) && refused.complaint().contains("attach an XDP program"), "{refused:?}");
+                pair.found(&format!("{option}: {}", refused.complaint()));
+                continue;
+            }
+            let started = pair.steerage(&args);
+            let notes: Vec<String> =
+                started.said().iter().filter(|line| !line.contains(" INFO ")).map(|line| line.trim().to_owned()).collect();
+            let before = pair.reconnects(&started);
+            pair.send(NEAR, COUNT);
+            let report = started.stop_at_rest();
+            let (sum, mode) = (received(&report) - before, &queues(&report)[0]["mode"]);
+            pair.found(&format!(
+                "{option}: {} queues of {}, {mode}, hash {}, received {sum}, dropped {}, {notes:?}",
+                queues(&report).len(),
+                pair.channels(),
+                queues(&report)[0]["hash"],
+                report["snapshot"]["dropped"]
+            ));
+            assert_eq!(queues(&report).len(), pair.channels(), "{}: {report}", pair.driver);
+            assert_eq!(sum + pair.passed(), COUNT, "{}: {report}", pair.driver);
+            let is_native = mode.as_str().unwrap().starts_with("native");
+            assert_eq!(is_native, expected.native && option != ",mode=skb", "{}: {report}", pair.driver);
+            if option == ",hash=device" {
+                let reason = |line: &String| line.contains("no hash by the device");
+                assert!(notes.iter().any(reason), "{}: {notes:?}", pair.driver);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_card_goes_down_and_up() {
+    each_pair(|pair| {
+        let device = format!("af_xdp:{}", pair.near);
+        let started = pair.steerage(&["count", &device, "--take", "udp"]);
+        pair.reconnects(&started);
+        pair.ends.must(0, &format!("link set {} down", pair.near));
+        pair.send(NEAR, 100);
+        pair.ends.must(0, &format!("link set {} up", pair.near));
+        let before = pair.count_now(&started);
+        until("the run receives again", || {
+            pair.send(NEAR, 1);
+            pair.count_now(&started) > before
+        });
+        pair.send(NEAR, COUNT);
+        let report = started.stop_at_rest();
+        assert!(received(&report) + pair.passed() >= COUNT, "{}: {report}", pair.driver);
+        pair.found(&format!("down and up: received {}, dropped {}", received(&report), report["snapshot"]["dropped"]));
+    });
+}
+
+#[test]
+fn a_driver_is_unbound_under_load() {
+    each_pair(|pair| {
+        let started = pair.steerage(&["count", &format!("af_xdp:{}", pair.near), "--take", "udp"]);
+        pair.reconnects(&started);
+        let device = pci_device(pair);
+        let (driver, name) = (device.join("driver"), device.file_name().unwrap().to_string_lossy().into_owned());
+        let driver = fs::canonicalize(driver).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| pair.send(NEAR, COUNT));
+            fs::write(driver.join("unbind"), &name).unwrap();
+        });
+        let ran = started.end();
+        assert!(ran.code == Some(1) && ran.err.contains("the interface was deleted"), "{}: {ran:?}", pair.driver);
+        ran.report();
+        fs::write(driver.join("bind"), &name).unwrap();
+        pair.found("unbound and bound ok");
+    });
+}
+
+/// The bus's device of the near card.
+fn pci_device(pair: &Pair) -> PathBuf {
+    let link = pair.ends.command(0, &["readlink", "-f", &format!("/sys/class/net/{}/device", pair.near)]).output();
+    PathBuf::from(String::from_utf8(link.unwrap().stdout).unwrap().trim())
+}
+
+/// None of the emulated cards has rules, although the driver of igb lists them. A rule is refused in one
+/// line, and everything is as before.
+#[test]
+fn a_rule_that_the_card_does_not_have_is_refused() {
+    each_pair(|pair| {
+        let state = Scratch::new();
+        let shown = |what: &str| {
+            let shown = pair.ends.command(0, &["ethtool", what, &pair.near]).output().unwrap();
+            String::from_utf8(shown.stdout).unwrap()
+        };
+        let before = ["-n", "-k"].map(shown);
+        for flow in ["udp4 dst-port 9", "ether proto 0x0800"] {
+            let args = ["tune", "--for", "af_xdp", &pair.near, "--flow", flow, "--queues", "0", "--apply", "--yes"];
+            let words = [&[env!("CARGO_BIN_EXE_steerage")], &args[..]].concat();
+            let refused = pair.ends.command(0, &words).env("STEERAGE_STATE_DIR", &*state).output();
+            let refused = Ran::of(refused.unwrap());
+            assert_eq!(refused.code, Some(1), "{}: {refused:?}", pair.driver);
+            pair.found(&format!("{flow}: {}", refused.complaint()));
+            assert_eq!(["-n", "-k"].map(shown), before, "{}", pair.driver);
+        }
+    });
+}
+
+#[test]
+fn packets_are_forwarded_from_a_card() {
+    each_pair(|pair| {
+        let inner = Namespaces::new(1).unwrap();
+        pair.ends.veth_to(0, "in0", &inner, 0, "in1");
+        pair.ends.must(0, "addr add 10.211.0.1/24 dev in0");
+        inner.must(0, &format!("addr add {INNER}/24 dev in1"));
+        inner.must(0, "route add 10.210.0.0/24 via 10.211.0.1");
+        pair.ends.must(1, &format!("route add 10.211.0.0/24 via {NEAR}"));
+        let [inside, outside] = [(&inner, 0, INNER), (&pair.ends, 1, FAR)].map(|(ends, nth, address)| {
+            let socket = ends.within(nth, || bind_when_free((address, 9)));
+            socket.set_nonblocking(true).unwrap();
+            socket
+        });
+        for kind in ["", "af_xdp:"] {
+            let (card, veth) = (format!("{kind}{}", pair.near), format!("{kind}in0"));
+            let mut args = vec!["forward", &card, &veth];
+            if !kind.is_empty() {
+                args.extend(["--take", "udp"]);
+            }
+            let started = pair.steerage(&args);
+            until("datagrams are forwarded in both directions", || {
+                pair.send(INNER, 1);
+                inner.within(0, || send_from(INNER, FAR, 1));
+                arrived_at(&inside) > 0 && arrived_at(&outside) > 0
+            });
+            pair.send(INNER, COUNT);
+            inner.within(0, || send_from(INNER, FAR, COUNT));
+            let report = started.stop(Signal::SIGINT);
+            let arrived = [arrived_at(&inside), arrived_at(&outside)];
+            pair.found(&format!("forward {kind}: {arrived:?} of {COUNT} arrived, dropped {}", report["snapshot"]["dropped"]));
+            assert!(arrived.iter().all(|count| *count >= COUNT), "{}: {arrived:?}, {report}", pair.driver);
+        }
+    });
+}
+
+/// Sends PTP events, which the card of igb stamps, from one interface to the link address of another.
+const SEND_PTP: &str = "\
+import socket, sys
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+out.bind((sys.argv[1], 0))
+address = lambda text: bytes.fromhex(text.replace(':', ''))
+sync = b'\\x00\\x02\\x00\\x2c' + bytes(26) + b'\\x00\\x01' + bytes(32)
+for _ in range(20):
+    out.send(address(sys.argv[2]) + out.getsockname()[4] + b'\\x88\\xf7' + sync)
+";
+
+/// Switches time stamping of PTP events on (`SIOCSHWTSTAMP`, `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the
+/// card's clock to a million seconds.
+const STAMP_PTP: &str = "\
+import array, fcntl, os, re, socket, struct, subprocess, sys, time
+config = array.array('i', [0, 0, 12])
+request = struct.pack('16sP', sys.argv[1].encode(), config.buffer_info()[0]).ljust(40, b'\\0')
+fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x89b0, request)
+shown = subprocess.run(['ethtool', '-T', sys.argv[1]], capture_output=True, text=True, check=True).stdout
+clock = os.open('/dev/ptp' + re.search(r'(?:Clock|index): (\\d+)', shown)[1], os.O_RDWR)
+time.clock_settime(~clock << 3 | 3, 1e6)
+";
+
+/// `time=card` is the card's clock, which differs from the system's.
+#[test]
+fn the_card_stamps_packets() {
+    each_pair(|pair| {
+        if pair.driver != "igb" {
+            return;
+        }
+        let must = |end: usize, words: &[&str]| {
+            let output = pair.ends.command(end, words).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        must(0, &["python3", "-c", STAMP_PTP, &pair.near]);
+        let address = must(0, &["cat", &format!("/sys/class/net/{}/address", pair.near)]);
+        let directory = Scratch::new();
+        for (clock, seconds, mode) in [("system", 1_000_000_000..u64::MAX, Value::Null), ("card", 1_000_000..2_000_000, json!("card time"))] {
+            let file = directory.join(clock);
+            let device = format!("af_packet:{},direction=in,time={clock}", pair.near);
+            let to = format!("pcap:{}", file.display());
+            let started = pair.steerage(&["fanout", &device, "-f", "ether proto 0x88f7", "--to", &to]);
+            must(1, &["python3", "-c", SEND_PTP, &pair.far, &address]);
+            let report = started.stop_at_rest();
+            assert_eq!((received(&report), &queues(&report)[0]["mode"]), (20, &mode), "{report}");
+            let times = must(0, &["tcpdump", "-ttnr", file.to_str().unwrap()]);
+            let all = times.lines().filter_map(|line| line.split('.').next()?.parse().ok());
+            let times: Vec<u64> = all.collect();
+            assert!(times.len() == 20 && times.iter().all(|time| seconds.contains(time)), "{clock}: {times:?}");
+            pair.found(&format!("time={clock}: {} packets at {} s", times.len(), times[0]));
+        }
+    });
+}

@@ -9,7 +9,7 @@ use steerage::{CpuId, CpuMask};
 /// Two CPUs are far from each other if the transfer of a cache line between them takes at least
 /// this long. CPUs that share a cache took 15 to 60 ns, and CPUs that do not share a cache took 80
 /// to 200 ns (docs/performance.md).
-pub const FAR: Duration = Duration::from_nanos(100);
+const FAR: Duration = Duration::from_nanos(100);
 
 /// How many times the measurement of a pair of CPUs is tried while other programs run on these
 /// CPUs. All tries take 1.3 s for 64 busy CPUs.

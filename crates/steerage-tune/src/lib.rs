@@ -42,7 +42,7 @@ mod undo;
 pub mod verdict;
 mod watch;
 
-pub use distance::{Distances, FAR};
+pub use distance::Distances;
 pub use error::TuneError;
 pub use guard::reached_through;
 pub use knob::Knob;

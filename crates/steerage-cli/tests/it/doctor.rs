@@ -50,7 +50,8 @@ fn without_tcpdump_both_say_what_to_install() {
 fn a_mask_that_explain_advises_is_not_called_wrong() {
     let Some(net) = Net::new() else { return };
     let program = command(&[]).get_program().to_string_lossy().into_owned();
-    let text = format!("echo 1 | tee /sys/class/net/near0/queues/rx-0/rps_cpus >/dev/null && exec {program} doctor near0");
+    let text =
+        format!("echo 1 | tee /sys/class/net/near0/queues/rx-0/rps_cpus >/dev/null && exec {program} doctor near0");
     let ran = Ran::of(Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &text]).output().unwrap());
     let line = ran.out.lines().find(|line| line.starts_with("-       rps_cpus ")).unwrap_or_else(|| panic!("{ran:?}"));
     assert!(line.contains("the kernel steers rx-0 1: steerage tune near0 measures whether that helps"), "{line}");

@@ -155,7 +155,7 @@ pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile
     let text = format!(
         "wrote {path}: systemd sets these values when {interface} next appears, and they were not set now\n{}{notes}to have \
          systemd set them now: {}\n",
-        text::commands_of(&file.setting),
+        commands_of(&file.setting),
         link_file::apply_now(interface)
     );
     stdout::print(text.as_bytes())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use steerage::{CpuId, CpuMask};
+use steerage::CpuMask;
 
 use super::commands::BacklogMax;
 use super::cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};

@@ -30,7 +30,7 @@ def metered(path, as_object):
 def main():
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measures how many bytes of a recording one core meters in a second.")
-    parser.add_argument("file", help="a capture that is not packed, of 100 MB or more")
+    parser.add_argument("file", help="a capture of 100 MB or more")
     parser.add_argument("--object", action="store_true", help="read it through a file object")
     arguments = parser.parse_args()
     metered(arguments.file, arguments.object)

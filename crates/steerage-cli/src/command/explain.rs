@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::net::if_::if_nametoindex;
 use steerage::{Builder, FlowKey, Snapshot, flow::FlowHasher};
 use steerage_apps::{Analysis, Analyze};
 use steerage_capture::CaptureInfo;
@@ -12,6 +13,7 @@ use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::capabilities::{self, Needed};
+use steerage_netlink::netdev;
 
 use crate::args::ExplainArgs;
 use crate::control_tree::ControlTree;
@@ -92,6 +94,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let Opened { inputs, capture, .. } = open(args)?;
     let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());
     let live: Vec<String> = live.collect();
+    let cards = live.iter().filter_map(|name| known_to_card(name)).collect();
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     let needed = args.what.iter().map(Path::new).fold(Needed::default(), Needed::read_file);
     let kept = capabilities::drop_except(&needed)?;
@@ -145,6 +148,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         rate,
         work: args.work,
         devices: args.what.clone(),
+        cards,
         interfaces: live.iter().map(|name| InterfaceQueues::read(name)).collect(),
     };
     let snapshot = ended.report.document.snapshot;
@@ -152,6 +156,16 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         Some((_cpu, survey)) => Ok(Seen { survey, snapshot, hash, basis, error }),
         None => Err(error.unwrap_or_else(|| EndingError::Panicked(ended.outcome.failed).into())),
     }
+}
+
+/// What the driver reports about each packet to AF_XDP, as a note. `None` for a driver without such
+/// reports, and for kernels before 6.8, which do not say.
+fn known_to_card(interface: &str) -> Option<String> {
+    let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
+    let time = "the time at which it received the packet (on the card's clock)";
+    let known = [(support.hash, "a flow hash"), (support.time, time), (support.vlan_tag, "the VLAN tag that it removed")];
+    let known: Vec<&str> = known.into_iter().filter(|(is_known, _)| *is_known == Some(true)).map(|(_, what)| what).collect();
+    (!known.is_empty()).then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
 /// Whether the device is live, so that packets arrive at their own time.

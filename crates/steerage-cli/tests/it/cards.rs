@@ -29,6 +29,9 @@ const COUNT: usize = 3_000;
 const BURST: usize = 32;
 const AFTER_BURST: Duration = Duration::from_millis(2);
 
+/// Memory without copies takes huge pages: 400 MB.
+const HUGE_PAGES: usize = 200;
+
 /// What a driver does, according to its sources and to the tests that ran here.
 struct Expected {
     /// XDP programs run in the driver.
@@ -70,14 +73,13 @@ fn pairs() -> BTreeMap<String, Vec<String>> {
 
 /// Calls `test` with each pair of cards.
 fn each_pair(test: impl Fn(&Pair)) {
-    if std::env::var_os("STEERAGE_CARDS").is_none() {
+    let Ok(cards) = std::env::var("STEERAGE_CARDS") else {
         skip_on_this_kernel("there are no pairs of emulated cards");
         return;
-    }
+    };
     let _alone = CARDS.lock().unwrap_or_else(PoisonError::into_inner);
-    let drivers: Vec<String> = pairs().into_keys().collect();
-    assert!(!drivers.is_empty(), "STEERAGE_CARDS promises pairs of cards");
-    for driver in drivers {
+    for card in cards.split_whitespace() {
+        let driver = if card == "virtio-net-pci" { "virtio_net" } else { card }.to_owned();
         // Cards return from a deleted namespace some time later.
         until("both cards are there", || pairs().contains_key(&driver));
         let names = pairs().remove(&driver).unwrap();
@@ -222,7 +224,8 @@ fn cards_are_described() {
 fn packets_of_cards_are_taken() {
     each_pair(|pair| {
         let expected = expected(&pair.driver);
-        for option in ["", ",mode=skb", ",mode=copy", ",hash=device"] {
+        for (option, huge_pages) in [("", 0), (",mode=skb", 0), (",mode=copy", 0), (",hash=device", 0), ("", HUGE_PAGES)] {
+            fs::write("/proc/sys/vm/nr_hugepages", huge_pages.to_string()).unwrap();
             let device = format!("af_xdp:{}{option}", pair.near);
             let args = ["count", &device, "--take", "udp"];
             if option == ",mode=copy" && !expected.native {
@@ -239,12 +242,14 @@ fn packets_of_cards_are_taken() {
             let report = started.stop_at_rest();
             let (sum, mode) = (received(&report) - before, &queues(&report)[0]["mode"]);
             pair.found(&format!(
-                "{option}: {} queues of {}, {mode}, hash {}, received {sum}, dropped {}, {notes:?}",
+                "{option}, {huge_pages} huge pages: {} queues of {}, {mode}, hash {}, received {sum}, dropped {}, {notes:?}",
                 queues(&report).len(),
                 pair.channels(),
                 queues(&report)[0]["hash"],
                 report["snapshot"]["dropped"]
             ));
+            let is_zero_copy = mode.as_str().unwrap().contains("zero-copy");
+            assert_eq!(is_zero_copy, expected.zero_copy && huge_pages > 0, "{}: {report}", pair.driver);
             assert_eq!(queues(&report).len(), pair.channels(), "{}: {report}", pair.driver);
             assert_eq!(sum + pair.passed(), COUNT, "{}: {report}", pair.driver);
             let is_native = mode.as_str().unwrap().starts_with("native");
@@ -316,7 +321,7 @@ fn a_rule_that_the_card_does_not_have_is_refused() {
         };
         let before = ["-n", "-k"].map(shown);
         for flow in ["udp4 dst-port 9", "ether proto 0x0800"] {
-            let args = ["tune", "--for", "af_xdp", &pair.near, "--flow", flow, "--queues", "0", "--apply", "--yes"];
+            let args = ["tune", "--for", "af_xdp", &pair.near, "--flow", flow, "--queues", "0", "--apply"];
             let words = [&[env!("CARGO_BIN_EXE_steerage")], &args[..]].concat();
             let refused = pair.ends.command(0, &words).env("STEERAGE_STATE_DIR", &*state).output();
             let refused = Ran::of(refused.unwrap());

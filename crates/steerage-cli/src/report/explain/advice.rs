@@ -32,7 +32,7 @@ pub(crate) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
         fragments(traffic),
         beyond(traffic),
     ];
-    all.into_iter().flatten().collect()
+    all.into_iter().flatten().chain(traffic.basis.cards.iter().cloned()).collect()
 }
 
 fn share(part: u64, traffic: &TrafficExplanation) -> f64 {

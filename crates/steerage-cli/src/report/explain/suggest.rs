@@ -58,6 +58,8 @@ pub(crate) struct AdviceBasis {
     pub(crate) devices: Vec<String>,
     /// The devices that are interfaces.
     pub(crate) interfaces: Vec<InterfaceQueues>,
+    /// What the cards of the interfaces know about packets, a note for each interface.
+    pub(crate) cards: Vec<String>,
 }
 
 /// The advice.

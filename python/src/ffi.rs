@@ -354,9 +354,10 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
         return Err("the stream was read already: give a new table".to_owned());
     }
     let schema = stream.taken(stream.get_schema, ArrowSchema::end())?;
-    let columns = || (0..schema.n_children.max(0) as usize);
+    let columns = || 0..schema.n_children.max(0) as usize;
     // SAFETY: a schema has `n_children` children, whose texts end with a 0.
-    let text = |nth: usize, of: fn(&ArrowSchema) -> *const c_char| unsafe { CStr::from_ptr(of(&**schema.children.add(nth))) };
+    let text =
+        |nth: usize, of: fn(&ArrowSchema) -> *const c_char| unsafe { CStr::from_ptr(of(&**schema.children.add(nth))) };
     let nth = columns().find(|nth| text(*nth, |child| child.name).to_bytes() == name.as_bytes());
     let nth = nth.ok_or_else(|| format!("the table has no column `{name}`: give the table of edges as it was"))?;
     let format = text(nth, |child| child.format).to_owned();

@@ -58,6 +58,8 @@ pub(crate) struct OpenSource {
     pub(crate) inputs: Vec<Input>,
     /// Information about a capture. `None` for a live source.
     info: Option<Arc<CaptureInfo>>,
+    /// The bytes of a capture in memory.
+    bytes: Option<u64>,
 }
 
 /// The options that all runs have.
@@ -92,6 +94,7 @@ impl Progress {
 impl Source {
     pub(crate) fn open(self, filter: Option<&str>) -> Result<OpenSource, Failure> {
         let files = filter.into_iter().fold(CaptureOptions::new(), CaptureOptions::filter);
+        let bytes = if let Self::Bytes(_, bytes) = &self { Some(bytes.len() as u64) } else { None };
         let capture = match self {
             Self::Paths(paths) => return Ok(files.open(&paths)?.into()),
             Self::Live(name) => {
@@ -103,23 +106,23 @@ impl Source {
                     })
                 };
                 let opened = steerage_device::open_all_with(&[name], &files, live)?;
-                return Ok(OpenSource { inputs: opened.inputs, info: opened.capture });
+                return Ok(OpenSource { inputs: opened.inputs, info: opened.capture, bytes: None });
             }
             Self::Bytes(name, bytes) => Capture::from_reader(name, io::Cursor::new(bytes)),
             Self::Pipe(name, pipe) => Capture::from_pipe(name, pipe)?,
         };
-        Ok(match filter {
+        let capture = match filter {
             Some(text) => capture.filtered(text)?,
             None => capture,
-        }
-        .into())
+        };
+        Ok(OpenSource { bytes, ..capture.into() })
     }
 }
 
 impl From<Capture> for OpenSource {
     fn from(capture: Capture) -> Self {
         let info = Some(capture.info());
-        Self { inputs: vec![capture.into_input()], info }
+        Self { inputs: vec![capture.into_input()], info, bytes: None }
     }
 }
 
@@ -213,6 +216,7 @@ pub(crate) struct Run {
     first: Mutex<VecDeque<ColumnBatch>>,
     ended: Arc<OnceLock<Ended>>,
     progress: Option<Progress>,
+    bytes: Option<u64>,
 }
 
 /// What the thread at the end of a run does: it adds the last rows, and returns counts for the
@@ -237,7 +241,7 @@ impl Run {
     where
         H::Report: Send + 'static,
     {
-        let OpenSource { inputs, info } = source.open(options.filter.as_deref())?;
+        let OpenSource { inputs, info, bytes } = source.open(options.filter.as_deref())?;
         let (to, batches) = mpsc::sync_channel(WAITING_MAX);
         let end = to.clone();
         let batching = Batching(Arc::new(Mutex::new(Batcher { batch: schema.clone(), rows: 0, to })));
@@ -268,7 +272,17 @@ impl Run {
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
         spawned.map_err(|error| Failure::System("start a thread that waits for the end", error))?;
         let queue = Mutex::new(Queue { batches, is_over: false });
-        Ok(Self { schema, handle, info, batching: of_run, queue, first: Mutex::default(), ended, progress: options.progress })
+        Ok(Self {
+            schema,
+            handle,
+            info,
+            batching: of_run,
+            queue,
+            first: Mutex::default(),
+            ended,
+            progress: options.progress,
+            bytes,
+        })
     }
 
     /// Waits until the run has ended, or until the first batches are there. After that, the schema
@@ -368,7 +382,7 @@ impl Run {
 
     /// The bytes of the source that were read, and the bytes of all its files.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
-        self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total()))
+        self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total().or(self.bytes)))
     }
 }
 

@@ -68,10 +68,14 @@ def reader_of(fifo, parent):
 
 
 def wait_for_end(process):
-    """Wait until a killed process has closed its files, so that it is no reader of the FIFO any more."""
+    """Wait until all threads of a killed process have ended, so that it is no reader of the FIFO any more."""
     try:
-        while os.listdir(f"/proc/{process}/fd"):
-            pass
+        while True:
+            with open(f"/proc/{process}/stat") as stat:
+                state = stat.read().rsplit(")", 1)[1].split()[0]
+            # The first thread may have ended before others, which have the files open.
+            if state in "ZX" and len(os.listdir(f"/proc/{process}/task")) == 1:
+                return
     except OSError:
         pass
 

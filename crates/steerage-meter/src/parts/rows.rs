@@ -128,10 +128,12 @@ impl PartEdges {
             });
             before = *piece;
             let number = |flag: bool| piece.map(|_| u64::from(flag));
-            let (sequences, acknowledged) =
-                piece.and_then(|piece| piece.flow.sequences()).map_or(([None; 2], [None; 2]), |(next, acknowledged)| {
+            let (sequences, acknowledged) = piece.and_then(|piece| piece.flow.sequences()).map_or(
+                ([None; 2], [None; 2]),
+                |(next, acknowledged)| {
                     (next.map(|number| Some(number.into())), acknowledged.map(|number| Some(number.into())))
-                });
+                },
+            );
             if let Some(piece) = piece {
                 batch.add(&[FlowRecord::new(piece.flow, FlowEnd::Forced)]);
             }
@@ -171,7 +173,7 @@ impl PartEdges {
     /// # Errors
     /// If the bytes are no edges, or those of another version, or if a row is missing or there twice.
     pub fn read(mut bytes: &[u8]) -> Result<Vec<Self>, EdgesError> {
-        let mut parts: BTreeMap<(u64, u64), Vec<(Head, Option<(bool, Piece)>)>> = BTreeMap::new();
+        let mut parts: BTreeMap<(u64, u64), Vec<RowState>> = BTreeMap::new();
         while !bytes.is_empty() {
             let (length, rest) =
                 bytes.strip_prefix(&MAGIC).and_then(|rest| rest.split_first_chunk()).ok_or(MalformedEdges)?;
@@ -183,7 +185,7 @@ impl PartEdges {
         parts.into_values().map(Self::of_rows).collect()
     }
 
-    fn of_rows(mut rows: Vec<(Head, Option<(bool, Piece)>)>) -> Result<Self, EdgesError> {
+    fn of_rows(mut rows: Vec<RowState>) -> Result<Self, EdgesError> {
         rows.sort_by_key(|(head, _)| head.nth);
         let head = rows.first().ok_or(MalformedEdges)?.0;
         let mut edges = head.edges();
@@ -253,7 +255,10 @@ impl Head {
     }
 }
 
-fn read_state(state: &[u8]) -> Result<(Head, Option<(bool, Piece)>), MalformedEdges> {
+/// The state of a row: its head, and its piece with whether the flow of the piece began in the parts.
+type RowState = (Head, Option<(bool, Piece)>);
+
+fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {
     let mut reader = Reader(state);
     let timeouts = Timeouts { active: 0, clock: 0, inactive: 0, closed: 0 };
     let mut head = Head { first: 0, last: 0, nth: 0, rows: 0, begin: None, end: 0, joined: 0, timeouts };

@@ -187,7 +187,10 @@ where
     // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
     // yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, dispatchers }))
+    Ok((
+        instance,
+        RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, dispatchers },
+    ))
 }
 
 /// Checks the command line without opening a device. Returns a line that describes the work of each

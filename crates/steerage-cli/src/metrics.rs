@@ -22,7 +22,8 @@ impl Metrics {
     /// devices are opened, so that a port in use is reported at once, and before privileges are
     /// dropped.
     pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
-        let listener = args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;
+        let listener =
+            args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics_host));
         // Only this line shows the port that the kernel chose.
         let asked = args.metrics.is_some_and(|address| address.port() == 0);

@@ -89,7 +89,16 @@ pub(crate) struct Report {
 impl Report {
     /// A report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
-        Self { document, flows: None, sandbox: None, verbose: false, last: None, left_behind: 0, panicked: Vec::new(), page: RefCell::default() }
+        Self {
+            document,
+            flows: None,
+            sandbox: None,
+            verbose: false,
+            last: None,
+            left_behind: 0,
+            panicked: Vec::new(),
+            page: RefCell::default(),
+        }
     }
 
     /// Also shows the report on a live page, when the report is complete.

@@ -70,7 +70,7 @@ fn serve(at: SocketAddr) -> Outcome<(Instance, Server, SocketAddr)> {
     let input = steerage_device::open("synthetic:rate=1000")?;
     let built = Builder::new().virtual_cpus(2).input(input).build(|_cpu| steerage_apps::Count::default())?;
     let running = built.start()?;
-    let listener = Listener::bind(at)?;
+    let listener = Listener::bind("metrics", at)?;
     let address = listener.address();
     let server = listener.serve(Source { handle: Some(running.handle()), version: "0", more: None })?;
     Ok((running, server, address))

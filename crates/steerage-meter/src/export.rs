@@ -16,7 +16,6 @@ use steerage_guard::file::start_of_period;
 use super::file::{FlowFile, STDOUT};
 use super::ipfix::{Export, OpenCollector};
 use super::output::{ExportError, FlowFormat, FlowsTo};
-#[cfg(feature = "parquet")]
 use super::parquet::ROWS_OF_ALL_MAX;
 use super::record::FlowRecord;
 use super::record_ledger::{Unwritten, Volume};
@@ -271,7 +270,6 @@ struct Sink {
     from: u64,
     names: HashSet<PathBuf>,
     /// The maximum number of rows in memory, summed over all open files.
-    #[cfg(feature = "parquet")]
     rows_max: usize,
 }
 
@@ -284,7 +282,6 @@ impl Sink {
             open: BTreeMap::new(),
             from: 0,
             names: HashSet::new(),
-            #[cfg(feature = "parquet")]
             rows_max: ROWS_OF_ALL_MAX,
         };
         match &sink.to {
@@ -361,7 +358,6 @@ impl Sink {
             let these = unwritten.split(Volume::of(records));
             self.file(start, time)?.write(records, these)?;
             self.shared.note_taken();
-            #[cfg(feature = "parquet")]
             self.bound_rows()?;
         }
         Ok(())
@@ -369,7 +365,6 @@ impl Sink {
 
     /// If the open files hold too many rows in memory, writes the rows of the file with the largest
     /// number of rows in memory.
-    #[cfg(feature = "parquet")]
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
         if all <= self.rows_max {

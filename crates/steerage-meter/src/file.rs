@@ -16,7 +16,6 @@ use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
 use super::key::Key;
 use super::output::{ExportError, FlowFormat};
-#[cfg(feature = "parquet")]
 use super::parquet::Parquet;
 use super::record::FlowRecord;
 use super::record_ledger::{Unwritten, Volume};
@@ -40,11 +39,7 @@ pub(super) struct FlowFile {
 enum Format {
     Csv,
     JsonLines,
-    Ipfix {
-        encoder: Box<Encoder>,
-        statistics: Statistics,
-    },
-    #[cfg(feature = "parquet")]
+    Ipfix { encoder: Box<Encoder>, statistics: Statistics },
     Parquet(Box<Parquet>),
 }
 
@@ -57,12 +52,7 @@ impl Format {
                 encoder: Box::new(Encoder::new(DOMAIN, true, MESSAGE_BYTES)),
                 statistics: Statistics::default(),
             },
-            #[cfg(feature = "parquet")]
-            FlowFormat::Parquet => Self::Parquet(Box::new(Parquet::new()?)),
-            #[cfg(not(feature = "parquet"))]
-            FlowFormat::Parquet => {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without Parquet"));
-            }
+            FlowFormat::Parquet => Self::Parquet(Box::new(Parquet::new())),
         })
     }
 }
@@ -124,7 +114,6 @@ impl FlowFile {
             Format::Csv => as_csv(&mut self.out, records),
             Format::JsonLines => as_json(&mut self.out, records),
             Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
-            #[cfg(feature = "parquet")]
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
         // Standard output is flushed at once, so that the reader of a pipe receives the records.
@@ -134,12 +123,10 @@ impl FlowFile {
 
     /// The number of rows of this file that are in memory, and will be written together as a row
     /// group.
-    #[cfg(feature = "parquet")]
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
     }
 
-    #[cfg(feature = "parquet")]
     pub(super) fn write_rows(&mut self) -> Result<(), ExportError> {
         let Format::Parquet(parquet) = &mut self.format else { return Ok(()) };
         parquet.end_group(&mut self.out).map_err(|cause| self.error(cause))
@@ -175,7 +162,6 @@ impl FlowFile {
             // IPFIX statistics are not written, because the statistics would count messages that
             // are not in the file.
             Format::Ipfix { .. } => {}
-            #[cfg(feature = "parquet")]
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,
         }
         self.out.flush()?;

@@ -43,7 +43,6 @@ mod largest;
 mod lists;
 mod names;
 mod output;
-#[cfg(feature = "parquet")]
 mod parquet;
 mod parts;
 mod read;

@@ -17,7 +17,7 @@ pub enum FlowFormat {
     JsonLines,
     /// IPFIX messages (RFC 5655).
     Ipfix,
-    /// Parquet, if this crate was built with the feature `parquet`.
+    /// Parquet.
     Parquet,
 }
 
@@ -33,11 +33,6 @@ impl FlowFormat {
             "parquet" => Some(Self::Parquet),
             _ => None,
         }
-    }
-
-    /// Whether this build supports the format.
-    pub fn is_built(self) -> bool {
-        self != Self::Parquet || cfg!(feature = "parquet")
     }
 }
 

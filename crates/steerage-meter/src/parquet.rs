@@ -1,19 +1,24 @@
 //! Writes records as Parquet: typed columns in row groups of bounded size.
 //!
+//! | file | content |
+//! |---|---|
+//! | `chunk` | one column of a row group: its pages and its description |
+//! | `encode` | the encodings of values |
+//! | `thrift` | the protocol of descriptions |
+//!
 //! The schema and the values come from [`columns`], so that schema and values always agree.
-//! `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
+//! `docs/meter.md` says how DuckDB, polars and pyarrow read the types. The writer is our own, because
+//! the crate `parquet` takes longer to build than all of steerage. `.ci/parquet` compares the files
+//! with CSV files, in these three readers.
+
+mod chunk;
+mod encode;
+#[cfg(test)]
+mod read;
+mod thrift;
 
 use std::io;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
-use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
-use parquet::errors::ParquetError;
-use parquet::file::metadata::{FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
-use parquet::schema::types::{ColumnPath, SchemaDescriptor, Type};
 use steerage::WallTime;
 
 use super::columns::{Columns, Number, columns};
@@ -21,6 +26,8 @@ use super::record::FlowRecord;
 use super::record_ledger::Volume;
 use super::record_writer::RecordWriter;
 use super::row::Row;
+use chunk::{Chunk, Column, Field, Kind, Values};
+use thrift::Thrift;
 
 /// The maximum number of rows per group. DuckDB's own groups have the same size, and a reader can
 /// use one thread per group.
@@ -31,113 +38,42 @@ pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
+/// The version of the format: without pages of the second version, which not all readers know.
+const VERSION: i32 = 1;
+
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 const SAMPLE: &str = "steerage.sample";
 
-const ABSENT: i16 = 0;
-const PRESENT: i16 = 1;
-
+/// A column for each of the columns of a record.
 #[derive(Default)]
-struct Schema {
-    fields: Vec<Arc<Type>>,
-    error: Option<ParquetError>,
-}
+struct Schema(Vec<Column>);
 
 impl Schema {
-    fn add(&mut self, name: &str, physical: Physical, logical: LogicalType, repetition: Repetition) {
-        let field = Type::primitive_type_builder(name, physical);
-        match field.with_logical_type(Some(logical)).with_repetition(repetition).build() {
-            Ok(field) => self.fields.push(Arc::new(field)),
-            Err(error) => self.error = Some(error),
-        }
-    }
-
-    fn of_rows() -> Result<Type, ParquetError> {
-        let mut schema = Self::default();
-        columns(&mut schema);
-        match schema.error {
-            Some(error) => Err(error),
-            None => Type::group_type_builder("flows").with_fields(schema.fields).build(),
-        }
+    fn add(&mut self, name: &'static str, kind: Kind, is_optional: bool) {
+        self.0.push(Column::new(Field { name, kind, is_optional }));
     }
 }
 
 impl Columns for Schema {
     fn time(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> WallTime) {
-        let logical = LogicalType::timestamp(true, TimeUnit::NANOS);
-        self.add(name, Physical::INT64, logical, Repetition::REQUIRED);
+        self.add(name, Kind::Time, false);
     }
 
     fn count(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> u64) {
-        let logical = LogicalType::integer(64, false);
-        self.add(name, Physical::INT64, logical, Repetition::REQUIRED);
+        self.add(name, Kind::Count, false);
     }
 
     fn number<N: Number>(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> Option<N>) {
-        let logical = LogicalType::integer(N::BITS as i8, false);
-        self.add(name, Physical::INT32, logical, Repetition::OPTIONAL);
+        self.add(name, Kind::Number { bits: N::BITS as u8 }, true);
     }
 
     fn word(&mut self, name: &'static str, _: impl Fn(&Row<'_>, &mut Vec<u8>)) {
-        self.add(name, Physical::BYTE_ARRAY, LogicalType::String, Repetition::REQUIRED);
+        self.add(name, Kind::Text, false);
     }
 
     fn text(&mut self, name: &'static str, _: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
-        self.add(name, Physical::BYTE_ARRAY, LogicalType::String, Repetition::OPTIONAL);
-    }
-}
-
-#[derive(Debug)]
-struct Column {
-    values: Values,
-    /// The definition level of each row. Empty if each row has a value.
-    levels: Vec<i16>,
-}
-
-#[derive(Debug)]
-enum Values {
-    Int32(Vec<i32>),
-    Int64(Vec<i64>),
-    Text(Vec<u8>, Vec<u32>),
-}
-
-impl Column {
-    fn of(field: &Type) -> Self {
-        let values = match field.get_physical_type() {
-            Physical::INT32 => Values::Int32(Vec::new()),
-            Physical::INT64 => Values::Int64(Vec::new()),
-            _ => Values::Text(Vec::new(), Vec::new()),
-        };
-        Self { values, levels: Vec::new() }
-    }
-
-    fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
-        let levels = (!self.levels.is_empty()).then_some(&self.levels[..]);
-        match &mut self.values {
-            Values::Int32(values) => {
-                to.typed::<Int32Type>().write_batch(values, levels, None)?;
-                values.clear();
-            }
-            Values::Int64(values) => {
-                to.typed::<Int64Type>().write_batch(values, levels, None)?;
-                values.clear();
-            }
-            Values::Text(text, ends) => {
-                let text = Bytes::from(std::mem::take(text));
-                let mut start = 0;
-                let value = |end: &u32| {
-                    let value = text.slice(start..*end as usize);
-                    start = *end as usize;
-                    ByteArray::from(value)
-                };
-                let values: Vec<ByteArray> = ends.iter().map(value).collect();
-                to.typed::<ByteArrayType>().write_batch(&values, levels, None)?;
-                ends.clear();
-            }
-        }
-        self.levels.clear();
-        Ok(())
+        self.add(name, Kind::Text, true);
     }
 }
 
@@ -148,27 +84,27 @@ struct Adding<'a> {
 
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
-        if let Some(Column { values: Values::Int64(values), .. }) = self.columns.next() {
+        if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
             // Nanoseconds in Parquet end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
 
     fn count(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> u64) {
-        if let Some(Column { values: Values::Int64(values), .. }) = self.columns.next() {
-            values.extend(self.rows.iter().map(|row| of(row) as i64));
+        if let Some(Column { values: Values::Counts(values), .. }) = self.columns.next() {
+            values.extend(self.rows.iter().map(of));
         }
     }
 
     fn number<N: Number>(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> Option<N>) {
-        if let Some(Column { values: Values::Int32(values), levels }) = self.columns.next() {
-            levels.extend(self.rows.iter().map(|row| if of(row).is_some() { PRESENT } else { ABSENT }));
-            values.extend(self.rows.iter().filter_map(|row| of(row).map(|number| number.to_u32() as i32)));
+        if let Some(Column { values: Values::Numbers(values), present, .. }) = self.columns.next() {
+            present.extend(self.rows.iter().map(|row| u32::from(of(row).is_some())));
+            values.extend(self.rows.iter().filter_map(|row| of(row).map(Number::to_u32)));
         }
     }
 
     fn word(&mut self, _: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>)) {
-        if let Some(Column { values: Values::Text(text, ends), .. }) = self.columns.next() {
+        if let Some(Column { values: Values::Texts { text, ends }, .. }) = self.columns.next() {
             for row in self.rows {
                 of(row, text);
                 ends.push(text.len() as u32);
@@ -177,10 +113,10 @@ impl Columns for Adding<'_> {
     }
 
     fn text(&mut self, _: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
-        if let Some(Column { values: Values::Text(text, ends), levels }) = self.columns.next() {
+        if let Some(Column { values: Values::Texts { text, ends }, present, .. }) = self.columns.next() {
             for row in self.rows {
                 let is_there = of(row, text);
-                levels.push(if is_there { PRESENT } else { ABSENT });
+                present.push(is_there.into());
                 if is_there {
                     ends.push(text.len() as u32);
                 }
@@ -189,46 +125,38 @@ impl Columns for Adding<'_> {
     }
 }
 
+/// A row group that is in the file.
+struct Group {
+    rows: usize,
+    chunks: Vec<Chunk>,
+}
+
 /// Encodes a Parquet file.
 ///
 /// A file is unreadable without its footer, which describes the groups. Rows therefore count as
 /// written when the footer is written, and the footer lists only groups that are completely in the
 /// file.
 pub(super) struct Parquet {
-    /// The Parquet encoder, which writes to memory. Each complete group is copied from memory to
-    /// the file.
-    writer: SerializedFileWriter<Vec<u8>>,
     columns: Vec<Column>,
     rows: usize,
     /// The volume of the records in the open group, and of the records in groups that are in the
     /// file.
     open: Volume,
     complete: Volume,
-    groups: usize,
+    groups: Vec<Group>,
+    /// The position in the file at which the next group begins.
+    at: u64,
     /// Whether a group could not be written. No further group can follow, because the footer
     /// contains the positions of groups.
     has_failed: bool,
 }
 
 impl Parquet {
-    pub(super) fn new() -> io::Result<Self> {
-        let schema = Schema::of_rows().map_err(broken)?;
-        let columns = schema.get_fields().iter().map(|field| Column::of(field)).collect();
-        let mut properties = WriterProperties::builder()
-            .set_created_by(CREATED_BY.to_owned())
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_max_row_group_row_count(Some(ROWS_MAX));
-        // Times rarely repeat, and increase slowly.
-        for name in ["first", "last"] {
-            let column = ColumnPath::from(name);
-            properties = properties
-                .set_column_dictionary_enabled(column.clone(), false)
-                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
-        }
-        let writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties.build()));
+    pub(super) fn new() -> Self {
+        let mut schema = Schema::default();
+        columns(&mut schema);
         let (open, complete) = (Volume::NONE, Volume::NONE);
-        Ok(Self { writer: writer.map_err(broken)?, columns, rows: 0, open, complete, groups: 0, has_failed: false })
+        Self { columns: schema.0, rows: 0, open, complete, groups: Vec::new(), at: 0, has_failed: false }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -251,69 +179,70 @@ impl Parquet {
     }
 
     pub(super) fn end_group(&mut self, out: &mut RecordWriter) -> io::Result<()> {
-        let open = std::mem::take(&mut self.open);
-        if std::mem::take(&mut self.rows) == 0 || self.has_failed {
+        let (rows, open) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.open));
+        if rows == 0 || self.has_failed {
             return Ok(());
         }
-        let written = self.write_group(out);
+        let written = self.write_group(out, rows);
         self.has_failed = written.is_err();
-        written?;
+        self.groups.push(written?);
         self.complete.add(open);
-        self.groups += 1;
         Ok(())
     }
 
-    fn write_group(&mut self, out: &mut RecordWriter) -> io::Result<()> {
-        self.encode_group().map_err(broken)?;
-        self.writer.flush()?;
-        let group = std::mem::take(self.writer.inner_mut());
-        out.part(Volume::NONE, &group)?;
-        out.flush()
-    }
-
-    fn encode_group(&mut self) -> Result<(), ParquetError> {
-        let mut group = self.writer.next_row_group()?;
-        for column in &mut self.columns {
-            if let Some(mut writer) = group.next_column()? {
-                column.write(&mut writer)?;
-                writer.close()?;
-            }
-        }
-        group.close().map(drop)
+    fn write_group(&mut self, out: &mut RecordWriter, rows: usize) -> io::Result<Group> {
+        // The magic number stands before the first group.
+        let mut bytes = if self.at == 0 { MAGIC.to_vec() } else { Vec::new() };
+        let chunks = self.columns.iter_mut().map(|column| column.write(self.at, rows, &mut bytes));
+        let chunks = chunks.collect::<io::Result<_>>()?;
+        out.part(Volume::NONE, &bytes)?;
+        out.flush()?;
+        self.at += bytes.len() as u64;
+        Ok(Group { rows, chunks })
     }
 
     /// Writes the remaining rows and the footer. `sample` means that one flow of this many was
     /// metered. If a group could not be written, the footer describes only the groups before it.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
-        // The first group begins with the magic number of Parquet. A file without groups needs the
-        // magic number too.
-        let start = if self.groups == 0 { MAGIC } else { &[] };
-        let footer = self.footer(sample).map_err(broken)?;
-        out.part(self.complete, &[start, &footer].concat())
+        let start = if self.groups.is_empty() { MAGIC } else { &[] };
+        let footer = thrift::structure(|to| self.describe(sample, to));
+        let length = u32::try_from(footer.len()).map_err(io::Error::other)?;
+        out.part(self.complete, &[start, &footer, &length.to_le_bytes(), MAGIC].concat())
     }
 
-    fn footer(&self, sample: u32) -> Result<Vec<u8>, ParquetError> {
-        let sample = (sample > 1).then(|| vec![KeyValue::new(SAMPLE.to_owned(), format!("1:{sample}"))]);
-        let groups = self.writer.flushed_row_groups()[..self.groups].to_vec();
-        let schema = SchemaDescriptor::new(self.writer.schema_descr().root_schema_ptr());
-        let file = FileMetaData::new(
-            self.writer.properties().writer_version().as_num(),
-            groups.iter().map(RowGroupMetaData::num_rows).sum(),
-            Some(CREATED_BY.to_owned()),
-            sample,
-            Arc::new(schema),
-            None,
-        );
-        let mut footer = Vec::new();
-        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, groups)).finish()?;
-        Ok(footer)
+    /// The format's structure `FileMetaData`.
+    fn describe(&self, sample: u32, to: &mut Thrift<'_>) {
+        let fields: Vec<Option<&Field>> =
+            std::iter::once(None).chain(self.columns.iter().map(|column| Some(&column.field))).collect();
+        to.i32(1, VERSION);
+        to.structures(2, &fields, |to, field| match field {
+            Some(field) => field.describe(to),
+            None => {
+                to.binary(4, b"flows");
+                to.i32(5, self.columns.len() as i32);
+            }
+        });
+        to.i64(3, self.groups.iter().map(|group| group.rows as u64).sum());
+        to.structures(4, &self.groups, |to, group| {
+            to.structures(1, &group.chunks, |to, chunk| chunk.describe(to));
+            to.i64(2, group.chunks.iter().map(|chunk| chunk.plain_bytes).sum());
+            to.i64(3, group.rows as u64);
+        });
+        if sample > 1 {
+            to.structures(5, &[format!("1:{sample}")], |to, sample| {
+                to.binary(1, SAMPLE.as_bytes());
+                to.binary(2, sample.as_bytes());
+            });
+        }
+        to.binary(6, CREATED_BY.as_bytes());
+        // The order of all columns is that of their types, which makes their statistics valid.
+        to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }
 
-fn broken(error: ParquetError) -> io::Error {
-    io::Error::other(error)
-}
+#[cfg(test)]
+pub(crate) use read::count;
 
 #[cfg(test)]
 mod tests;

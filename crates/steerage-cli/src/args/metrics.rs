@@ -89,7 +89,10 @@ mod tests {
         ];
         assert_eq!(texts.map(|text| read(text).unwrap()), expected);
         for wrong in ["eth0", "65536", "1.2.3.4:", "1.2.3.4:x", "localhost:9000", "::1:x", "-1"] {
-            assert!(address(wrong, web::ADDRESS_DEFAULT, "--web").unwrap_err().contains("write --web after"), "{wrong}");
+            assert!(
+                address(wrong, web::ADDRESS_DEFAULT, "--web").unwrap_err().contains("write --web after"),
+                "{wrong}"
+            );
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ToArgs, WebArgs};
 use super::values::interval;
+use super::{ToArgs, WebArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {

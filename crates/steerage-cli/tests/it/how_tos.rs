@@ -1,6 +1,6 @@
 //! Runs the commands that docs/meter.md has for nfdump and pmacct, exactly as printed, in their own
-//! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need the feature
-//! `parquet` and a Python package. The expected counts are from tshark.
+//! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need a Python
+//! package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;

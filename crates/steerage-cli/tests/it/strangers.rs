@@ -20,8 +20,8 @@ use steerage_fixtures::{NOBODY, is_root, until};
 
 use crate::forward;
 use crate::metrics;
-use crate::web;
 use crate::program::{Ran, Started, command};
+use crate::web;
 
 /// Escape sequences that clear a terminal, in both encodings, and text that would overwrite the
 /// line.
@@ -249,7 +249,8 @@ fn no_reply_to_other_users_has_an_address() {
     ];
     for command in commands {
         let args =
-            [command, &["--virtual-cpus", "2", "--seconds", "0", "--json", metrics::ANY, web::ANY, "--socket", to]].concat();
+            [command, &["--virtual-cpus", "2", "--seconds", "0", "--json", metrics::ANY, web::ANY, "--socket", to]]
+                .concat();
         let run = Started::new(&args);
         let meters = command[0] == "meter";
         let private = wait_for(&socket, "there is traffic", |report| {

@@ -74,10 +74,13 @@ mod tests {
 
     fn asked(request: &str) -> Option<String> {
         let of = |audience| if audience == Audience::Private { "steerage_y 2\n" } else { "steerage_x 1\n" };
-        let site = Site::new("/metrics", vec![
-            Resource::plain("/metrics", Body::Made(Box::new(move |audience| of(audience).to_owned()))),
-            Resource::new("/", "text/html", "X-Further: header\r\n", Body::Fixed("<p>")),
-        ]);
+        let site = Site::new(
+            "/metrics",
+            vec![
+                Resource::plain("/metrics", Body::Made(Box::new(move |audience| of(audience).to_owned()))),
+                Resource::new("/", "text/html", "X-Further: header\r\n", Body::Fixed("<p>")),
+            ],
+        );
         let site = site.with_key("secret".to_owned()).names_by("--metrics-host NAME");
         let answered = answer(request.as_bytes(), &Hosts::new(&["x".to_owned()]), &site, &site.turn());
         answered.map(|bytes| String::from_utf8(bytes).unwrap())
@@ -92,7 +95,9 @@ mod tests {
         };
         assert_eq!(body("Authorization: Bearer secret\r\n"), "steerage_y 2\n");
         assert_eq!(body("authorization: Bearer secret\r\n"), "steerage_y 2\n");
-        for wrong in ["", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Bearer Secret", "Basic secret", "secret"] {
+        for wrong in
+            ["", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Bearer Secret", "Basic secret", "secret"]
+        {
             assert_eq!(body(&format!("Authorization: {wrong}\r\n")), "steerage_x 1\n", "{wrong}");
         }
         assert_eq!(body(""), "steerage_x 1\n");
@@ -101,7 +106,10 @@ mod tests {
     #[test]
     fn each_path_has_its_type_and_headers() {
         let page = asked("GET /?x HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        assert!(page.contains("\r\nContent-Type: text/html\r\n") && page.contains("\r\nX-Further: header\r\n"), "{page}");
+        assert!(
+            page.contains("\r\nContent-Type: text/html\r\n") && page.contains("\r\nX-Further: header\r\n"),
+            "{page}"
+        );
         assert!(page.ends_with("\r\n\r\n<p>"), "{page}");
     }
 

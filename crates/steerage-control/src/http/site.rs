@@ -63,8 +63,9 @@ impl Site {
 
     /// Names the option that adds a name of this server.
     pub(crate) fn names_by(mut self, option: &str) -> Self {
-        self.misdirected =
-            format!("The Host of this request is neither an address nor a name of this server: {option} adds a name.\n");
+        self.misdirected = format!(
+            "The Host of this request is neither an address nor a name of this server: {option} adds a name.\n"
+        );
         self
     }
 
@@ -103,7 +104,9 @@ impl Turn<'_> {
     pub(super) fn body(&self, index: usize, audience: Audience) -> &str {
         match &self.site.resources[index].body {
             Body::Fixed(text) => text,
-            Body::Made(make) => self.made[index][usize::from(audience == Audience::Private)].get_or_init(|| make(audience)),
+            Body::Made(make) => {
+                self.made[index][usize::from(audience == Audience::Private)].get_or_init(|| make(audience))
+            }
         }
     }
 }

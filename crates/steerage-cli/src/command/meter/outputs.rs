@@ -152,11 +152,6 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
     }
     let format = FlowFormat::of_name(name)
         .ok_or_else(|| wrong("write a name that ends in .csv, .jsonl, .ipfix or .parquet, or - for standard output"))?;
-    if !format.is_built() {
-        return Err(wrong(
-            "this steerage was built without Parquet: install it by `cargo install steerage-cli --features parquet`",
-        ));
-    }
     let pattern = FilePattern::parse(name).map_err(|error| wrong(&error.to_string()))?;
     if args.flows.rotate.is_some() && !pattern.has_time() {
         return Err(wrong(NEEDS_TIME));

@@ -95,7 +95,9 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
         let of_key: Vec<(&Knob, &String)> =
             setting.0.iter().filter(|(knob, _)| knob.is_of(interface) && knob.0.ends_with(end)).collect();
         let Some((_, first)) = of_key.first() else { continue };
-        if version.is_some_and(|version| version < since) {
+        if key == "NTupleFilter" && setting.0.keys().any(Knob::is_rule) {
+            notes.push(format!("{key}= is left out, because the rules of --flow need the feature now"));
+        } else if version.is_some_and(|version| version < since) {
             let version = version.unwrap_or_default();
             notes.push(format!("{key}= needs systemd {since}, and this machine has {version}: left out"));
         } else if of_key.iter().any(|(_, value)| value != first) {

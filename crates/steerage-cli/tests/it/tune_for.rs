@@ -96,3 +96,33 @@ fn traffic_that_the_card_cannot_lead_is_refused() {
         assert!(ran.code == Some(2) && ran.err.contains(why), "{wrong:?}: {ran:?}");
     }
 }
+
+/// With `--write link`, systemd sets what it has a key for, and tune sets the rest.
+#[test]
+fn what_a_link_file_can_set_is_left_to_systemd() {
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
+    let Some(net) = Net::new() else { return };
+    let (state, program) = (Scratch::new(), env!("CARGO_BIN_EXE_steerage"));
+    let tune = format!("{program} tune near0 --for listen --apply --write link");
+    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    let text = format!(
+        "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; mkdir -p /run/udev/data; \
+         gro() {{ echo $1: $(ethtool -k near0 | grep ^generic-receive-offload); }}; \
+         ethtool -K near0 gro on; {tune}; gro first; {program} tune near0 --check; echo check $?; {tune}; gro second; \
+         cat /etc/systemd/network/10-steerage-near0.link; {program} tune --undo; ls /etc/systemd/network",
+        state.display()
+    );
+    let ran = Ran::of(Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &text]).output().unwrap());
+    for part in [
+        "first: generic-receive-offload: on\n",
+        "check 0\n",
+        "Nothing was changed.\nsecond: generic-receive-offload: on\n",
+        "\nGenericReceiveOffload=no\n",
+        "udevadm trigger --action=add /sys/class/net/near0\n",
+    ] {
+        assert!(ran.out.contains(part), "{part}: {ran:?}");
+    }
+    assert!(!ran.out.lines().any(|line| line == "10-steerage-near0.link"), "{ran:?}");
+}

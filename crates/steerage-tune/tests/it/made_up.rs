@@ -283,6 +283,11 @@ fn offloads_have_keys_in_a_link_file() {
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
     assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
+    // A rule of the card needs the feature at once.
+    let mut card = file.setting.clone();
+    card.0.insert(Knob("/ethtool/eth0/rules/1023".to_owned()), "flow-type tcp4 dst-port 443 action 2".to_owned());
+    let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &card);
+    assert!(!file.text.contains("NTupleFilter") && file.setting.0.len() == 1, "{}", file.text);
 }
 
 #[test]

@@ -46,8 +46,9 @@ pub(super) fn run(
     if let Some(undo) = undo {
         // systemd sets what is in the .link file.
         let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
+        plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();
-        if is_done && plan.changes.iter().all(is_linked) {
+        if is_done && plan.changes.is_empty() {
             return stdout::print(shown(&plan, "Nothing was changed.\n").as_bytes());
         }
         // What an earlier run changed belongs to its undo file.

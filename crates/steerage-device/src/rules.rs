@@ -38,7 +38,8 @@ type Field = (&'static str, usize, usize);
 /// `struct ethhdr`.
 const ETHER: [Field; 3] = [("dst", 0, 6), ("src", 6, 6), ("proto", 12, PORT_BYTES)];
 /// `struct ethtool_tcpip4_spec`.
-const IPV4: [Field; 4] = [("src-ip", 0, 4), ("dst-ip", 4, 4), (SOURCE_PORT, 8, PORT_BYTES), ("dst-port", 10, PORT_BYTES)];
+const IPV4: [Field; 4] =
+    [("src-ip", 0, 4), ("dst-ip", 4, 4), (SOURCE_PORT, 8, PORT_BYTES), ("dst-port", 10, PORT_BYTES)];
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];

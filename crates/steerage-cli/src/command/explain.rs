@@ -163,9 +163,12 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";
-    let known = [(support.hash, "a flow hash"), (support.time, time), (support.vlan_tag, "the VLAN tag that it removed")];
-    let known: Vec<&str> = known.into_iter().filter(|(is_known, _)| *is_known == Some(true)).map(|(_, what)| what).collect();
-    (!known.is_empty()).then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
+    let known =
+        [(support.hash, "a flow hash"), (support.time, time), (support.vlan_tag, "the VLAN tag that it removed")];
+    let known: Vec<&str> =
+        known.into_iter().filter(|(is_known, _)| *is_known == Some(true)).map(|(_, what)| what).collect();
+    (!known.is_empty())
+        .then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
 /// Whether the device is live, so that packets arrive at their own time.

@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_change_is_read_back() {
-        let knob = Done::Knob { interface: 7, file: "gro_flush_timeout".into(), before: "0".into(), ours: "200000".into() };
+        let knob =
+            Done::Knob { interface: 7, file: "gro_flush_timeout".into(), before: "0".into(), ours: "200000".into() };
         assert_eq!(knob.to_string(), "7/gro_flush_timeout=0=200000");
         assert_eq!(knob.to_string().parse(), Ok(knob));
         for wrong in ["", "7/x", "7/x=1", "x/y=1=2", "7/x=1=2=3"] {

@@ -200,7 +200,8 @@ fn a_new_port_of_a_bond_is_left_to_the_kernel() {
     let report = started.stop_at_rest();
     let (taken, passed) = (received(&report), bonds.passed());
     assert!(taken + passed == 1_000 && taken > 0 && passed > 0, "{taken}, {passed}: {report}");
-    let counted: u64 = report["snapshot"]["queues"].as_array().unwrap().iter().map(|q| q["passed"].as_u64().unwrap()).sum();
+    let counted: u64 =
+        report["snapshot"]["queues"].as_array().unwrap().iter().map(|q| q["passed"].as_u64().unwrap()).sum();
     assert!(counted >= passed as u64, "{report}");
 }
 

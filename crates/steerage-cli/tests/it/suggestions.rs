@@ -177,7 +177,8 @@ fn an_interface_is_advised_on() {
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["flows"]), (&json!(1_000), &json!(40)));
     // A veth reports all that an XDP program can ask for.
-    let reports = "near0 also reports a flow hash, the time at which it received the packet (on the card's clock), the VLAN tag";
+    let reports =
+        "near0 also reports a flow hash, the time at which it received the packet (on the card's clock), the VLAN tag";
     let notes = traffic["notes"].as_array().unwrap();
     assert!(notes.iter().any(|note| note.as_str().unwrap().contains(reports)), "{notes:?}");
     let advice = &traffic["suggestion"];

@@ -113,8 +113,9 @@ mod tests {
 
     #[test]
     fn options_stand_behind_the_name() {
-        let options =
-            parsed("af_packet:eth1,queues=2,buffer=1048576,timeout=1,promiscuous=no,direction=in,hash=device,time=card");
+        let options = parsed(
+            "af_packet:eth1,queues=2,buffer=1048576,timeout=1,promiscuous=no,direction=in,hash=device,time=card",
+        );
         let options = options.unwrap();
         assert_eq!((options.interface.as_str(), options.queues, options.buffer), ("eth1", 2, 1 << 20));
         assert_eq!((options.block_timeout, options.promiscuous), (Duration::from_millis(1), false));

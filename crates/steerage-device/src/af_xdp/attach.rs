@@ -141,7 +141,14 @@ pub(super) fn attach(
         let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
         let attachment = Attachment::Component(in_dispatcher);
         return Ok(Noted {
-            program: Attached { sockets, counters, functions: Functions::default(), mode, ports: ports.clone(), attachment },
+            program: Attached {
+                sockets,
+                counters,
+                functions: Functions::default(),
+                mode,
+                ports: ports.clone(),
+                attachment,
+            },
             notes,
         });
     }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Optional
+#: The import of typing would take a third of the time of the package's import. Type checkers take this for true.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 
 class SteerageError(Exception):

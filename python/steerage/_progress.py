@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Optional
 
-#: A function that gets the bytes that were read, all bytes if they are known, and whether the run is over.
-Progress = Callable[[int, Optional[int], bool], Any]
+#: The import of typing would take a third of the time of the package's import. Type checkers take this for true.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
 
 
 def in_notebook() -> bool:
@@ -23,8 +24,11 @@ def checked(progress: Any) -> Any:
     return progress
 
 
-def shown(progress: Any) -> Optional[Progress]:
-    """Return the function that shows the progress of one run. None if nothing is shown."""
+def shown(progress: Any) -> Optional[Callable[[int, Optional[int], bool], Any]]:
+    """Return the function that shows the progress of one run, or None if nothing is shown.
+
+    It gets the bytes that were read, all bytes if they are known, and whether the run is over.
+    """
     if progress is False or (progress is None and not in_notebook()):
         return None
     if callable(progress):

@@ -7,9 +7,13 @@ import stat
 import struct
 import threading
 from types import SimpleNamespace
-from typing import Any, Iterator, Optional
 
 from . import _native
+
+#: The import of typing would take a third of the time of the package's import. Type checkers take this for true.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Optional
 
 #: The number of bytes that are read from a file object at a time.
 READ_BYTES = 1 << 20

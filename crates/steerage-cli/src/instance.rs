@@ -127,7 +127,7 @@ where
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
     let metrics = Metrics::prepare(&args.metrics, args.report.quiet)?;
-    let web = Web::prepare(&args.web, args.report.quiet)?;
+    let web = Web::prepare(&args.web)?;
     let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args, sending.listens)?;
     let undoing = Undoing::begin(args.report.quiet)?;

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
     // An instance that does not answer now may answer later.
     let _ = remote.connect();
-    let web = Web::prepare(&args.web, false)?;
+    let web = Web::prepare(&args.web)?;
     let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
     // Root may watch another user's instance, and connect to it again.
     let socket = remote.path().to_owned();

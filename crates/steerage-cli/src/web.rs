@@ -20,14 +20,12 @@ struct Prepared {
 
 impl Web {
     /// Binds the listener, if the command line requests a live page, and prints the address of the
-    /// page. Only this line shows the key of the page, and the port that the kernel chose.
-    pub(crate) fn prepare(args: &WebArgs, quiet: bool) -> Result<Self, Error> {
+    /// page. `-q` does not suppress this line, because nothing else shows the key of the page.
+    pub(crate) fn prepare(args: &WebArgs) -> Result<Self, Error> {
         let Some(address) = args.web else { return Ok(Self::default()) };
         let listener = Listener::bind("a live page", address).map_err(Error::Web)?;
         let key = new_key().map_err(|error| Error::System { operation: "read a key from /dev/urandom", error })?;
-        if address.port() == 0 || !quiet {
-            print_to_stderr(format_args!("live page at http://{}/#{key}", listener.address()));
-        }
+        print_to_stderr(format_args!("live page at http://{}/#{key}", listener.address()));
         Ok(Self(RefCell::new(Some(Prepared { listener, key }))))
     }
 

@@ -403,7 +403,7 @@ function lose(error) {
   if (ended) return;
   const since = state.lost.toLocaleTimeString("en-GB");
   const why = error.name === "Error" ? ` (${error.message})` : "";
-  say(state.now ? `The run does not answer since ${since}${why}: it has probably ended. The last figures stay, until a run answers here.` :
+  say(state.now ? `The run has not answered since ${since}${why}: it has probably ended. The last figures stay, until a run answers here.` :
     `No run answers here${why}.`, true);
 }
 at("pause").addEventListener("click", () => {

@@ -173,9 +173,11 @@ fn footer(file: &[u8]) -> Item {
     Cursor(&rest[rest.len() - length..]).fields()
 }
 
-/// The number of rows that the description of the file has.
+/// The number of rows of a file.
 pub(crate) fn count(file: &[u8]) -> usize {
-    footer(file).number(3) as usize
+    let rows = rows(file).1.len();
+    assert_eq!(rows as i64, footer(file).number(3));
+    rows
 }
 
 /// The names of the columns.

@@ -328,3 +328,20 @@ fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     counts.dedup();
     counts.into_iter()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A prediction for each number of CPUs up to 1,024 would take a load check longer than 10 ms.
+    #[test]
+    fn few_numbers_of_cpus_are_considered() {
+        for now in [0, 1, 500, 1023] {
+            let all: Vec<usize> = counts(1023, now).collect();
+            assert!(all.len() <= 50, "{}", all.len());
+            assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
+            // The next number is never much larger.
+            assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
+        }
+    }
+}

@@ -4,7 +4,7 @@
     cargo run --release -p steerage-lab -- rps > rps.jsonl
     python3 lab/page.py rps.jsonl                     tables and verdicts as text
     python3 lab/page.py rps.jsonl more.jsonl -o page.html
-    python3 lab/page.py --performance [--check]       draws docs/performance.svg from lab/results/performance/rps.csv
+    python3 lab/page.py --performance [--check]       draws docs/performance.svg and docs/scale.svg from lab/results
 
 A line is one run: {"experiment", "series", "x", "round", "apart_ns", "values"}. lab/experiments.json says what the metrics mean, which
 series are compared, and what was published. Two other lines are read: {"experiment", "skipped"} and {"beside": "DPDK 22.11"}.
@@ -316,9 +316,9 @@ def report(paths, page):
         print("\n".join(text))
 
 
-# ---- the chart of the README
+# ---- the charts of README.md and docs/
 
-CHARTED, CHART, BASE = HERE / "results/performance/rps.csv", ROOT / "docs/performance.svg", "no steering"
+BASE = "no steering"
 # The column of the table, and its name in the chart.
 COLUMNS = [
     ("balance", "steerage, default policy"),
@@ -329,29 +329,47 @@ COLUMNS = [
 ]
 
 
-def performance(check):
-    """Draws the table of two CPUs, which docs/performance.md has as well."""
-    with open(CHARTED, encoding="utf-8", newline="") as file:
-        rows = {row["ns"]: {name: float(rate) for name, rate in row.items() if name != "ns"} for row in csv.DictReader(file)}
-    rows = {int(work.replace(",", "")): rates for work, rates in rows.items() if work != "0"}
+def rows_of(table):
+    """The rows of a table of lab/results, by the number in their first column."""
+    with open(HERE / "results" / table, encoding="utf-8", newline="") as file:
+        number = lambda cell: float(cell.replace(",", ""))
+        rows = [list(row.items()) for row in csv.DictReader(file)]
+        return {int(number(row[0][1])): {name: number(cell) for name, cell in row[1:]} for row in rows}
+
+
+def performance():
+    """The table of two CPUs, which docs/performance.md has as well."""
+    rows = {work: rates for work, rates in rows_of("performance/rps.csv").items() if work > 0}
     series = [(name, {work: rates[column] / rates[BASE] for work, rates in rows.items()}) for column, name in COLUMNS]
-    chart = lines("Packets per second on two CPUs, relative to one CPU", "work per packet, in nanoseconds", series, ratio=True)
-    if not check:
-        CHART.write_text(chart)
-    elif not CHART.exists() or CHART.read_text() != chart:
-        sys.exit("page: docs/performance.svg is out of date: run python3 lab/page.py --performance")
+    return lines("Packets per second on two CPUs, relative to one CPU", "work per packet, in nanoseconds", series, ratio=True)
+
+
+def scale():
+    """What docs/scale.md says about losses: the part of the packets that is handled."""
+    rows = rows_of("scale/scale-lost.csv")
+    series = [(name, {cpus: 1 - lost[name] / 100 for cpus, lost in rows.items()}) for name in next(iter(rows.values()))]
+    return lines("Simulated: handled part of the packets, at 70 % load", "CPUs; a queue for four CPUs, or 1 queue", series, ratio=True)
+
+
+def draw(check):
+    for name, chart in ("performance.svg", performance()), ("scale.svg", scale()):
+        picture = ROOT / "docs" / name
+        if not check:
+            picture.write_text(chart)
+        elif not picture.exists() or picture.read_text() != chart:
+            sys.exit(f"page: docs/{name} is out of date: run python3 lab/page.py --performance")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="JSON lines of runs; - is standard input")
     parser.add_argument("-o", "--output", metavar="PAGE", help="write a page with charts, in place of text")
-    parser.add_argument("--performance", action="store_true", help="draw docs/performance.svg")
-    parser.add_argument("--check", action="store_true", help="with --performance: fail if the picture is out of date")
+    parser.add_argument("--performance", action="store_true", help="draw docs/performance.svg and docs/scale.svg")
+    parser.add_argument("--check", action="store_true", help="with --performance: fail if a picture is out of date")
     args = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` may leave
     if args.performance:
-        performance(args.check)
+        draw(args.check)
     elif args.files:
         report(args.files, args.output)
     else:

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::Value;
-use steerage::Builder;
 use steerage::policy::{RegimeKind, Workers, predict};
+use steerage::{Batch, Builder, Cpu, Handler};
 use steerage_mem::park::{self, Bell};
 use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Steering, Work};
 
@@ -51,6 +51,9 @@ pub struct PredictArgs {
     /// Costs of the path on the machine of the runs [default: lab/scale/zen5.toml]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Write the measured medians to this file, as the tables of lab/results have them
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
 }
 
 /// Millions of packets per second on two CPUs.
@@ -126,7 +129,18 @@ impl Rates {
 /// If there are no runs, or a prediction is off by more than [`OFF_MAX`].
 pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
-    let measured = measured(&args.runs)?;
+    // Two CPUs have one distance, whatever it is.
+    let has_one_distance = profile.line[0] == profile.line[1];
+    let measured = measured(&args.runs, has_one_distance)?;
+    if let Some(path) = &args.table {
+        let row = |(_, rates): &(bool, Rates)| {
+            let Rates { work, none, other, hash, balance } = rates;
+            format!("{work},{none:.2},{other:.2},{hash:.2},{balance:.2}\n")
+        };
+        let rows: String = measured.iter().map(row).collect();
+        let text = format!("ns,no steering,one other CPU,\"both, hash\",balance\n{rows}");
+        fs::write(path, text).map_err(|error| LabError::set_up("the table", format!("{}: {error}", path.display())))?;
+    }
     let (mut table, mut worst) = (String::from("predicted / measured, with the costs of "), 0.0_f64);
     let _ = writeln!(
         table,
@@ -139,7 +153,11 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
             worst = worst.max(off(ratios));
         }
         let [none, other, hash, balance] = ratios;
-        let place = if *is_far { "far" } else { "near" };
+        let place = match (has_one_distance, is_far) {
+            (true, _) => "both",
+            (false, true) => "far",
+            (false, false) => "near",
+        };
         let _ = writeln!(table, "{:>6} {place:>5}  {none:>11.2} {other:>13.2} {hash:>10.2} {balance:>7.2}", rates.work);
     }
     out.write_all(table.as_bytes()).map_err(LabError::Output)?;
@@ -161,8 +179,9 @@ pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
     simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
 }
 
-/// The medians of the runs, by distance and work. Runs during which the CPUs moved are left out, and rows that are not complete.
-fn measured(files: &[PathBuf]) -> Result<Vec<(bool, Rates)>, LabError> {
+/// The medians of the runs, by distance and work. Runs during which the CPUs moved are left out, unless the costs are the same at each
+/// distance, and rows that are not complete.
+fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
         let name = file.display();
@@ -171,7 +190,7 @@ fn measured(files: &[PathBuf]) -> Result<Vec<(bool, Rates)>, LabError> {
             let line: Value =
                 serde_json::from_str(line).map_err(|error| LabError::set_up("runs", format!("{name}: {error}")))?;
             let apart = line["apart_ns"].as_array().into_iter().flatten().filter_map(Value::as_f64);
-            let far: Vec<bool> = apart.map(|nanos| nanos > FAR_NANOS).collect();
+            let far: Vec<bool> = apart.map(|nanos| nanos > FAR_NANOS && !has_one_distance).collect();
             let (Some(series), Some(x), Some(mpps)) =
                 (line["series"].as_str(), line["x"].as_f64(), line["values"]["mpps"].as_f64())
             else {
@@ -214,12 +233,13 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (near_line, near) = pair(distances[0])?;
     let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
-    // The table does not divide receiving and handing over: see lab/scale/zen5.toml.
-    let receive = near.one_target - HAND_OVER_NEAR;
+    // One CPU that does nothing else with a packet shows what receiving costs, and one that reads a header what reading costs.
+    let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
+    // Two targets, as if packets are spread. Their lists are shorter, so that the works of fewer packets overlap, as with a function that
+    // does something.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
-    let reading = |pair: &Pair| (pair.alone - receive).max(0.0);
-    let take = |pair: &Pair| (pair.worker - reading(pair)).max(0.0);
+    let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
         "name = \"{}\"\nreceive = {receive:.1}\nhash = {:.1}\nhand_over = [{:.1}, {:.1}]\ntake_over = [{:.1}, {:.1}]\n\
          round = {ROUND:.1}\nline = [{near_line:.1}, {far_line:.1}]\nwake = {wake:.0}.0\nwoken = {woken:.0}.0\n",
@@ -234,9 +254,6 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     write!(out, "{note}{text}").map_err(LabError::Output)
 }
 
-/// Handing over to a near CPU: a slot of 16 bytes that stays in the shared cache.
-const HAND_OVER_NEAR: f64 = 1.0;
-
 /// Many targets, as in the experiment `path`.
 const MANY: usize = 16;
 
@@ -246,13 +263,28 @@ const ROUND: f64 = 50.0;
 /// The nanoseconds of a packet on one pair of CPUs.
 #[derive(Clone, Copy)]
 struct Pair {
-    one_target: f64,
     two_targets: f64,
     /// The receiving CPU with 16 targets, with the device's hash and with ours.
     device_many: f64,
     ours_many: f64,
-    worker: f64,
+    /// A worker that has the packets of two targets.
+    worker_of_two: f64,
+    /// One CPU that receives, with a packet function that does nothing, and with one that reads a header.
     alone: f64,
+    alone_reading: f64,
+}
+
+/// A packet function that does nothing.
+#[derive(Debug, Default)]
+struct Nothing;
+
+impl Handler for Nothing {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self, _: &mut Cpu) {}
 }
 
 fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
@@ -265,21 +297,24 @@ fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
         frames,
     };
     let ours = FrameOptions { device_hash: false, ..device };
-    let [mut one, mut two, mut worker, mut alone, mut device_many, mut ours_many] = [const { Vec::new() }; 6];
+    let [mut two, mut worker_of_two, mut device_many] = [const { Vec::new() }; 3];
+    let [mut ours_many, mut alone, mut alone_reading] = [const { Vec::new() }; 3];
     for _ in 0..settings.rounds.unwrap_or(ROUNDS) {
         let to = |options: FrameOptions, targets| {
             run(on, Builder::new(), options.input(), frames, targets, ReadsHeaders::default)
         };
-        let times = to(device, 1)?.of_all(frames)?;
-        one.push(times.receive);
-        worker.push(times.work.unwrap_or(0.0));
-        two.push(to(ours, 2)?.of_all(frames)?.receive);
+        let times = to(ours, 2)?.of_all(frames)?;
+        two.push(times.receive);
+        worker_of_two.push(times.work.unwrap_or(0.0));
         device_many.push(to(device, MANY)?.of_all(frames)?.receive);
         ours_many.push(to(ours, MANY)?.of_all(frames)?.receive);
-        alone.push(run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?.0.receive);
+        alone.push(run_alone(on.receive, Builder::new(), device.input(), frames, Nothing::default)?.0.receive);
+        let reads = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
+        alone_reading.push(reads.0.receive);
     }
-    let [one_target, two_targets, worker, alone] = [one, two, worker, alone].map(median);
-    Ok(Pair { one_target, two_targets, device_many: median(device_many), ours_many: median(ours_many), worker, alone })
+    let [two_targets, worker_of_two, device_many] = [two, worker_of_two, device_many].map(median);
+    let [ours_many, alone, alone_reading] = [ours_many, alone, alone_reading].map(median);
+    Ok(Pair { two_targets, device_many, ours_many, worker_of_two, alone, alone_reading })
 }
 
 /// What waking a sleeping CPU costs the waking CPU, and how long it takes until the other CPU runs, in nanoseconds.

@@ -1,9 +1,10 @@
 //! Runs the cases of an experiment in turn, A B C A B C ..., round after round. Prints a line for
 //! each run.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ use crate::placement::probe;
 
 /// The maximum length of a progress line. A longer line would wrap, and could not be erased.
 const PROGRESS_WIDTH: usize = 79;
+
+/// The maximum number of simulated runs at a time. A machine of 1,024 CPUs and 256 queues takes 4 GiB.
+const SIMULATED_AT_ONCE: usize = 4;
 
 /// The line that is printed for one run.
 #[derive(Debug, Serialize)]
@@ -103,12 +107,15 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
 /// distance of its CPUs is measured before and after the run. Returns the number of runs, and the
 /// reason for which the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
-    let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, simulated, .. } = experiment;
+    for why in &experiment.skipped {
+        write_line(&Skipped { experiment: experiment.name, skipped: why }, out)?;
+    }
+    if let Some(simulated) = experiment.simulated.clone() {
+        return simulate(experiment, &simulated, later, out);
+    }
+    let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
     cpus.truncate(probed_cpus);
     let (mut runs, mut last) = (0, None);
-    for why in &skipped {
-        write_line(&Skipped { experiment: name, skipped: why }, out)?;
-    }
     for round in 0..rounds {
         let mut failed = Vec::new();
         for at in 0..cases.len() {
@@ -118,17 +125,11 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
             progress(&format!("{name}  round {} of {rounds}  {} s left  {}", round + 1, left.as_secs(), case.series));
             match run_case(case, &cpus, &mut last) {
                 Ok((apart, measured)) => {
-                    let mut line = Line::of(name, &case.series, case.x, round, apart, &measured);
-                    if let Some(simulated) = simulated.as_deref() {
-                        (line.simulated, line.machine) = (Some(simulated), None);
-                    }
-                    write_line(&line, out)?;
+                    write_line(&Line::of(name, &case.series, case.x, round, apart, &measured), out)?;
                     runs += 1;
                 }
                 Err(error) => {
-                    let point = case.x.map_or_else(String::new, |x| format!(" at {x}"));
-                    skipped.push(format!("{}{point}: {error}", case.series));
-                    write_line(&Skipped { experiment: name, skipped: skipped.last().map_or("", String::as_str) }, out)?;
+                    skipped.push(write_failed(name, case, &error, out)?);
                     failed.push(at);
                 }
             }
@@ -137,6 +138,67 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
     }
     progress("");
     Ok((runs, skipped.into_iter().next().unwrap_or_default()))
+}
+
+/// Prints that a case failed, and returns the reason.
+fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write) -> Result<String, LabError> {
+    let point = case.x.map_or_else(String::new, |x| format!(" at {x}"));
+    let why = format!("{}{point}: {error}", case.series);
+    write_line(&Skipped { experiment: name, skipped: &why }, out)?;
+    Ok(why)
+}
+
+/// Runs all cases once, on all CPUs of this machine, since simulated runs do not disturb each other. The lines are in the order of the
+/// cases. Returns the same as [`run`].
+fn simulate(
+    experiment: Experiment,
+    simulated: &str,
+    later: Duration,
+    out: &mut impl Write,
+) -> Result<(usize, String), LabError> {
+    let Experiment { name, cases, mut skipped, .. } = experiment;
+    let (all, mut runs) = (cases.len(), 0);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(SIMULATED_AT_ONCE);
+    let todo = Mutex::new(cases.into_iter().enumerate());
+    let (done, results) = mpsc::channel();
+    let next = || todo.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for done in vec![done; threads] {
+            scope.spawn(move || {
+                while let Some((at, mut case)) = next() {
+                    let measured = run_on_new_thread(&mut case);
+                    // If nobody receives, the output has failed.
+                    if done.send((at, case, measured)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        // If the output fails, the threads end with the run under way.
+        let (results, mut early) = (results, BTreeMap::new());
+        for at in 0..all {
+            while !early.contains_key(&at) {
+                progress(&format!(
+                    "{name}  {} of {all} runs  {} s of other experiments later",
+                    at + early.len(),
+                    later.as_secs()
+                ));
+                let (nth, case, measured) = results.recv().map_err(|_| LabError::Panicked)?;
+                early.insert(nth, (case, measured));
+            }
+            match early.remove(&at) {
+                Some((case, Ok(measured))) => {
+                    let line = Line::of(name, &case.series, case.x, 0, None, &measured);
+                    write_line(&Line { simulated: Some(simulated), machine: None, ..line }, out)?;
+                    runs += 1;
+                }
+                Some((case, Err(error))) => skipped.push(write_failed(name, &case, &error, out)?),
+                None => {}
+            }
+        }
+        progress("");
+        Ok((runs, skipped.into_iter().next().unwrap_or_default()))
+    })
 }
 
 fn progress(text: &str) {

@@ -17,7 +17,7 @@ const PHASE_PICOS_MIN: u64 = 1000;
 struct Account {
     /// The time of the phase that runs now.
     spent: AtomicU64,
-    /// The time for which other CPUs have charged this CPU since its last phase.
+    /// The time for which other CPUs have charged this CPU, and that no phase has taken yet.
     charged: AtomicU64,
     /// How many times as long the CPU takes at present.
     slowness: AtomicU64,
@@ -80,7 +80,8 @@ impl Meter {
         add(&self.accounts[cpu].spent, nanos);
     }
 
-    /// Charges CPU `cpu` for work that it does in its next phase.
+    /// Charges CPU `cpu` for handing over or waking. Its next phase that publishes frames takes the time, so that the time counts as
+    /// receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }
@@ -104,7 +105,9 @@ impl Meter {
         let receive = (self.profile.receive - self.profile.round / POLL_BUDGET as f64).max(0.0);
         self.spend(cpu, receive * received as f64 + self.profile.hash * hashed as f64);
         let account = &self.accounts[cpu];
-        let spent = account.spent.swap(0, Relaxed) + account.charged.swap(0, Relaxed);
+        let takes = matches!(phase, Phase::Publish(_)) || self.queues[cpu].is_empty();
+        let charged = if takes { account.charged.swap(0, Relaxed) } else { 0 };
+        let spent = account.spent.swap(0, Relaxed) + charged;
         let slowness = f64::from_bits(account.slowness.load(Relaxed));
         ((spent as f64 * slowness) as u64).max(PHASE_PICOS_MIN)
     }

@@ -40,8 +40,10 @@ const STRETCHED_BACKLOG: usize = 500;
 
 /// The time in which `balance` finds its CPUs, and the time that is measured afterwards, of the library's clock.
 const LEARNS: Duration = Duration::from_millis(800);
-/// The same if more than a few CPUs have to join for each queue: `balance` lets them join step by step.
+/// The same if more than a few CPUs have to join for each queue, or many CPUs in all: `balance` lets them join step by step, and a step
+/// takes longer if more buckets move.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
+const MANY: usize = 256;
 const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
@@ -81,7 +83,7 @@ impl Point {
         let packets = (cpus as f64 * PACKETS_PER_CPU).max(PACKETS_MIN);
         let time = Duration::from_secs_f64(packets / per_second);
         let short = if settings.ends_only { 10 } else { 1 };
-        let learns = if queues < quarter(cpus) { LEARNS_OF_MANY } else { LEARNS };
+        let learns = if queues < quarter(cpus) || cpus > MANY { LEARNS_OF_MANY } else { LEARNS };
         // At the start, all CPUs sleep, and the CPUs that receive wake them.
         let wakes = Duration::from_nanos((2.0 * settings.simulation.profile.wake) as u64) * (cpus / queues) as u32;
         let (warm_up, measured) = match is_learned {

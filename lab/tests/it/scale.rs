@@ -30,8 +30,9 @@ fn rates(table: &str) -> Vec<Rates> {
 /// The simulation has the costs of the experiment `path`, and the work that one CPU shows. It predicts what two CPUs do.
 #[test]
 fn two_cpus_do_what_the_simulation_says() {
-    let profile = Profile::parse(&fs::read_to_string(path("scale/zen5.toml")).unwrap()).unwrap();
-    for (table, is_far) in [("text/rps-amd.csv", false), ("text/rps-far.csv", true)] {
+    let amd = [("scale/zen5.toml", "text/rps-amd.csv", false), ("scale/zen5.toml", "text/rps-far.csv", true)];
+    for (costs, table, is_far) in amd.into_iter().chain([("scale/xeon.toml", "text/rps-xeon.csv", false)]) {
+        let profile = Profile::parse(&fs::read_to_string(path(costs)).unwrap()).unwrap();
         let rows = rates(table);
         assert!(rows.len() >= 6, "{table}");
         for row in rows.iter().filter(|row| row.work >= WORK_MIN) {
@@ -43,7 +44,7 @@ fn two_cpus_do_what_the_simulation_says() {
 
 #[test]
 fn the_files_have_the_costs_that_explain_assumes() {
-    for name in ["zen4.toml", "zen5.toml"] {
+    for name in ["xeon.toml", "zen4.toml", "zen5.toml"] {
         let profile = Profile::parse(&fs::read_to_string(path("scale").join(name)).unwrap()).unwrap();
         assert_eq!(profile.path() == PathCosts::MEASURED, name == "zen5.toml", "{name}: {profile:?}");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::costs::{Costs, Estimate, observe, observe_new};
 use super::regime::{Prediction, Regime, RegimeKind, Workers, predict, predict_relative};
 use super::seen::Seen;
-use crate::limits::{MIN_SAMPLES, Tuning};
+use crate::limits::{JOIN_AT_ONCE, MIN_SAMPLES, Tuning};
 use crate::packing::members;
 
 /// A regime with its CPUs and their distances.
@@ -67,6 +67,15 @@ impl Known {
 
     pub(super) fn measure_anew(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
+    }
+
+    /// The group leaves the current regime before its CPUs are even, so that its throughput may be
+    /// as much higher as the busiest CPU is busier than it has to be.
+    pub(super) fn doubt_measured(&mut self, seen: &Seen<'_>, uneven: Option<f64>, tuning: &Tuning) {
+        let measured = self.measured(seen, &seen.regime, tuning);
+        let off = uneven.map_or(f64::INFINITY, |uneven| uneven - 1.0) * measured.mean;
+        *measured =
+            if off.is_finite() { Estimate { var: measured.var + off * off, ..*measured } } else { Estimate::UNKNOWN };
     }
 
     /// Records that the current regime was probed and is no better than the previous regime.
@@ -280,7 +289,11 @@ impl Known {
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        regimes.extend(counts(candidates.len(), seen.regime.others.len()).map(spread));
+        // A CPU that receives has to wake the CPUs that join, and must be back at the first before
+        // that one sleeps again.
+        let now = seen.regime.others.len();
+        let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
+        regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
         // To spread over one other CPU what that one takes alone is the collector regime, but for the hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
@@ -314,4 +327,21 @@ fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     counts.sort_unstable();
     counts.dedup();
     counts.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A prediction for each number of CPUs up to 1,024 would take a load check longer than 10 ms.
+    #[test]
+    fn few_numbers_of_cpus_are_considered() {
+        for now in [0, 1, 500, 1023] {
+            let all: Vec<usize> = counts(1023, now).collect();
+            assert!(all.len() <= 50, "{}", all.len());
+            assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
+            // The next number is never much larger.
+            assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
+        }
+    }
 }

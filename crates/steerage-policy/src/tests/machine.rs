@@ -12,16 +12,26 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// The costs per packet in nanoseconds, as measured in docs/performance.md. Pairs are the costs for
-/// near and far CPUs.
-const HASH: f64 = 9.0;
-const GIVE: [f64; 2] = [9.0, 28.0];
-const TAKE: [f64; 2] = [10.0, 26.0];
+/// The costs of the path per packet in nanoseconds. Pairs are the costs for near and far CPUs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    pub(super) receive: f64,
+    pub(super) hash: f64,
+    pub(super) give: [f64; 2],
+    pub(super) take: [f64; 2],
+    /// The time that a cache line takes.
+    pub(super) apart: [u64; 2],
+}
+
+impl Path {
+    /// An older version of the path on the machine that docs/performance.md calls Zen 4.
+    const SLOW: Self = Self { receive: 30.0, hash: 9.0, give: [9.0, 28.0], take: [10.0, 26.0], apart: [55, 200] };
+}
 
 pub(super) struct Machine {
     pub(super) policy: Balance,
     pub(super) map: Box<[u16; BUCKETS]>,
-    pub(super) receive: f64,
+    pub(super) path: Path,
     pub(super) work: f64,
     pub(super) is_far: Vec<bool>,
     /// The speed of each CPU, which the policy does not know.
@@ -41,6 +51,10 @@ pub(super) struct Machine {
     /// Whether the input waits until there is room, as a file does. If false, packets that find no
     /// room are dropped.
     pub(super) waits: bool,
+    /// The number of sleeping CPUs that the receiving CPU can wake before the first one sleeps again.
+    /// If more CPUs join at once, CPU 0 only wakes CPUs from then on.
+    pub(super) wakes_at_most: usize,
+    only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
@@ -56,6 +70,8 @@ pub(super) struct Machine {
     sums: Vec<CpuLoad>,
     checks: f64,
     window: Duration,
+    /// The last time at which a CPU joined or left.
+    changed: Timestamp,
     is_moving: bool,
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
@@ -72,7 +88,7 @@ impl Machine {
         Self {
             policy: Balance::with(tuning, false),
             map: Box::new([0; BUCKETS]),
-            receive: 30.0,
+            path: Path::SLOW,
             work,
             is_far: (0..cpus).map(|cpu| cpu >= cpus.div_ceil(2) && cpus > 2).collect(),
             speed: vec![1.0; cpus],
@@ -82,6 +98,8 @@ impl Machine {
             share: vec![1.0 / BUCKETS as f64; BUCKETS],
             heavy: vec![1.0; BUCKETS],
             waits: true,
+            wakes_at_most: cpus,
+            only_wakes: false,
             offered: |_, _| f64::INFINITY,
             rate: 0.0,
             period: Duration::ZERO,
@@ -95,6 +113,7 @@ impl Machine {
             sums: vec![CpuLoad::default(); cpus],
             checks: 0.0,
             window: Duration::ZERO,
+            changed: Timestamp::ZERO,
             is_moving: false,
             changes: Vec::new(),
         }
@@ -147,7 +166,7 @@ impl Machine {
     }
 
     pub(super) fn inline(&self) -> f64 {
-        1.0 / (self.receive + self.work)
+        1.0 / (self.path.receive + self.work)
     }
 
     pub(super) fn active(&self) -> Vec<u16> {
@@ -162,16 +181,18 @@ impl Machine {
     }
 
     fn take(&self, cpu: usize) -> f64 {
-        if cpu == 0 { 0.0 } else { TAKE[usize::from(self.is_far[cpu])] }
+        if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
     /// The time of each CPU per packet of the whole machine, for the given shares of packets and of
     /// the packet function's time: `(all, receiving)`.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
-        let given: f64 = (1..shares.len()).map(|cpu| shares[cpu].0 * GIVE[usize::from(self.is_far[cpu])]).sum();
+        let given: f64 =
+            (1..shares.len()).map(|cpu| shares[cpu].0 * self.path.give[usize::from(self.is_far[cpu])]).sum();
         let times = shares.iter().enumerate().map(|(cpu, (packets, work))| {
-            let receives = if cpu == 0 { self.receive + given + if is_hashed { HASH } else { 0.0 } } else { 0.0 };
+            let receives =
+                if cpu == 0 { self.path.receive + given + if is_hashed { self.path.hash } else { 0.0 } } else { 0.0 };
             let slow = self.slowness(cpu, busy);
             ((receives + work * self.work + packets * self.take(cpu)) * slow, receives * slow)
         });
@@ -280,6 +301,9 @@ impl Machine {
             (*all, *receive) = (*all * slow, *receive * slow);
         });
         let has_moved = std::mem::take(&mut self.is_moving);
+        if self.only_wakes {
+            rates.iter_mut().for_each(|rate| *rate *= 0.1);
+        }
         if has_moved {
             rates.iter_mut().for_each(|rate| *rate *= 0.7);
         }
@@ -304,7 +328,7 @@ impl Machine {
         let closed = self.close_window(&cpus);
         self.is_moving = false;
         let apart: Vec<Option<Duration>> =
-            self.is_far.iter().map(|far| Some(Duration::from_nanos(if *far { 200 } else { 55 }))).collect();
+            self.is_far.iter().map(|far| Some(Duration::from_nanos(self.path.apart[usize::from(*far)]))).collect();
         let order = self.order();
         let window = closed.as_ref().map(|(cpus, buckets)| Window { cpus, buckets, samples: 60_000 });
         let mut load = GroupLoad::new(&order, 1, &self.map, &cpus, &apart);
@@ -315,7 +339,12 @@ impl Machine {
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             (self.map, self.shares) = (wish.map, None);
+            if wish.cause != MoveCause::Balance {
+                self.changed = self.now;
+            }
             let now = others(self.active());
+            let joined = now.iter().filter(|cpu| !before.contains(cpu)).count();
+            self.only_wakes |= joined > self.wakes_at_most;
             if before != now {
                 self.changes.push((self.now, wish.cause, now.len()));
             }
@@ -332,7 +361,10 @@ impl Machine {
         if self.is_moving {
             self.window = Duration::ZERO;
         }
-        if self.window < Tuning::DEFAULT.probe {
+        // As long as the windows of the load meter.
+        let since = self.now.since(self.changed);
+        let least = since.mul_f64(Tuning::DEFAULT.recent).clamp(2 * REFINE_EVERY, Tuning::DEFAULT.probe);
+        if self.window < least {
             if self.window.is_zero() {
                 (self.sums, self.checks) = (vec![CpuLoad::default(); cpus.len()], 0.0);
             }

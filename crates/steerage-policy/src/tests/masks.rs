@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
-use super::machine::Machine;
+use super::machine::{Machine, Path};
 use super::some;
 use crate::limits::Tuning;
-use crate::policy::Policy;
+use crate::policy::{GroupStart, Policy};
 
 /// Long enough for a second probe, because the budget allows one probe in ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
 const ENOUGH: f64 = 0.97;
+
+/// What `balance` does after a second of the best mask, and in this second.
+const SOON: f64 = 0.97;
+const AT_ONCE: f64 = 0.85;
 
 type Case = (&'static str, fn(usize, f64) -> Machine);
 
@@ -146,5 +150,56 @@ fn files_use_their_fair_share_of_busy_cpus() {
             let handled = (0..checks).map(|_| machine.check().handled).sum::<f64>() / checks as f64;
             assert!(handled >= ENOUGH * best, "work {work}, {wanted:?}: {:.3}", handled / best);
         }
+    }
+}
+
+/// Two CPUs and a source that waits, on machines whose costs were measured (docs/performance.md).
+/// `balance` begins as the distance says. After a second, it does what the best mask does. In that
+/// second, probes and a wrong beginning cost little.
+#[test]
+fn two_cpus_soon_do_what_the_best_mask_does() {
+    let near = Path { receive: 4.9, hash: 2.8, give: [2.1, 8.1], take: [2.4, 8.0], apart: [45, 190] };
+    let zen4 = Path { receive: 9.4, hash: 8.0, give: [1.6, 20.0], take: [9.8, 23.8], apart: [60, 210] };
+    // A cache line takes about as long as what counts as near.
+    let xeon = |nanos| Path { receive: 5.6, hash: 6.1, give: [9.0; 2], take: [11.3; 2], apart: [nanos; 2] };
+    let paths = [("Zen 5", near), ("Zen 4", zen4), ("Xeon", xeon(90)), ("Xeon, far", xeon(110))];
+    let mut missed = Vec::new();
+    for (name, path) in paths {
+        for (work, is_far) in [0.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0]
+            .iter()
+            .flat_map(|work| [(*work, false), (*work, true)])
+        {
+            for seed in 0..4 {
+                // The packet function reads a header.
+                let mut machine = machine(2, work + 3.0);
+                (machine.path, machine.is_far[1]) = (path, is_far);
+                machine.chance = super::model::Chance::new(seed);
+                let apart = Some(Duration::from_nanos(path.apart[usize::from(is_far)]));
+                let start = GroupStart { apart, can_wait: true, ..GroupStart::new(&[0, 1], 1, &[]) };
+                let plan = machine.policy.plan(&start);
+                machine.map.fill(plan.order[0]);
+                let begins = machine.active();
+                let (early, late) = (machine.run(Duration::from_secs(1)), machine.run(Duration::from_millis(500)));
+                if late < SOON || early < AT_ONCE {
+                    let regime = machine.policy.findings().regime;
+                    missed.push(format!("{name}, far: {is_far}, work {work}, seed {seed}: {early:.3}, then {late:.3}, from {begins:?} to {regime}, {:?}", machine.changes));
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{} runs:\n{}", missed.len(), missed.join("\n"));
+}
+
+/// Waking a CPU takes 7 us, and after 50 us without packets it sleeps again. If many CPUs join at
+/// once, the receiving CPU wakes them again and again, and has no time to receive.
+#[test]
+fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {
+    for cpus in [32, 64] {
+        let mut machine = machine(cpus, 2000.0);
+        machine.wakes_at_most = 6;
+        machine = machine.at_rate(0.7 * cpus as f64 / 2000.0);
+        machine.run(Duration::from_secs(3));
+        let part = machine.run(Duration::from_secs(1));
+        assert!(part > ENOUGH, "{cpus} CPUs: {part:.3}, {:?}", machine.changes);
     }
 }

@@ -35,7 +35,7 @@ fn left_after(tuning: Tuning) -> f64 {
 
 fn probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> Vec<(f64, f64)> {
     let mut machine = machine(2, work, tuning);
-    machine.receive = receive;
+    machine.path.receive = receive;
     machine.run(SECOND * seconds);
     let at = |change: &(Timestamp, MoveCause, usize)| change.0.since(Timestamp::ZERO).as_secs_f64();
     machine.changes.chunks_exact(2).map(|pair| (at(&pair[0]), at(&pair[1]) - at(&pair[0]))).collect()

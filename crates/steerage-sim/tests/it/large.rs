@@ -1,12 +1,14 @@
 //! The largest possible server: 1,024 CPUs and 256 queues.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::flow::wire::FrameBuilder;
+use steerage::policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy};
 use steerage::{
-    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input,
+    Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Hash, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
-    threads::Softnet,
+    threads::{Platform, Softnet},
 };
 use steerage_fixtures::assert_at_rest;
 use steerage_fixtures::manual_clock::ManualClock;
@@ -81,4 +83,69 @@ fn a_server_of_1024_cpus_and_256_queues() {
     assert!(end.cpus.iter().all(|cpu| cpu.processed > 0), "a CPU had nothing");
     assert!(end.moves.buckets > 0);
     assert_at_rest(&end);
+}
+
+/// Records how busy the busiest CPU was in any load check.
+#[derive(Clone, Debug, Default)]
+struct Records(Arc<Mutex<Vec<f64>>>);
+
+impl Policy for Records {
+    fn name(&self) -> &'static str {
+        "records"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn plan(&mut self, _: &GroupStart<'_>) -> Plan {
+        Plan::all()
+    }
+
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
+        self.0.lock().unwrap().push(load.cpus.iter().map(|cpu| cpu.busy).fold(0.0, f64::max));
+        None
+    }
+}
+
+/// Adds a million packets to the counts of all rings of an instance, although no CPU has counted them.
+fn plant(handle: &Handle) {
+    for ring in handle.ledgers().queues.iter().flat_map(|queue| &queue.rings) {
+        ring.by_producer.backlog_full.add(1_000_000);
+        ring.by_consumer.consumed.add(1_000_000);
+    }
+}
+
+/// A server with 1,024 CPUs and 256 queues has 262,144 rings, and reading all of them takes 50 ms. So a snapshot reads only rings that
+/// were used, and a load check only the rings of queues that lost packets. Counts that no CPU has written show which rings are read.
+#[test]
+fn snapshots_and_load_checks_leave_out_rings_that_cannot_count() {
+    let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: 200_000 }) as Box<dyn RxQueue>;
+    let input = Input::new("flows", "test", (0..2).map(queue).collect());
+    let records = Records::default();
+    let builder = Builder::new().virtual_cpus(16).policy(records.clone()).input(input);
+    let (parts, handle) = builder.build(|_| Counts).unwrap().split();
+    plant(&handle);
+    let unused = handle.snapshot();
+    assert!(unused.delivered() == 0 && unused.cpus.iter().all(|cpu| cpu.dropped.total() == 0), "{unused:?}");
+    let clock = ManualClock::default();
+    let mut cpus: Vec<Softnet<Counts, ManualClock>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    for _ in 0..40 {
+        for _ in 0..10 {
+            cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+            clock.advance(Duration::from_micros(100));
+        }
+        if records.0.lock().unwrap().len() == 2 {
+            plant(&handle);
+        }
+        handle.control(clock.now());
+    }
+    let busiest = records.0.lock().unwrap().clone();
+    assert!(busiest.len() > 2 && busiest.iter().any(|busy| *busy > 0.0), "{busiest:?}");
+    assert!(busiest.iter().all(|busy| *busy <= 2.0), "a ring of a queue without losses was read: {busiest:?}");
+    handle.stop();
+    while !handle.is_finished() {
+        cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+        clock.advance(Duration::from_millis(1));
+    }
 }

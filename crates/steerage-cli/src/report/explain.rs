@@ -2,6 +2,7 @@
 
 mod advice;
 mod json;
+mod kernel;
 mod shares;
 mod suggest;
 
@@ -117,6 +118,9 @@ fn page(explanation: &Explanation) -> String {
         }
         Subject::Traffic(traffic) => {
             let Analysis { all, flows, .. } = &traffic.survey;
+            let suggestion = Suggestion::of(traffic);
+            let kernel = traffic.basis.kernel.as_ref();
+            page += &kernel.map_or(String::new(), |load| kernel::Verdict::of(load, suggestion.as_ref()).page());
             let _ = writeln!(
                 page,
                 "{}  {}  {}  {}",
@@ -140,8 +144,9 @@ fn page(explanation: &Explanation) -> String {
             for note in advice::notes(traffic) {
                 let _ = writeln!(page, "\n{note}");
             }
-            if let Some(suggestion) = Suggestion::of(traffic) {
-                page += &suggestion.page();
+            page += &kernel.map_or(String::new(), kernel::figures);
+            if let Some(suggestion) = suggestion {
+                page += &suggestion.page(kernel.is_some());
             }
         }
     }

@@ -83,7 +83,7 @@ pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use parts::{Edges, OtherTimeouts};
 pub use record::FlowRecord;
 pub use steerage_guard::file::{FilePattern, ParsePatternError};
-pub use summary::{By, Group, ReadFlowsError, Summary};
+pub use summary::{By, Group, ReadFlowsError, Summary, UnknownGrouping};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};

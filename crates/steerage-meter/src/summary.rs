@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::SystemTime;
 
 use serde::Deserialize;
@@ -38,6 +39,33 @@ pub enum By {
     Net,
     /// The name of the server in TLS or HTTP, or the name that a DNS query asks for.
     Name,
+}
+
+impl By {
+    /// The name of the grouping, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flow => "flow",
+            Self::Host => "host",
+            Self::Port => "port",
+            Self::Net => "net",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// A grouping that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write flow, host, port, net or name")]
+pub struct UnknownGrouping;
+
+impl FromStr for By {
+    type Err = UnknownGrouping;
+
+    fn from_str(name: &str) -> Result<Self, UnknownGrouping> {
+        let all = [Self::Flow, Self::Host, Self::Port, Self::Net, Self::Name];
+        all.into_iter().find(|by| by.name() == name).ok_or(UnknownGrouping)
+    }
 }
 
 /// Flows that have something in common.
@@ -252,6 +280,11 @@ impl Summary {
         let group = self.groups.entry(key).or_insert_with(|| Group::new(name, ends.clone(), flow));
         let turned = turned || group.ends.is_some() && group.ends != ends;
         group.add(flow, turned);
+    }
+
+    /// What the flows are added up by.
+    pub fn by(&self) -> By {
+        self.by
     }
 
     /// The sum of all flows, or `None` if there were none.

@@ -7,6 +7,7 @@ use crate::args::DoctorArgs;
 use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
+use crate::terminal::{width, wrapped};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
@@ -16,7 +17,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let text = if args.json {
         serde_json::to_string(&diagnosis).map_err(|error| EndingError::Report(error.into()))? + "\n"
     } else {
-        diagnosis.to_string()
+        wrapped(&diagnosis.to_string(), width())
     };
     stdout::print(text.as_bytes())
 }

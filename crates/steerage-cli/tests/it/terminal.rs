@@ -172,3 +172,18 @@ fn the_live_table_and_intervals_share_a_terminal() {
     screen(&mut terminal, None);
     out_of(child);
 }
+
+/// Without a command, a terminal shows what the machine can do and three commands. A pipe gets the help.
+#[test]
+fn without_a_command_a_terminal_shows_a_start() {
+    let pty = openpty(None, None).unwrap();
+    let mut child = command(&[]).stdout(pty.slave).env("TERM", "xterm").spawn().unwrap();
+    let page = screen(&mut File::from(pty.master), None).replace("\r\n", "\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(page.starts_with("steerage ") && page.contains("\n  kernel        Linux ") && page.contains("\n  missing "), "{page}");
+    let (_, commands) = page.split_once("\nThree commands to try:\n").unwrap();
+    let commands: Vec<&str> = commands.lines().filter(|line| line.starts_with("  s")).collect();
+    assert!(commands.len() == 3 && commands[1] == "  steerage meter FILE.pcap", "{page}");
+    let piped = crate::program::run(&[]);
+    assert!(piped.code == Some(2) && piped.err.contains("Usage: steerage") && piped.out.is_empty(), "{piped:?}");
+}

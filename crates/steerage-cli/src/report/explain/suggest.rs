@@ -16,6 +16,7 @@ use steerage::policy::{RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
 use steerage_tune::KernelLoad;
 
+use super::kernel::Advised;
 use super::{TrafficExplanation, is_ip};
 use crate::args::SteeringCommand;
 use crate::units::{grouped, packets_a_second};
@@ -80,22 +81,22 @@ impl AdviceBasis {
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestion {
     /// The number of CPUs to use, including the CPU that receives.
-    pub(super) cpus: usize,
+    cpus: usize,
     cpu_list: String,
     /// The number of CPUs that the machine has.
-    pub(super) of: usize,
+    of: usize,
     receive_cpu: u16,
     /// The mask in the kernel's format. 0 means no steering.
     mask: String,
     #[serde(skip)]
-    pub(super) mask_cpus: CpuMask,
+    mask_cpus: CpuMask,
     /// The busiest CPU's share of the packets with an even map, and after balancing.
     busiest: f64,
     balanced: f64,
     /// The rate in packets per second; `null` if the rate is not known.
     rate: Option<f64>,
     /// The load of the busiest CPU. Above 1, the CPU would not keep up.
-    pub(super) load: Option<f64>,
+    load: Option<f64>,
     /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
     #[serde(skip)]
     is_enough: Option<bool>,
@@ -206,19 +207,18 @@ impl Suggestion {
         })
     }
 
-    /// The commands for the kernel's own steering.
-    pub(super) fn kernel_commands(&self) -> &[String] {
-        &self.commands.kernel
-    }
-
-    /// Whether the advised CPUs keep up.
-    pub(super) fn is_enough(&self) -> bool {
-        self.is_enough != Some(false)
-    }
-
-    /// A flow with more than half of the packets, and its share.
-    pub(super) fn largest_flow(&self) -> Option<(&str, f64)> {
-        self.largest.as_ref().filter(|flow| flow.share > 0.5).map(|flow| (&*flow.flow, flow.share))
+    /// The advice for the kernel's own steering.
+    pub(super) fn advised(&self) -> Advised {
+        let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
+        Advised {
+            cpus: self.cpus,
+            of: self.of,
+            mask: self.mask_cpus.clone(),
+            load: self.load,
+            is_enough: self.is_enough != Some(false),
+            largest: largest.map(|flow| (flow.flow.clone(), flow.share)),
+            commands: self.commands.kernel.clone(),
+        }
     }
 
     /// The advice as text. `has_verdict` says whether the commands for the kernel stand elsewhere.
@@ -256,7 +256,7 @@ impl Suggestion {
             _ => " (--work sets it)",
         };
         line(
-            "costs",
+            "assumed",
             &format!(
                 "{work} ns of work per packet{set}, {receive_ns:.0} to receive it, {hand_over_ns:.0} to hand it to another CPU and \
                  {take_over_ns:.0} to take it there (steerage help performance)"

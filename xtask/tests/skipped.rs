@@ -33,7 +33,12 @@ fn the_tests_that_were_skipped_are_summed_up() {
         writeln!(said, "{count} skipped: {why}").unwrap();
     }
     if sums.len() > 1 {
-        writeln!(said, "{} skipped in all; skipped tests count as passed", sums.iter().map(|(count, _)| count).sum::<usize>()).unwrap();
+        writeln!(
+            said,
+            "{} skipped in all; skipped tests count as passed",
+            sums.iter().map(|(count, _)| count).sum::<usize>()
+        )
+        .unwrap();
     }
     // Directly, since the harness hides what a test prints.
     io::stderr().write_all(&said).unwrap();

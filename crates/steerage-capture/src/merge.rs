@@ -163,7 +163,11 @@ impl CaptureMerge {
             None => Ok(()),
             Some(Reader::Classic(_)) => {
                 if std::mem::take(&mut stream.is_new) {
-                    return self.begin(record, |first| COMMON.iter().all(|range| first.get(range.clone()) == record.get(range.clone())), to);
+                    return self.begin(
+                        record,
+                        |first| COMMON.iter().all(|range| first.get(range.clone()) == record.get(range.clone())),
+                        to,
+                    );
                 }
                 to.extend_from_slice(record);
                 Ok(())
@@ -176,7 +180,11 @@ impl CaptureMerge {
                         length.fill(0xff);
                     }
                     // The byte order is in the bytes 8 to 11.
-                    self.begin(&head, |first| first.get(..4) == head.get(..4) && first.get(8..12) == head.get(8..12), to)
+                    self.begin(
+                        &head,
+                        |first| first.get(..4) == head.get(..4) && first.get(8..12) == head.get(8..12),
+                        to,
+                    )
                 }
                 Block::Interface => {
                     let known = self.interfaces.iter().position(|known| known == record);
@@ -193,7 +201,11 @@ impl CaptureMerge {
                     let at = to.len() + INTERFACE;
                     to.extend_from_slice(record);
                     // In an obsolete packet block the number has 16 bits.
-                    let words = if is_wide { reader.bytes_u32(number).to_vec() } else { reader.bytes_u16(number as u16).to_vec() };
+                    let words = if is_wide {
+                        reader.bytes_u32(number).to_vec()
+                    } else {
+                        reader.bytes_u16(number as u16).to_vec()
+                    };
                     if let Some(place) = to.get_mut(at..at + words.len()) {
                         place.copy_from_slice(&words);
                     }

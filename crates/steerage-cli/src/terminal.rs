@@ -64,6 +64,13 @@ pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
+/// Whether standard output is a terminal with colours. NO_COLOR switches them off (no-color.org).
+pub(crate) fn has_colours() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
+
 /// The width of the terminal on standard output, or else COLUMNS. `None` for a pipe or a file,
 /// where lines may have any length.
 pub(crate) fn width() -> Option<usize> {
@@ -159,10 +166,13 @@ mod tests {
     #[test]
     fn lines_break_between_words_and_keep_their_columns() {
         let text = "advice     one CPU would be 119.5 % busy, and with four it is 66.3 %\nshort\n\n  /a/path/that/is/longer/than/the/width ok end\n";
-        let expected = "advice     one CPU would be 119.5 %\n           busy, and with four it\n           is 66.3 %\nshort\n\n  /a/path/that/is/longer/than/the/width\n  ok end\n";
+        let expected = "advice     one CPU would be 119.5 %\n           busy, and with four it is\n           66.3 %\nshort\n\n  /a/path/that/is/longer/than/the/width\n  ok end\n";
         assert_eq!(wrapped(text, Some(36)), expected);
         assert_eq!(wrapped(text, None), text);
-        assert_eq!(wrapped("ok      FUSE          a mount of the tree works", Some(40)), "ok      FUSE          a mount of the\n                      tree works");
+        assert_eq!(
+            wrapped("ok      FUSE          a mount of the tree works", Some(40)),
+            "ok      FUSE          a mount of the\n                      tree works"
+        );
         for width in 1..60 {
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             let all = wrapped(text, Some(width));

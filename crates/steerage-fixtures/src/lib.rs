@@ -54,7 +54,8 @@ pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
     // Nobody misses the sum if the file cannot be written. Each test binary has a file of its own, whose
     // name begins with the number of the process that runs the tests.
-    let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests"))) else {
+    let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
+    else {
         return;
     };
     let _ = fs::create_dir_all(&folder);

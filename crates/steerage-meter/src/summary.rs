@@ -223,7 +223,8 @@ impl Summary {
 
     fn add_columns(&mut self, line: u64, columns: &Columns) -> Result<(), ReadFlowsError> {
         let time = |text: &str| {
-            let since = humantime::parse_rfc3339(text).ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+            let since =
+                humantime::parse_rfc3339(text).ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
             let nanos = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
             nanos.map(WallTime::from_nanos).ok_or_else(|| wrong(line, &format!("{text:?} is no time")))
         };
@@ -275,8 +276,7 @@ impl Summary {
 
     fn add_to(&mut self, key: String, name: String, ends: Option<[String; 2]>, flow: &Flow<'_>, turned: bool) {
         let is_full = self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key);
-        let (key, name, ends) =
-            if is_full { (OTHERS.to_owned(), OTHERS.to_owned(), None) } else { (key, name, ends) };
+        let (key, name, ends) = if is_full { (OTHERS.to_owned(), OTHERS.to_owned(), None) } else { (key, name, ends) };
         let group = self.groups.entry(key).or_insert_with(|| Group::new(name, ends.clone(), flow));
         let turned = turned || group.ends.is_some() && group.ends != ends;
         group.add(flow, turned);
@@ -301,7 +301,10 @@ impl Summary {
     pub fn largest(self, most: usize) -> Vec<Group> {
         let mut groups: Vec<Group> = self.groups.into_values().collect();
         groups.sort_by(|one, other| {
-            other.bytes().cmp(&one.bytes()).then_with(|| (one.times, &one.name, &one.ends).cmp(&(other.times, &other.name, &other.ends)))
+            other
+                .bytes()
+                .cmp(&one.bytes())
+                .then_with(|| (one.times, &one.name, &one.ends).cmp(&(other.times, &other.name, &other.ends)))
         });
         groups.truncate(most);
         groups

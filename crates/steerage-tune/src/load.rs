@@ -102,7 +102,8 @@ fn masks(root: &Root, interface: &str) -> Vec<(String, CpuMask)> {
         let mask = CpuMask::parse_bitmap(&text, MASK_CPUS_MAX).ok().filter(|mask| !mask.is_empty())?;
         Some((queue, mask))
     };
-    let mut masks: Vec<_> = root.names(&queues).into_iter().filter(|name| name.starts_with("rx-")).filter_map(mask).collect();
+    let mut masks: Vec<_> =
+        root.names(&queues).into_iter().filter(|name| name.starts_with("rx-")).filter_map(mask).collect();
     masks.sort_by_key(|(queue, _)| (queue.len(), queue.clone()));
     masks
 }

@@ -25,7 +25,7 @@ pub(crate) struct FlowArgs {
     pub(crate) top: usize,
 
     /// Add flows up: by flow, host, port, net (/24, /48) or name (with --names) [default: flow]
-    #[arg(long, value_name = "KEY", value_parser = |text: &str| text.parse::<By>())]
+    #[arg(hide_short_help = true, long, value_name = "KEY", value_parser = |text: &str| text.parse::<By>())]
     pub(crate) by: Option<By>,
 
     /// Write all flows to FILE as they end: .csv, .jsonl, .ipfix, or - for standard output

@@ -23,14 +23,22 @@ pub(crate) fn run() -> Result<(), Error> {
 }
 
 fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> String {
-    let mut page = format!("steerage {}: spreads the packets of a busy receive queue over many CPUs\n\n", env!("CARGO_PKG_VERSION"));
+    let mut page = format!(
+        "steerage {}: spreads the packets of a busy receive queue over many CPUs\n\n",
+        env!("CARGO_PKG_VERSION")
+    );
     for finding in findings.iter().filter(|finding| ABOUT.contains(&finding.about)) {
         page += &format!("  {:<13} {}\n", finding.about, finding.found);
     }
-    let missing: Vec<&str> = findings.iter().filter(|finding| finding.state == State::Missing).map(|finding| finding.about).collect();
+    let missing: Vec<&str> =
+        findings.iter().filter(|finding| finding.state == State::Missing).map(|finding| finding.about).collect();
     page += &match missing.as_slice() {
         [] => "  missing       nothing\n".to_owned(),
-        missing => format!("  missing       {}: {} (steerage doctor says how to fix them)\n", counted(missing.len() as u64, "item"), missing.join(", ")),
+        missing => format!(
+            "  missing       {}: {} (steerage doctor says how to fix them)\n",
+            counted(missing.len() as u64, "item"),
+            missing.join(", ")
+        ),
     };
     page += "\nThree commands to try:\n";
     let mut line = |command: &str, what: &str| page += &format!("  {command}\n      {what}\n");
@@ -43,7 +51,10 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
     }
     line("steerage meter FILE.pcap", "the flows of a capture: who talked to whom, and how much");
     if has_tshark {
-        line("steerage parallel FILE.pcap -- tshark -n -r - -T fields -e ip.src", "a slow tool on all CPUs, with one output");
+        line(
+            "steerage parallel FILE.pcap -- tshark -n -r - -T fields -e ip.src",
+            "a slow tool on all CPUs, with one output",
+        );
     } else {
         line("steerage parallel FILE.pcap -- tcpdump -n -r -", "a slow tool on all CPUs, with one output");
     }
@@ -53,7 +64,8 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
 /// The interface that has received the most packets, without the loopback.
 fn busiest_interface() -> Option<String> {
     let entries = fs::read_dir("/sys/class/net").ok()?;
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != "lo");
+    let names =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != "lo");
     let received = |name: &String| -> Option<u64> {
         fs::read_to_string(format!("/sys/class/net/{name}/statistics/rx_packets")).ok()?.trim().parse().ok()
     };
@@ -67,9 +79,18 @@ mod tests {
     #[test]
     fn what_is_there_decides_what_to_try() {
         let finding = |about, state, found: &str| Finding { about, state, found: found.to_owned(), fix: None };
-        let findings = [finding("kernel", State::Ok, "Linux 6.18"), finding("hugepages", State::Missing, "none"), finding("tun", State::Ok, "yes")];
+        let findings = [
+            finding("kernel", State::Ok, "Linux 6.18"),
+            finding("hugepages", State::Missing, "none"),
+            finding("tun", State::Ok, "yes"),
+        ];
         let with = page(&findings, Some("eth0"), true);
-        for line in ["  kernel        Linux 6.18\n", "  missing       1 item: hugepages (steerage doctor", "  sudo steerage explain eth0\n", "-- tshark "] {
+        for line in [
+            "  kernel        Linux 6.18\n",
+            "  missing       1 item: hugepages (steerage doctor",
+            "  sudo steerage explain eth0\n",
+            "-- tshark ",
+        ] {
             assert!(with.contains(line), "{line}: {with}");
         }
         assert_eq!(with.matches("\n  steerage ").count() + with.matches("\n  sudo steerage ").count(), 3);

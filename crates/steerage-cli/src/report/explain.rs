@@ -123,7 +123,9 @@ fn page(explanation: &Explanation) -> String {
             let Analysis { all, flows, .. } = &traffic.survey;
             let suggestion = Suggestion::of(traffic);
             let kernel = traffic.basis.kernel.as_ref();
-            page += &kernel.map_or(String::new(), |load| kernel::Verdict::of(load, suggestion.as_ref().map(Suggestion::advised)).page());
+            page += &kernel.map_or(String::new(), |load| {
+                kernel::Verdict::of(load, suggestion.as_ref().map(Suggestion::advised)).page()
+            });
             let _ = writeln!(
                 page,
                 "{}  {}  {}  {}",

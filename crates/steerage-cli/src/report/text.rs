@@ -170,9 +170,9 @@ fn head(report: &Report) -> String {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
             let recorded = capture.time().map_or(String::new(), |time| format!("{} recorded  ", recorded(time)));
-            let bits = capture.time().map_or(String::new(), |time| {
-                format!("; {} as recorded", bit_rate(snapshot.received_bytes(), time))
-            });
+            let bits = capture
+                .time()
+                .map_or(String::new(), |time| format!("; {} as recorded", bit_rate(snapshot.received_bytes(), time)));
             format!("{devices}  {links}{packets}  {bytes}  {recorded}{when}read in {elapsed} ({speed}{bits})\n")
         }
         None => {

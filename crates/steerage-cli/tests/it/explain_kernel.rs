@@ -63,5 +63,9 @@ fn the_kernel_s_time_and_mask_are_read() {
     }
     let page = flooded(&net, &[]).out;
     assert!(page.starts_with("CPU ") && page.lines().next().unwrap().contains(" in softirq for near0"), "{page}");
-    assert!(page.contains("\nkernel      busy  softirq       packets  interrupts\n") && page.contains("rps_cpus: rx-0 CPUs 0\n"), "{page}");
+    assert!(
+        page.contains("\nkernel      busy  softirq       packets  interrupts\n")
+            && page.contains("rps_cpus: rx-0 CPUs 0\n"),
+        "{page}"
+    );
 }

@@ -443,9 +443,12 @@ fn flow_files_are_read_again() {
         assert_eq!(lines[6], "... and 89 more (-t)");
         for by in ["host", "port", "net", "name"] {
             let again = run(&["meter", file, file, "--by", by, "--json", "-t", "1000"]);
-            let sums: serde_json::Value = serde_json::from_str(&again.out).unwrap_or_else(|error| panic!("{error}: {again:?}"));
+            let sums: Value = serde_json::from_str(&again.out).unwrap_or_else(|error| panic!("{error}: {again:?}"));
             let groups = sums["groups"].as_array().unwrap();
-            let bytes: u64 = groups.iter().map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap()).sum();
+            let bytes: u64 = groups
+                .iter()
+                .map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap())
+                .sum();
             // A flow counts for both of its hosts.
             let times = match by {
                 "host" => 2..=2,
@@ -454,12 +457,20 @@ fn flow_files_are_read_again() {
             };
             let of_both = 2 * 479_907_u64;
             assert!(times.contains(&(bytes / of_both)) && sums["bytes"] == of_both, "{by}: {bytes} {sums}");
-            assert_eq!((sums["packets"].as_u64(), sums["count"].as_u64()), (Some(2000), Some(groups.len() as u64)), "{by}");
+            assert_eq!(
+                (sums["packets"].as_u64(), sums["count"].as_u64()),
+                (Some(2000), Some(groups.len() as u64)),
+                "{by}"
+            );
         }
     }
     let bad = scratch.join("bad.csv");
-    std::fs::write(&bad, "a,b\n1,2\n").unwrap();
-    for (file, why) in [(bad.to_str().unwrap(), "line 2 is no flow of steerage meter"), ("no-such.jsonl", "No such file"), ("f.ipfix", "")] {
+    fs::write(&bad, "a,b\n1,2\n").unwrap();
+    for (file, why) in [
+        (bad.to_str().unwrap(), "line 2 is no flow of steerage meter"),
+        ("no-such.jsonl", "No such file"),
+        ("f.ipfix", ""),
+    ] {
         let ran = run(&["meter", file]);
         assert!(ran.code == Some(1) && ran.complaint().contains(why), "{ran:?}");
     }

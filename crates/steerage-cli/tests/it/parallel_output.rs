@@ -203,7 +203,11 @@ fn json_arrays_are_joined() {
         if options.len() == 2 {
             elements.sort_by_key(|element| (element["job"].as_u64().unwrap_or(9), element["s"].is_null()));
         }
-        assert_eq!((elements.len(), &elements[0]["job"], &elements[2]["job"]), (4, &2.into(), &3.into()), "{options:?}");
+        assert_eq!(
+            (elements.len(), &elements[0]["job"], &elements[2]["job"]),
+            (4, &2.into(), &3.into()),
+            "{options:?}"
+        );
         assert_eq!((elements[1]["s"].as_str().map(str::len), elements[3].as_u64()), (Some(2_500_000), Some(7)));
     }
     // An array that is cut short loses its last element, and the output is still an array.

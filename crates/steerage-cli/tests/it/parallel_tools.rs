@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
-use steerage_fixtures::{scratch::Scratch, skip, tshark};
+use steerage_fixtures::{is_installed, scratch::Scratch, skip, tshark};
 
 use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
@@ -119,7 +119,8 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
 
 /// The frames of a capture that tshark reads, each with all of its bytes and its time.
 fn frames(capture: &Path) -> Vec<String> {
-    let output = Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
+    let output =
+        Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     text.replace("\n\t", " ").lines().map(str::to_owned).collect()
@@ -186,7 +187,8 @@ fn the_formats_of_tshark_are_merged() {
     let fields = ["-e", "frame.time_epoch", "-e", "ip.src"];
     for order in [&[][..], &["-k"]] {
         let json = ran(order, &[&["-T", "json", "--no-duplicate-keys"], &fields[..]].concat());
-        let packets: Vec<serde_json::Value> = serde_json::from_str(&json.out).unwrap_or_else(|error| panic!("{error}: {json:?}"));
+        let packets: Vec<serde_json::Value> =
+            serde_json::from_str(&json.out).unwrap_or_else(|error| panic!("{error}: {json:?}"));
         assert_eq!((json.code, packets.len()), (Some(0), 5000));
     }
     for order in [&[][..], &["--order", "time"]] {
@@ -203,6 +205,27 @@ fn the_formats_of_tshark_are_merged() {
     assert!(lines[1..].is_sorted());
     let refused = ran(&[], &["-T", "pdml"]);
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
+}
+
+/// editcap's captures become one, and the summaries of capinfos follow each other.
+#[test]
+fn editcap_and_capinfos_are_merged_as_the_table_says() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    if !is_installed("editcap", "tshark") {
+        return;
+    }
+    let from = ["parallel", capture.to_str().unwrap(), "-j", "2", "-q"];
+    let output = command(&[&from[..], &["--", "editcap", "-", "-"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = scratch.join("all");
+    std::fs::write(&all, output.stdout).unwrap();
+    let merged = frames(&all);
+    assert!(merged.len() == 5000 && is_sorted_by_time(&merged), "{} packets", merged.len());
+    let summaries = run(&[&from[..], &["-k", "--", "capinfos", "-M", "-c", "-"]].concat());
+    let packets =
+        summaries.out.lines().filter_map(|line| line.strip_prefix("Number of packets:")?.trim().parse::<u64>().ok());
+    assert_eq!(packets.sum::<u64>(), 5000, "{summaries:?}");
 }
 
 /// tcpdump's lines are sorted, also if a packet has several lines.

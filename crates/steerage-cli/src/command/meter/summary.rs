@@ -62,7 +62,10 @@ pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
     let Some(all) = summary.all().cloned() else { return Vec::new() };
     let (groups, by) = (summary.groups(), summary.by());
     let largest = summary.largest(top);
-    let mut lines = columns::lines(if by == By::Flow { of_flows(&largest, &all) } else { of_groups(&largest, &all, by) }, terminal::width());
+    let mut lines = columns::lines(
+        if by == By::Flow { of_flows(&largest, &all) } else { of_groups(&largest, &all, by) },
+        terminal::width(),
+    );
     if groups > largest.len() && !largest.is_empty() {
         lines.push(format!("... and {} more (-t)", grouped((groups - largest.len()) as u64)));
     }
@@ -70,7 +73,8 @@ pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
 }
 
 fn of_flows(flows: &[Group], all: &Group) -> Vec<Column> {
-    let end = |at: usize| flows.iter().map(move |flow| flow.ends.as_ref().map_or(String::new(), |ends| ends[at].clone()));
+    let end =
+        |at: usize| flows.iter().map(move |flow| flow.ends.as_ref().map_or(String::new(), |ends| ends[at].clone()));
     let start = |flow: &Group| format!("{:.3}", flow.times.0.since(all.times.0).as_secs_f64());
     vec![
         Column::numbers("start", flows.iter().map(start).collect()),
@@ -87,7 +91,8 @@ fn of_flows(flows: &[Group], all: &Group) -> Vec<Column> {
 
 fn of_groups(groups: &[Group], all: &Group, by: By) -> Vec<Column> {
     let seconds = all.seconds();
-    let rate = |group: &Group| if seconds > 0.0 { bits_a_second(group.bytes() as f64 * 8.0 / seconds) } else { String::new() };
+    let rate =
+        |group: &Group| if seconds > 0.0 { bits_a_second(group.bytes() as f64 * 8.0 / seconds) } else { String::new() };
     let share = |group: &Group| format!("{:.1} %", percent(group.bytes() as f64, all.bytes() as f64));
     let heading = match by {
         By::Host => "host",

@@ -121,7 +121,10 @@ mod tests {
             headers.note()
         };
         let found = note(["ip.src\tdns.qry.name\n1", "ip.src\tdns.qry.name\n2"]).unwrap();
-        assert_eq!(found, "the output of 2 jobs begins with the same line, ip.src dns.qry.name: --header prints it once");
+        assert_eq!(
+            found,
+            "the output of 2 jobs begins with the same line, ip.src dns.qry.name: --header prints it once"
+        );
         assert!(note(["\"a b\",c\r\n", "\"a b\",c\r\n"]).is_some());
         for lines in [["a,b\n", "a,c\n"], ["a\n", "a\n"], ["1,2\n", "1,2\n"], ["a,b\n", ""], ["a,b", "a,b"]] {
             assert_eq!(note(lines), None);

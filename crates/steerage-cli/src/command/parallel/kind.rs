@@ -67,15 +67,27 @@ mod tests {
     fn the_first_bytes_say_the_kind() {
         let of = |start: &str| Kind::of(start.as_bytes(), false);
         assert_eq!((of(""), of("\n"), of("  "), of("[{\"a\":")), (None, None, None, None));
-        assert_eq!((of("text"), of("[2026-01-01] x\n"), of("[{\"a\":1}]\n")), (Some(Kind::Lines), Some(Kind::Lines), Some(Kind::Lines)));
+        assert_eq!(
+            (of("text"), of("[2026-01-01] x\n"), of("[{\"a\":1}]\n")),
+            (Some(Kind::Lines), Some(Kind::Lines), Some(Kind::Lines))
+        );
         assert_eq!((of("[\n"), of(" [{\"a\":1},\n")), (Some(Kind::JsonArray), Some(Kind::JsonArray)));
         assert_eq!(of("{\n"), Some(Kind::Unknown("JSON over several lines")));
         assert_eq!(of("<?xml version=\"1.0\"?>"), Some(Kind::Unknown("an XML document")));
         assert_eq!(of("\u{1}x"), Some(Kind::Unknown("binary data")));
         assert_eq!(of("Mehl\n"), Some(Kind::Lines));
-        for magic in [*b"\x0a\x0d\x0d\x0a", *b"\xd4\xc3\xb2\xa1", *b"\xa1\xb2\xc3\xd4", *b"\x4d\x3c\xb2\xa1", *b"\xa1\xb2\x3c\x4d"] {
+        for magic in [
+            *b"\x0a\x0d\x0d\x0a",
+            *b"\xd4\xc3\xb2\xa1",
+            *b"\xa1\xb2\xc3\xd4",
+            *b"\x4d\x3c\xb2\xa1",
+            *b"\xa1\xb2\x3c\x4d",
+        ] {
             assert_eq!((Kind::of(&magic[..3], false), Kind::of(&magic, false)), (None, Some(Kind::Capture)));
         }
-        assert_eq!((Kind::of(b"", true), Kind::of(b"[", true), Kind::of(b"\n\n", true)), (Some(Kind::Lines), Some(Kind::JsonArray), Some(Kind::Lines)));
+        assert_eq!(
+            (Kind::of(b"", true), Kind::of(b"[", true), Kind::of(b"\n\n", true)),
+            (Some(Kind::Lines), Some(Kind::JsonArray), Some(Kind::Lines))
+        );
     }
 }

@@ -148,7 +148,8 @@ impl<'a> Merge<'a> {
         self.in_a_hurry |= got >= MUCH_BYTES;
         if from == From::Stdout {
             let (to, bytes) = (&mut self.to, &self.bytes[..got]);
-            let within = self.console.beside(|| if got > 0 { to.take(job, bytes) } else { to.end(job).map(|()| false) })?;
+            let within =
+                self.console.beside(|| if got > 0 { to.take(job, bytes) } else { to.end(job).map(|()| false) })?;
             *holder = within.then_some(job);
         } else {
             let (mut lines, mut out) = (Vec::new(), Vec::new());

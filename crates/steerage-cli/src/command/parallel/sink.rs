@@ -196,7 +196,9 @@ impl Sink {
         let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
         match kind {
             Kind::Unknown(what) => {
-                return refused(format!("writes {what}, which cannot be merged: {apart}, or --keep-order for one output after the other"));
+                return refused(format!(
+                    "writes {what}, which cannot be merged: {apart}, or --keep-order for one output after the other"
+                ));
             }
             Kind::JsonArray if self.order == Order::Time => {
                 return refused("writes a JSON array, whose elements do not begin with a time: leave --order out, or let it write lines (tshark -T ek)".to_owned());
@@ -209,7 +211,9 @@ impl Sink {
         }
         match self.kind {
             None => self.kind = Some(kind),
-            Some(before) if before != kind => return refused(format!("writes another kind of output than other jobs: {apart}")),
+            Some(before) if before != kind => {
+                return refused(format!("writes another kind of output than other jobs: {apart}"));
+            }
             Some(_) => {}
         }
         Ok(())
@@ -224,7 +228,8 @@ impl Sink {
                 _ => &self.jobs[..],
             };
             // A job without a record may write an earlier one.
-            let is_next = others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
+            let is_next =
+                others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
                 break;
             }
@@ -247,10 +252,15 @@ impl Sink {
             let bytes = of.spool.bytes();
             let record = match (self.kind, self.order) {
                 (Some(Kind::Capture), _) => {
-                    let record = self.captures.next(job, bytes).map_err(|error| unmergeable(format!("writes a damaged capture: {error}")))?;
+                    let record = self
+                        .captures
+                        .next(job, bytes)
+                        .map_err(|error| unmergeable(format!("writes a damaged capture: {error}")))?;
                     record.map(|record| (record.len, i64::try_from(record.nanos).unwrap_or(i64::MAX)))
                 }
-                (Some(Kind::Lines), Order::Time) => of.times.next(bytes, ended).map_err(|error| unmergeable(unsorted(error)))?,
+                (Some(Kind::Lines), Order::Time) => {
+                    of.times.next(bytes, ended).map_err(|error| unmergeable(unsorted(error)))?
+                }
                 _ => (!bytes.is_empty()).then_some((bytes.len(), 0)),
             };
             if let Some((len, time)) = record {
@@ -262,7 +272,10 @@ impl Sink {
                 }
                 let rest = of.spool.bytes().len();
                 if rest > 0 {
-                    self.notes.push(format!("the capture of job {} ends within a packet: {rest} bytes are left out", job + 1));
+                    self.notes.push(format!(
+                        "the capture of job {} ends within a packet: {rest} bytes are left out",
+                        job + 1
+                    ));
                 }
                 of.finished = true;
             }
@@ -276,7 +289,8 @@ impl Sink {
         let bytes = of.spool.bytes().get(..len).unwrap_or_default();
         if self.kind == Some(Kind::Capture) {
             let appended = self.captures.append(job, bytes, &mut self.out);
-            appended.map_err(|error| Stopped::Unmergeable { job: job + 1, why: format!("cannot be merged: {error}") })?;
+            appended
+                .map_err(|error| Stopped::Unmergeable { job: job + 1, why: format!("cannot be merged: {error}") })?;
         } else {
             let bytes = bytes.to_vec();
             self.pass_on(job, &bytes);
@@ -292,7 +306,8 @@ impl Sink {
         }
         if self.kind == Some(Kind::JsonArray) {
             // The first element follows a bracket instead of a comma.
-            let bytes = if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
+            let bytes =
+                if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
             self.out.extend_from_slice(bytes);
             return;
         }

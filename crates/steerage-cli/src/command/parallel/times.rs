@@ -213,8 +213,13 @@ impl Text<'_> {
             Some(b'-') => -1,
             _ => return 0,
         };
-        let digits: Vec<i64> =
-            self.0[1..].iter().filter(|byte| **byte != b':').map_while(|byte| (*byte as char).to_digit(10)).map(i64::from).take(4).collect();
+        let digits: Vec<i64> = self.0[1..]
+            .iter()
+            .filter(|byte| **byte != b':')
+            .map_while(|byte| (*byte as char).to_digit(10))
+            .map(i64::from)
+            .take(4)
+            .collect();
         match digits.as_slice() {
             [h, i, m, n] => sign * ((h * 10 + i) * 3600 + (m * 10 + n) * 60),
             _ => 0,
@@ -257,7 +262,9 @@ mod tests {
         assert_eq!(time_of(b"{\"timestamp\":\"1767258004149\",\"layers\":{}}"), Some(at / 1_000_000 * 1_000_000));
         assert_eq!(time_of(b"09:00:04.5 IP"), Some((9 * 3600 + 4) * SECOND + SECOND / 2));
         assert_eq!(time_of(b"2024-03-01 00:00:00"), Some(1_709_251_200 * SECOND));
-        for line in ["", "x", "    1   0.000000 198.18.0.1 > 198.18.0.2", "17672580041x", "2026-13-01 00:00:00", "1.5", "12:00"] {
+        for line in
+            ["", "x", "    1   0.000000 198.18.0.1 > 198.18.0.2", "17672580041x", "2026-13-01 00:00:00", "1.5", "12:00"]
+        {
             assert_eq!(time_of(line.as_bytes()), None, "{line}");
         }
     }
@@ -278,11 +285,19 @@ mod tests {
     fn lines_without_a_time_stay_with_the_line_before() {
         let (first, last) = (i64::MIN / SECOND, i64::MAX / SECOND);
         let lines = "head\n1000000001 a\n\tmore\n\n1000000002 b\n#close\n";
-        let expected = [("head\n", first), ("1000000001 a\n\tmore\n\n", 1_000_000_001), ("1000000002 b\n", 1_000_000_002), ("#close\n", last)];
+        let expected = [
+            ("head\n", first),
+            ("1000000001 a\n\tmore\n\n", 1_000_000_001),
+            ("1000000002 b\n", 1_000_000_002),
+            ("#close\n", last),
+        ];
         assert_eq!(records(1, lines).unwrap(), expected);
         assert_eq!(records(0, lines), Err(Unsorted::NoTime("head".to_owned())));
         let ek = "{\"index\":{}}\n{\"timestamp\":\"1767258004149\"}\n{\"index\":{}}\n{\"timestamp\":\"1767258005149\"}";
-        assert_eq!(records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(), [1_767_258_004, 1_767_258_005]);
+        assert_eq!(
+            records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(),
+            [1_767_258_004, 1_767_258_005]
+        );
         // The next line may belong to this one.
         let mut times = Times::new(0);
         assert_eq!(times.next(b"1000000001 a\n", false), Ok(None));
@@ -292,7 +307,8 @@ mod tests {
 
     #[test]
     fn midnight_begins_a_day() {
-        let days: Vec<i64> = records(0, "23:59:59.9 a\n00:00:00.1 b\n00:00:00 c\n").unwrap().iter().map(|(_, time)| *time).collect();
+        let days: Vec<i64> =
+            records(0, "23:59:59.9 a\n00:00:00.1 b\n00:00:00 c\n").unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(days, [86_399, 86_400, 86_400]);
     }
 }

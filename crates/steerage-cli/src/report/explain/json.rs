@@ -154,7 +154,8 @@ impl TrafficJson {
         let Volume { packets, bytes } = survey.all;
         let largest = traffic.largest();
         let suggestion = Suggestion::of(traffic);
-        let kernel = traffic.basis.kernel.as_ref().map(|load| kernel::json(load, suggestion.as_ref().map(Suggestion::advised)));
+        let kernel =
+            traffic.basis.kernel.as_ref().map(|load| kernel::json(load, suggestion.as_ref().map(Suggestion::advised)));
         Self {
             device: printable(&traffic.device),
             packets,

@@ -89,13 +89,18 @@ impl Verdict {
             let instead = in_force.map_or(String::new(), |mask| format!(" instead of {}", mask.to_list()));
             let to = percents(advised.load.unwrap_or(0.0));
             return Self {
-                sentence: format!("{spends}; spreading over CPUs {}{instead} would bring it to {to}", advised.mask.to_list()),
+                sentence: format!(
+                    "{spends}; spreading over CPUs {}{instead} would bring it to {to}",
+                    advised.mask.to_list()
+                ),
                 commands: advised.commands,
             };
         }
         let why = match (advised.is_enough, &advised.largest, advised.of) {
             (true, ..) => return nothing_to_do(format!("{spends} and is {all} busy: no steering is needed")),
-            (_, Some((flow, share)), _) => format!("{flow} has {} of the packets, and a flow stays on one CPU", percents(*share)),
+            (_, Some((flow, share)), _) => {
+                format!("{flow} has {} of the packets, and a flow stays on one CPU", percents(*share))
+            }
             (_, None, 1) => "this program may use only one CPU".to_owned(),
             _ => "handing a packet over would take longer than the work on it".to_owned(),
         };
@@ -129,14 +134,16 @@ pub(super) fn figures(load: &KernelLoad) -> String {
     let _ = match load.masks.as_slice() {
         [] => writeln!(page, "  rps_cpus is 0 for all queues: the kernel does not spread"),
         masks => {
-            let masks: Vec<String> = masks.iter().map(|(queue, mask)| format!("{queue} CPUs {}", mask.to_list())).collect();
+            let masks: Vec<String> =
+                masks.iter().map(|(queue, mask)| format!("{queue} CPUs {}", mask.to_list())).collect();
             writeln!(page, "  rps_cpus: {}", masks.join(", "))
         }
     };
     if load.dropped + load.time_squeeze > 0 {
         let dropped = counted(load.dropped, "packet");
         let squeezed = counted(load.time_squeeze, "round");
-        let _ = writeln!(page, "  {dropped} found a full backlog, {squeezed} of receiving ended early, of all interfaces");
+        let _ =
+            writeln!(page, "  {dropped} found a full backlog, {squeezed} of receiving ended early, of all interfaces");
     }
     page
 }
@@ -208,12 +215,16 @@ mod tests {
         );
         let already = "CPU 1 spends 45 % in softirq for veth0 and is 98 % busy: the kernel spreads the packets over CPUs 0-1 already";
         assert_eq!(of(&load(0.98, Some("0-1")), spread.clone()), (already.to_owned(), 0));
-        assert!(of(&load(0.98, Some("0,2")), spread).0.ends_with("over CPUs 0-1 instead of 0,2 would bring it to 24 %"));
+        assert!(
+            of(&load(0.98, Some("0,2")), spread).0.ends_with("over CPUs 0-1 instead of 0,2 would bring it to 24 %")
+        );
         let enough = "CPU 1 spends 45 % in softirq for veth0 and is 50 % busy: no steering is needed";
         assert_eq!(of(&load(0.50, None), advised(1, true)), (enough.to_owned(), 0));
         let largest = Some(("udp 10.0.0.1:5 > 10.0.0.2:9".to_owned(), 0.93));
         let one_flow = of(&flood, Advised { largest, ..advised(1, false) }).0;
-        assert!(one_flow.ends_with("would not help: udp 10.0.0.1:5 > 10.0.0.2:9 has 93 % of the packets, and a flow stays on one CPU"));
+        assert!(one_flow.ends_with(
+            "would not help: udp 10.0.0.1:5 > 10.0.0.2:9 has 93 % of the packets, and a flow stays on one CPU"
+        ));
         assert!(of(&flood, Advised { of: 1, ..advised(1, false) }).0.ends_with("this program may use only one CPU"));
         let idle = KernelLoad { packets: 0, ..load(0.5, None) };
         assert_eq!(of(&idle, advised(1, true)), ("No packets arrived on veth0 in 5 s".to_owned(), 0));
@@ -223,7 +234,13 @@ mod tests {
     fn the_figures_name_the_cpus_and_the_masks() {
         let page = figures(&load(0.98, Some("0-1")));
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("  CPU")).collect();
-        assert_eq!(rows, ["  CPU 1     98 %     45 %     1,015,500           0", "  CPU 0     74 %      1 %     1,015,500           0"]);
+        assert_eq!(
+            rows,
+            [
+                "  CPU 1     98 %     45 %     1,015,500           0",
+                "  CPU 0     74 %      1 %     1,015,500           0"
+            ]
+        );
         assert!(page.contains("  2,217 ns in softirq for a packet"), "{page}");
         assert!(page.contains("  rps_cpus: rx-0 CPUs 0-1\n") && page.contains("2 rounds of receiving"), "{page}");
         assert!(figures(&load(0.98, None)).contains("rps_cpus is 0 for all queues"));

@@ -203,7 +203,12 @@ impl Suggestion {
             reasons: Reasons::of(traffic, &choice, &assumed, &elephants, stuck, backlog),
             commands: Commands::of(traffic, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
-            assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), work_measured: measured.is_some(), costs: assumed },
+            assumed: Assumed {
+                work_ns: work_ns as u64,
+                work_told: work.is_some(),
+                work_measured: measured.is_some(),
+                costs: assumed,
+            },
         })
     }
 
@@ -235,8 +240,8 @@ impl Suggestion {
         let regimes = self.regimes.iter().map(|regime| {
             let how = match regime.regime {
                 "spread" => format!("spread over {}", regime.cpus),
-                "collector" => "with a collector".to_owned(),
-                inline => inline.to_owned(),
+                "collector" => "if one CPU only receives".to_owned(),
+                _ => "on one CPU".to_owned(),
             };
             format!("{} {how}", packets_a_second(regime.predicted))
         });

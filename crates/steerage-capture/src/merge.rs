@@ -11,6 +11,9 @@ const MAGIC_BYTES: usize = 4;
 
 /// The position of the section's length in a section header.
 const SECTION_LENGTH: std::ops::Range<usize> = 16..24;
+/// The bytes of a section header that show its byte order.
+const BYTE_ORDER: std::ops::Range<usize> = 8..12;
+const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 0x1a]];
 /// The position of the interface's number in a packet block.
 const INTERFACE: usize = 8;
 
@@ -112,8 +115,13 @@ impl CaptureMerge {
     /// Returns true if a stream that begins with these bytes is a capture, and `None` if more bytes
     /// are needed.
     pub fn is_capture(start: &[u8]) -> Option<bool> {
-        if let Some(magic) = start.first_chunk() {
-            return Some(classic::is_magic(*magic) || pcapng::is_magic(*magic));
+        match start.first_chunk() {
+            // A text can begin with the type of a section header, which is made of line ends.
+            Some(magic) if pcapng::is_magic(*magic) => {
+                return start.get(BYTE_ORDER).map(|bytes| BYTE_ORDERS.contains(&bytes));
+            }
+            Some(magic) => return Some(classic::is_magic(*magic)),
+            None => {}
         }
         // The first bytes of all formats.
         let may_be = start.first().is_none_or(|first| matches!(first, 0x0a | 0x4d | 0xa1 | 0xd4 | 0x34));
@@ -179,10 +187,9 @@ impl CaptureMerge {
                     if let Some(length) = head.get_mut(SECTION_LENGTH) {
                         length.fill(0xff);
                     }
-                    // The byte order is in the bytes 8 to 11.
                     self.begin(
                         &head,
-                        |first| first.get(..4) == head.get(..4) && first.get(8..12) == head.get(8..12),
+                        |first| first.get(..4) == head.get(..4) && first.get(BYTE_ORDER) == head.get(BYTE_ORDER),
                         to,
                     )
                 }

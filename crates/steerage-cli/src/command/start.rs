@@ -10,7 +10,7 @@ use crate::terminal::{printable, shell_word, width, wrapped};
 use crate::units::counted;
 
 /// The findings that say what a run can use.
-const ABOUT: [&str; 3] = ["kernel", "cpus", "capabilities"];
+const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];
 
 pub(crate) fn run() -> Result<(), Error> {
     let findings = Diagnosis::of_this_machine(None).map(|diagnosis| diagnosis.findings().to_vec()).unwrap_or_default();

@@ -76,15 +76,13 @@ mod tests {
         assert_eq!(of("<?xml version=\"1.0\"?>"), Some(Kind::Unknown("an XML document")));
         assert_eq!(of("\u{1}x"), Some(Kind::Unknown("binary data")));
         assert_eq!(of("Mehl\n"), Some(Kind::Lines));
-        for magic in [
-            *b"\x0a\x0d\x0d\x0a",
-            *b"\xd4\xc3\xb2\xa1",
-            *b"\xa1\xb2\xc3\xd4",
-            *b"\x4d\x3c\xb2\xa1",
-            *b"\xa1\xb2\x3c\x4d",
-        ] {
-            assert_eq!((Kind::of(&magic[..3], false), Kind::of(&magic, false)), (None, Some(Kind::Capture)));
+        let pcapng = *b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a";
+        for magic in [&b"\xd4\xc3\xb2\xa1"[..], b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d", &pcapng]
+        {
+            let cut = &magic[..magic.len() - 1];
+            assert_eq!((Kind::of(cut, false), Kind::of(magic, false)), (None, Some(Kind::Capture)));
         }
+        assert_eq!(Kind::of(b"\n\r\r\n\n\n\n\nline\n", false), Some(Kind::Lines));
         assert_eq!(
             (Kind::of(b"", true), Kind::of(b"[", true), Kind::of(b"\n\n", true)),
             (Some(Kind::Lines), Some(Kind::JsonArray), Some(Kind::Lines))

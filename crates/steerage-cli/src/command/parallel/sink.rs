@@ -160,6 +160,8 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
+        // Nobody waits for a job that wrote nothing, also if the others' kind is not known yet.
+        of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
         }

@@ -12,6 +12,9 @@ use crate::units::{counted, grouped};
 /// The most CPUs that the table lists, those with the most time in softirq.
 const ROWS_MAX: usize = 16;
 
+/// Spreading is advised if the busiest CPU then spends at most this part of its present share.
+const GAIN_MIN: f64 = 0.8;
+
 /// Smaller shares are written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
@@ -84,6 +87,10 @@ impl Verdict {
                 "{spends} and is {all} busy: the kernel spreads the packets over CPUs {} already",
                 mask.to_list()
             ));
+        }
+        let own = load.softirq_of(&hot);
+        if advised.cpus > 1 && advised.load.is_some_and(|to| to > GAIN_MIN * own) {
+            return nothing_to_do(format!("{spends} and is {all} busy, and spreading would not help"));
         }
         if advised.cpus > 1 {
             let instead = in_force.map_or(String::new(), |mask| format!(" instead of {}", mask.to_list()));
@@ -226,6 +233,11 @@ mod tests {
             "would not help: udp 10.0.0.1:5 > 10.0.0.2:9 has 93 % of the packets, and a flow stays on one CPU"
         ));
         assert!(of(&flood, Advised { of: 1, ..advised(1, false) }).0.ends_with("this program may use only one CPU"));
+        let no_gain = of(&flood, Advised { load: Some(0.42), ..advised(2, true) });
+        assert_eq!(
+            no_gain,
+            ("CPU 1 spends 45 % in softirq for veth0 and is 98 % busy, and spreading would not help".to_owned(), 0)
+        );
         let idle = KernelLoad { packets: 0, ..load(0.5, None) };
         assert_eq!(of(&idle, advised(1, true)), ("No packets arrived on veth0 in 5 s".to_owned(), 0));
     }

@@ -33,6 +33,9 @@ const WORK_ASSUMED: Duration = Duration::from_micros(1);
 /// The load that packets may always cause, however busy the CPU is with other work.
 const BUSY_LEAST: f64 = 0.05;
 
+/// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.
+const SOFTIRQ_MIN: f64 = 0.1;
+
 /// A packet rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
@@ -72,7 +75,9 @@ impl AdviceBasis {
     /// less.
     fn busy_max(&self) -> f64 {
         let hot = self.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
-        let other = hot.map_or(0.0, |(load, hot)| hot.busy - load.softirq_of(&hot));
+        let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
+        // If the packets take little of the CPU's time, spreading them gives nothing back.
+        let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
         (BUSY_MAX - other).max(BUSY_LEAST)
     }
 }

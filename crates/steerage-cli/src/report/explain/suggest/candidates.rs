@@ -19,26 +19,26 @@ pub(crate) struct CandidateCpus {
 impl CandidateCpus {
     /// A number of CPUs that all share one cache.
     pub(crate) fn even(cpus: usize) -> Self {
-        Self::of(&Topology::even(cpus), cpus)
+        Self::of(&Topology::even(cpus), cpus, None)
     }
 
     /// The CPUs of this machine. The distances between the CPUs are measured, in a fraction of a
-    /// second.
-    pub(crate) fn this(nr_cpu_ids: usize) -> Self {
+    /// second. `receiver` is the CPU that receives, if it is known.
+    pub(crate) fn this(nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let mut topology = host_cpus::topology().clone();
         let ours = topology.default_mask();
-        if let Some(first) = ours.first() {
+        if let Some(first) = first(&ours, receiver) {
             Distances::measure(&mut topology, first, &ours);
         }
-        Self::of(&topology, nr_cpu_ids)
+        Self::of(&topology, nr_cpu_ids, receiver)
     }
 
     /// The CPUs of `topology`.
-    pub(super) fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
+    pub(super) fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
-        let first = ours.first().unwrap_or(CpuId(0));
-        let joining = topology.joining_order(first, &ours);
-        let order: Vec<CpuId> = ours.first().into_iter().chain(joining).collect();
+        let known = first(&ours, receiver);
+        let first = known.unwrap_or(CpuId(0));
+        let order: Vec<CpuId> = known.into_iter().chain(topology.joining_order(first, &ours)).collect();
         let mut cores = Vec::new();
         let mut is_second = |cpu: CpuId| {
             let core = topology.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu);
@@ -53,4 +53,9 @@ impl CandidateCpus {
             order,
         }
     }
+}
+
+/// The CPU that receives: the one that is known to, or else the first.
+fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
+    receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

@@ -76,6 +76,9 @@ fn remedy(knob: &Knob, error: &io::Error) -> String {
         io::ErrorKind::Unsupported if knob.0.contains("/rss/") => {
             format!("{error}: this needs Linux 6.17 and a driver that allows it; type the command that tune prints")
         }
+        io::ErrorKind::Unsupported if knob.is_rule() => {
+            format!("{error}: this card has no rules for queues, although its driver has")
+        }
         _ if knob.is_rule() => {
             format!(
                 "{error}: the driver refuses this rule; many compare only whole fields: name one queue, or lead the traffic to a \

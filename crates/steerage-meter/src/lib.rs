@@ -11,7 +11,7 @@
 //! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
 //! | `names`, `cic` | look for names in packets, and collect flow statistics, if enabled |
 //! | `record`, `row`, `output` | the record of a flow, its columns, and its format |
-//! | `columns`, `batch` | the columns with types, and columns in memory for Arrow |
+//! | `columns`, `column`, `batch`, `cic_columns` | the columns with types, and columns in memory for Arrow |
 //! | `cells` | keeps spreadsheets from taking names for formulas |
 //! | `writer_state`, `export` | hand records over to threads that write them |
 //! | `record_ledger`, `record_writer` | count each record as written or lost, as the kernel accepts it |
@@ -25,7 +25,9 @@
 mod batch;
 mod cells;
 mod cic;
+mod cic_columns;
 mod code;
+mod column;
 mod columns;
 mod counts;
 mod disk;
@@ -72,8 +74,9 @@ use steerage::{
     packet::{Positions, Received},
 };
 
-pub use batch::{Column, ColumnBatch, UnknownColumn, Values};
+pub use batch::{ColumnBatch, UnknownColumn};
 pub use code::MalformedEdges;
+pub use column::{Column, Values};
 pub use counts::FlowCounts;
 pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};

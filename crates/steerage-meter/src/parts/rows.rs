@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Edges, FlowEdges, Next, Opening, Piece};
-use crate::batch::{Column, ColumnBatch, Values};
+use crate::batch::ColumnBatch;
 use crate::code::{Coder, MalformedEdges, Reader, Writer};
+use crate::column::{Column, Values};
 use crate::flow::{Flow, FlowEnd};
 use crate::record::FlowRecord;
 use crate::timeouts::Timeouts;

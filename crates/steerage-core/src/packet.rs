@@ -20,20 +20,29 @@ pub use crate::ids::Positions;
 pub use crate::kept::Kept;
 pub use steerage_mem::{Behind, Segments, SegmentsMut};
 
-use crate::kept::{link_of, time_of};
+use crate::kept::{Home, link_of, time_of};
 
-/// The error of a packet that is too long for its page, finds no free page, or exceeds the limit of
-/// kept packets. The example of [`Kept`] drops such packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
-
-impl fmt::Display for NoRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no room in the packet's page, or no page to spare: raise kept_max or release some that are kept")
-    }
+/// The reason why a packet could not be copied, made longer or sent. The example of [`Kept`] drops
+/// such packets.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// The bytes do not fit into the packet's page.
+    #[error("the packet's page has no room for these bytes: send fewer bytes, or raise linear_bytes")]
+    TooLong,
+    /// No page is free for a copy.
+    #[error("no page of the pool is free for a copy: raise memory_max, or release packets that are kept")]
+    NoPage,
+    /// Handlers keep as many packets of the queue as they may.
+    #[error("handlers keep kept_max packets of this queue: raise kept_max, or release packets that are kept")]
+    KeptMax,
+    /// The handler has sent as many packets of its own as it may until it returns.
+    #[error("originated_max packets of the handler wait already: raise Builder::originated_max (its default is 0)")]
+    OriginatedMax,
+    /// The packet was kept, discarded or transmitted before.
+    #[error("the packet is no longer in its batch: write to a packet before you keep it")]
+    Taken,
 }
-
-impl std::error::Error for NoRoom {}
 
 pub(crate) struct BatchContext<'a> {
     pub(crate) source: &'a Source,
@@ -332,7 +341,7 @@ impl Packet<'_> {
     pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
         self.forget_dissection();
         if self.frame.is_writable() {
-            return self.frame.bytes_mut().ok_or(NoRoom);
+            return self.frame.bytes_mut().ok_or(NoRoom::Taken);
         }
         self.copy_mut(None).map(|copy| &mut **copy)
     }
@@ -342,9 +351,9 @@ impl Packet<'_> {
         if !matches!(self.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
             self.acted.set(true);
-            **self.copy.as_mut().ok_or(NoRoom)? = Some(copied);
+            **self.copy.as_mut().ok_or(NoRoom::Taken)? = Some(copied);
         }
-        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom)
+        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
     }
 
     /// When the frame was received, if the device recorded the time.
@@ -465,12 +474,12 @@ impl Packet<'_> {
         if *self.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }
-        let link = self.frame.link();
+        let (link, home) = (self.frame.link(), self.home());
         let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
             None if self.frame.is_lent() => match self.copied(None) {
                 Ok(copy) => copy,
-                Err(NoRoom) => return Err(self),
+                Err(_) => return Err(self),
             },
             None => match self.context.source.kept_pages.keep(self.frame) {
                 Ok(kept) => kept,
@@ -480,7 +489,7 @@ impl Packet<'_> {
         kept.set_link(link);
         self.acted.set(true);
         *self.verdict = Verdict::Kept;
-        Ok(Kept(kept))
+        Ok(Kept { frame: kept, home })
     }
 
     /// A copy of a lent frame: the whole frame, only a super-frame's headers, or the first `most`
@@ -499,9 +508,17 @@ impl Packet<'_> {
     fn copy_of(&self, parts: &[&[u8]], header: Option<FrameHeader>) -> Result<WrittenCopy, NoRoom> {
         #[cfg(test)]
         if crate::page_cache::fault::is_due() {
-            return Err(NoRoom);
+            return Err(NoRoom::NoPage);
         }
-        self.context.spare.copy(&self.context.source.kept_pages, HEADROOM, header, parts).ok_or(NoRoom)
+        let (spare, kept_pages) = (self.context.spare, &self.context.source.kept_pages);
+        spare.copy(kept_pages, HEADROOM, header, parts).ok_or_else(|| {
+            let is_long = HEADROOM + parts.iter().map(|part| part.len()).sum::<usize>() > kept_pages.page_bytes();
+            match (is_long, kept_pages.kept() >= kept_pages.limit()) {
+                (true, _) => NoRoom::TooLong,
+                (_, true) => NoRoom::KeptMax,
+                _ => NoRoom::NoPage,
+            }
+        })
     }
 
     /// Keeps a copy of one of the packets of a super-frame, owned and `Send`.
@@ -513,6 +530,10 @@ impl Packet<'_> {
         let header = self.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
         let mut kept = self.copy_of(&[part.header(), part.payload()], header)?;
         kept.set_link(self.frame.link());
-        Ok(Kept(kept))
+        Ok(Kept { frame: kept, home: self.home() })
+    }
+
+    fn home(&self) -> Option<Home> {
+        self.context.source.sends.map(|cpu| Home { cpu, bucket: bucket_of(self.flow_hash()) })
     }
 }

@@ -240,6 +240,8 @@ pub struct CpuLedger {
     /// The number of wake-ups of this CPU. The CPUs that wake this CPU write the count.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
+    /// In nanoseconds.
+    pub longest_batch: Counter,
     pub panics: Counter,
     pub deaths: Counter,
     pub originated: Counter,

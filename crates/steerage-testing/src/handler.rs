@@ -261,6 +261,7 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
         kept_max: KEPT_DEFAULT,
         linear_bytes: 0,
         originated_max: ORIGINATED_MAX / 64,
+        senders: Vec::new(),
         memory_max: MEMORY_MAX_DEFAULT,
         usable_memory: u64::MAX,
         coalesce: false,
@@ -305,6 +306,10 @@ impl<H: Handler> Handler for Recording<H> {
 
     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
         self.handler.tick(cpu)
+    }
+
+    fn woken(&mut self, cpu: &mut Cpu) {
+        self.handler.woken(cpu);
     }
 
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<H::Moved> {

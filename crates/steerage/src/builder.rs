@@ -13,9 +13,11 @@ use steerage_core::limits::{
     CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
 };
 use steerage_core::rx::Input;
+use steerage_core::sender::Sender;
 use steerage_core::tx::Output;
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
+use steerage_handler::messages::{Post, TakesMessages, WithMessages};
 use steerage_mem::FRAME_BYTES_MAX;
 use steerage_policy::{Balance, Policy, Setting, SharedControl, first_plan, policy_info};
 use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
@@ -59,6 +61,7 @@ pub struct Builder {
     queue_masks: Vec<(usize, CpuMask)>,
     inputs: Vec<InputSpec>,
     outputs: Vec<Output>,
+    senders: Vec<Sender>,
     hasher: Option<FlowHasher>,
     flow_key: Option<FlowKeyFn>,
     layers: Layers,
@@ -100,6 +103,7 @@ impl Builder {
             queue_masks: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            senders: Vec::new(),
             hasher: None,
             flow_key: None,
             layers: Layers::Inner,
@@ -189,6 +193,19 @@ impl Builder {
         self.outputs.push(output);
         // An instance with more outputs than `OUTPUTS_MAX` is refused.
         TxId((self.outputs.len() - 1) as u8)
+    }
+
+    /// Adds a sender, by which threads outside of the path send packets to the output `to`: packets
+    /// that handlers [kept](crate::Packet::keep), and copies of other frames. At most `places`
+    /// packets may wait. See [`Sender`] for the end of the run.
+    ///
+    /// # Errors
+    /// [`BuildError::System`] if the process has no file descriptor left.
+    pub fn add_sender(&mut self, to: TxId, places: usize) -> Result<Sender, BuildError> {
+        let failed = |error| BuildError::System { operation: "make an eventfd for a sender", error };
+        let sender = Sender::new(to, places).map_err(failed)?;
+        self.senders.push(sender.clone());
+        Ok(sender)
     }
 
     /// Sets the hash and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a random
@@ -292,7 +309,7 @@ impl Builder {
 
     /// Sets how many packets of its own a CPU's handler may send at a time: see
     /// [`Cpu::send`](crate::Cpu::send). Each of these packets reserves a page of the pool. Default:
-    /// 0. Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// 0, or 64 with a [sender](Self::add_sender). Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -362,6 +379,27 @@ impl Builder {
         Ok(Instance::new(parts, Handle::new(handle, control), pin, idle_poll))
     }
 
+    /// Like [`build`](Self::build), for handlers that get messages from other threads. At most
+    /// `places` messages may wait for each CPU.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_with_messages<H, F>(
+        self,
+        places: usize,
+        make: F,
+    ) -> Result<(Instance<WithMessages<H>>, Post<H::Message>), BuildError>
+    where
+        H: TakesMessages,
+        F: Fn(CpuId) -> H + Send + Sync + 'static,
+    {
+        let post = Post::new(places);
+        let of_handlers = post.clone();
+        let instance = self.build(move |cpu| WithMessages::new(cpu, make(cpu), &of_handlers))?;
+        post.connect(&instance.handle());
+        Ok((instance, post))
+    }
+
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
         let no_key = |error| BuildError::System { operation: "read a hash key from /dev/urandom", error };
         let random = || HashKey::random().map(|key| FlowHasher::keyed(&key)).map_err(no_key);
@@ -389,6 +427,7 @@ impl Builder {
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,
             originated_max: self.originated_max,
+            senders: self.senders,
             memory_max: self.memory_max,
             usable_memory: usable_memory().unwrap_or(u64::MAX),
             check_order: self.check_order,

@@ -10,7 +10,7 @@ use steerage_core::error::BuildError;
 use steerage_core::handler::Handler;
 use steerage_core::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
 use steerage_core::softnet::CpuPart;
-use steerage_ledger::Snapshot;
+use steerage_ledger::{CpuSnapshot, Snapshot};
 use steerage_policy::ControlThread;
 use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
 
@@ -179,6 +179,24 @@ pub struct Outcome<R> {
     /// CPUs on which the path panicked, or on which a handler panicked while it was created or
     /// finished. Panics while a handler handles packets are not included.
     pub failed: Vec<CpuId>,
+    /// CPUs whose reports are incomplete, because their handlers were made again after a panic or
+    /// because they did not return in time. These reports cover only the packets after the last
+    /// time.
+    pub partial: Vec<CpuId>,
+}
+
+impl<R> Outcome<R> {
+    /// What the numbers of the outcome alone do not show, in one sentence each: incomplete and
+    /// missing reports, a slow handler that lost packets, a device's hash that fills few buckets.
+    /// Empty after a run without such an event.
+    pub fn notes(&self) -> Vec<String> {
+        let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
+            cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
+        };
+        let failed = missing(&self.failed, "a handler panicked when it was made or finished, or the path failed");
+        let left_behind = missing(&self.left_behind, "its handler did not return");
+        [self.snapshot.notes.clone(), failed, left_behind].concat()
+    }
 }
 
 impl<R> Running<R> {
@@ -225,6 +243,9 @@ impl<R> Running<R> {
         }
         reports.sort_by_key(|(cpu, _)| *cpu);
         self.run.handle.finish_outputs();
-        Outcome { snapshot: self.run.handle.snapshot(), reports, left_behind, failed }
+        let snapshot = self.run.handle.snapshot();
+        let was_made_again = |cpu: &&CpuSnapshot| cpu.panics + cpu.deaths > 0;
+        let partial = snapshot.cpus.iter().filter(was_made_again).map(|cpu| cpu.cpu).collect();
+        Outcome { snapshot, reports, left_behind, failed, partial }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use steerage_flow::{Affinity, FragmentTable};
 use steerage_mem::gate::Gate;
-use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::park::{Bell, Requests, Sleepers};
 use steerage_mem::ring::{Consumer, Producer, RingOptions, Rings, parking_lot};
 use steerage_mem::supply::{LPC_PAGES_MAX, LpcMemory};
 use steerage_mem::supply::{Needs, QueueNeeds};
@@ -25,7 +25,7 @@ use crate::error::{BuildError, SetError};
 use crate::handler::{Handler, MakeHandler};
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
-    BUCKETS, CPUS_MAX, HANDLE_BUDGET, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, PUBLISH_AT, PUBLISH_POLLS,
+    BUCKETS, CPUS_MAX, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, PUBLISH_AT, PUBLISH_POLLS,
     QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
@@ -36,7 +36,7 @@ use crate::queue::hash::Hashing;
 use crate::queue::hash::QueueHasher;
 use crate::rx::{Input, RxQueue};
 use crate::sender::Sender;
-use crate::shared::{Request, Shared, StopsUnlessFinished};
+use crate::shared::{Shared, StopsUnlessFinished};
 use crate::softnet::CpuPart;
 use crate::steering::{InTransit, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
@@ -91,7 +91,8 @@ pub struct Spec {
     pub linear_bytes: usize,
     /// How many packets a CPU's function may originate at a time.
     pub originated_max: usize,
-    /// The senders, by which threads outside of the path send packets.
+    /// The senders, by which threads outside of the path send packets. They share the places of
+    /// `originated_max`.
     pub senders: Vec<Sender>,
     /// The cap on packet memory and rings, in bytes.
     pub memory_max: usize,
@@ -155,8 +156,8 @@ pub fn build<H: Handler>(
         outputs.iter_mut().try_for_each(|output| output.open(&region, pool))?;
     }
     let source = TxSource::originated(queues.len());
-    let outlets: Vec<_> = plan.spec.senders.iter().map(Sender::outlet).collect();
-    let origin = |pool| Origin::new(&region, pool, plan.spec.originated_max, source, outlets.clone());
+    let senders: Vec<_> = plan.spec.senders.iter().map(|sender| Arc::clone(&sender.0)).collect();
+    let origin = |pool| Origin::new(&region, pool, plan.spec.originated_max, source, senders.clone());
     let origins: Vec<Origin> = pools.iter().map(origin).collect();
 
     let cpus = plan.cpus.len();
@@ -203,10 +204,10 @@ pub fn build<H: Handler>(
         start,
         stopping: AtomicBool::new(false),
         finished: Signal::new().map_err(no_fd)?,
-        requests: (0..cpus).map(|_| Request::default()).collect(),
+        requests: Requests::new(cpus),
         cpus: plan.cpus,
     });
-    outlets.iter().for_each(|outlet| outlet.open(&shared, &plan.spec.hasher));
+    senders.iter().for_each(|sender| sender.open(&shared, &plan.spec.hasher));
     let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
     let parts = owned.into_iter().zip(backlogs).zip(sends.into_iter().zip(origins)).enumerate();
     let parts = parts.map(|(at, ((queues, backlogs), (outputs, origin)))| CpuPart {
@@ -282,9 +283,6 @@ impl CheckedSpec {
             return Err(BuildError::TooMany { what, asked, most });
         }
         spec.limits = spec.limits.clamped(steerage_mem::ring::RING_SLOTS_MAX);
-        // The packets of senders need pages like those that handlers originate.
-        let for_senders = if spec.senders.is_empty() { 0 } else { HANDLE_BUDGET };
-        spec.originated_max = spec.originated_max.max(for_senders);
         let nodes = Nodes::of(&spec.nodes, &cpus);
         Ok((Self { cpus, nodes, spec }, inputs))
     }

@@ -166,8 +166,8 @@ impl Handle {
     /// moving, or if another thread has the control lock. Between two rounds, the handler of the
     /// CPU has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
-        let found = self.0.owner_of(&*self.0.steering.try_lock()?, bucket);
-        found.filter(|(_, is_moving)| !is_moving).map(|(cpu, _)| cpu)
+        let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
+        (!is_moving).then_some(cpu)
     }
 
     /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs

@@ -113,4 +113,9 @@ impl Cpu {
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }
+
+    /// Whether packets are kept that a sender may still send.
+    pub(crate) fn waits_for_kept(&self) -> bool {
+        !self.origin.senders.is_empty() && self.shared.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
+    }
 }

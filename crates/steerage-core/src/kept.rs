@@ -27,15 +27,9 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    pub(crate) home: Option<Home>,
-}
-
-/// Which CPU kept a packet, and the packet's bucket. Known only in an instance that has a
-/// [`Sender`](crate::sender::Sender).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home {
-    pub(crate) cpu: CpuIndex,
-    pub(crate) bucket: u16,
+    /// The CPU that kept the packet, and the packet's bucket, if the instance has a
+    /// [`Sender`](crate::sender::Sender).
+    pub(crate) home: Option<(CpuIndex, u16)>,
 }
 
 impl Kept {

@@ -17,7 +17,7 @@ use crate::ids::{CpuIndex, TxId, TxSource, Verdict};
 use crate::kept::Kept;
 use crate::limits::{HANDLE_BUDGET, HEADROOM};
 use crate::packet::NoRoom;
-use crate::sender::{Item, Outlet};
+use crate::sender::{Item, SendQueue};
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_flow::{LinkType, Timestamp};
 use steerage_ledger::CpuLedger;
@@ -34,7 +34,7 @@ pub(crate) struct Origin {
     /// For each staged packet, the kept packet that it stands for, if any.
     kept: Vec<Option<WrittenCopy>>,
     /// Each sender, and how many of its packets this CPU has staged.
-    outlets: Vec<(Arc<Outlet>, u64)>,
+    pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
     source: TxSource,
 }
 
@@ -51,15 +51,15 @@ impl Origin {
         shared: &Arc<SharedPool>,
         packets: usize,
         source: TxSource,
-        outlets: Vec<Arc<Outlet>>,
+        senders: Vec<Arc<SendQueue>>,
     ) -> Self {
         let lane = Lane::new(packets, false, Memory::new(Arc::clone(region), None));
         let mut pages = Vec::with_capacity(packets);
         shared.take(&mut pages, packets);
         let (region, shared) = (Arc::clone(region), Arc::clone(shared));
         let (to, kept) = (Vec::with_capacity(packets), Vec::with_capacity(packets));
-        let outlets = outlets.into_iter().map(|outlet| (outlet, 0)).collect();
-        Self { region, shared, pages, lane, to, kept, outlets, source }
+        let senders = senders.into_iter().map(|sender| (sender, 0)).collect();
+        Self { region, shared, pages, lane, to, kept, senders, source }
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -95,35 +95,33 @@ impl Origin {
         self.kept.push(kept);
     }
 
-    pub(crate) fn has_senders(&self) -> bool {
-        !self.outlets.is_empty()
-    }
-
     /// Stages what other threads want this CPU to send, as far as there is room. A packet that
     /// cannot be sent is dropped and counted. Returns whether packets may be left.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
-        let mut outlets = std::mem::take(&mut self.outlets);
+        let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;
-        for (outlet, taken) in &mut outlets {
-            is_more |= outlet.take(cpu, closes, taken, |item| {
+        for (sender, taken) in &mut senders {
+            is_more |= sender.waiting.take(cpu, closes, taken, |item| {
                 if self.pages.is_empty() {
                     return Err(item);
                 }
                 let (is_staged, buffer) = match item {
-                    Item::Kept(packet) => (self.stage_kept(outlet.to, packet).is_ok(), None),
-                    Item::Copy(link, bytes) => (self.stage(outlet.to, link, &bytes).is_ok(), Some(bytes)),
+                    Item::Kept(packet) => (self.stage_kept(sender.to, packet).is_ok(), None),
+                    Item::Copy(link, bytes) => (self.stage(sender.to, link, &bytes).is_ok(), Some(bytes)),
                 };
                 counts.originated_dropped.add(u64::from(!is_staged));
-                Ok(buffer)
+                // If another thread has the lock, the buffer is freed.
+                let _ = sender.buffers.try_lock().map(|mut buffers| buffers.extend(buffer));
+                Ok(())
             });
         }
-        self.outlets = outlets;
+        self.senders = senders;
         is_more
     }
 
     /// Informs the senders that everything which this CPU took from them has left.
     pub(crate) fn report_sent(&self, cpu: CpuIndex) {
-        self.outlets.iter().for_each(|(outlet, taken)| outlet.sent(cpu, *taken));
+        self.senders.iter().for_each(|(sender, taken)| sender.waiting.sent(cpu, *taken));
     }
 
     /// Sends the staged packets in order, or drops them if `void` (the CPU was declared dead).
@@ -162,6 +160,14 @@ impl Origin {
         }
         self.to.clear();
         self.kept.clear();
+    }
+
+    /// Sends what is left at the end of the CPU.
+    pub(crate) fn send_last(&mut self, outputs: &mut [OwnedTx], cpu: CpuIndex, now: Timestamp, counts: &CpuLedger) {
+        while self.pull(cpu, true, counts) && !self.to.is_empty() {
+            self.send(outputs, now, false, counts);
+        }
+        self.send(outputs, now, false, counts);
     }
 
     pub(crate) fn close(&mut self) {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use crate::backlog::Source;
-use crate::ids::{BucketId, InputId, TxId, Verdict};
+use crate::ids::{BucketId, CpuIndex, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX};
 use crate::rps_map::bucket_of;
 use steerage_flow::dissect::{Dissection, Dissections, dissect};
@@ -18,31 +18,9 @@ use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare};
 
 pub use crate::ids::Positions;
 pub use crate::kept::Kept;
-pub use steerage_mem::{Behind, Segments, SegmentsMut};
+pub use steerage_mem::{Behind, NoRoom, Segments, SegmentsMut};
 
-use crate::kept::{Home, link_of, time_of};
-
-/// The reason why a packet could not be copied, made longer or sent. The example of [`Kept`] drops
-/// such packets.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoRoom {
-    /// The bytes do not fit into the packet's page.
-    #[error("the packet's page has no room for these bytes: send fewer bytes, or raise linear_bytes")]
-    TooLong,
-    /// No page is free for a copy.
-    #[error("no page of the pool is free for a copy: raise memory_max, or release packets that are kept")]
-    NoPage,
-    /// Handlers keep as many packets of the queue as they may.
-    #[error("handlers keep kept_max packets of this queue: raise kept_max, or release packets that are kept")]
-    KeptMax,
-    /// The handler has sent as many packets of its own as it may until it returns.
-    #[error("originated_max packets of the handler wait already: raise Builder::originated_max (its default is 0)")]
-    OriginatedMax,
-    /// The packet was kept, discarded or transmitted before.
-    #[error("the packet is no longer in its batch: write to a packet before you keep it")]
-    Taken,
-}
+use crate::kept::{link_of, time_of};
 
 pub(crate) struct BatchContext<'a> {
     pub(crate) source: &'a Source,
@@ -511,14 +489,8 @@ impl Packet<'_> {
             return Err(NoRoom::NoPage);
         }
         let (spare, kept_pages) = (self.context.spare, &self.context.source.kept_pages);
-        spare.copy(kept_pages, HEADROOM, header, parts).ok_or_else(|| {
-            let is_long = HEADROOM + parts.iter().map(|part| part.len()).sum::<usize>() > kept_pages.page_bytes();
-            match (is_long, kept_pages.kept() >= kept_pages.limit()) {
-                (true, _) => NoRoom::TooLong,
-                (_, true) => NoRoom::KeptMax,
-                _ => NoRoom::NoPage,
-            }
-        })
+        let len = || parts.iter().map(|part| part.len()).sum();
+        spare.copy(kept_pages, HEADROOM, header, parts).ok_or_else(|| NoRoom::for_copy(len(), HEADROOM, kept_pages))
     }
 
     /// Keeps a copy of one of the packets of a super-frame, owned and `Send`.
@@ -533,7 +505,7 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home: self.home() })
     }
 
-    fn home(&self) -> Option<Home> {
-        self.context.source.sends.map(|cpu| Home { cpu, bucket: bucket_of(self.flow_hash()) })
+    fn home(&self) -> Option<(CpuIndex, u16)> {
+        self.context.source.sends.map(|cpu| (cpu, bucket_of(self.flow_hash())))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::park::{Bell, Requests, Sleepers};
 use steerage_mem::{Admission, Inbox, SharedPool, Supply, gate::Gate, signal::Signal};
 use steerage_topology::CpuId;
 
@@ -41,13 +41,8 @@ pub(crate) struct Shared {
     /// For each CPU, whether another thread wants it to call [`woken`] and to send packets.
     ///
     /// [`woken`]: crate::handler::Handler::woken
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Requests,
 }
-
-/// A CPU reads its own request in each round, so each has a cache line of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Request(AtomicBool);
 
 impl Shared {
     /// Wakes the sleeping CPUs among `cpus` after a change other than published packets. `by` is
@@ -101,23 +96,9 @@ impl Shared {
 
     /// Asks a CPU to call `Handler::woken` and to send what senders have, and wakes it.
     pub(crate) fn request(&self, cpu: CpuIndex) {
-        // R1, release: pairs with R2, so that the CPU sees what the caller has stored for it. If the
-        // request was already set, the thread that set it wakes the CPU.
-        if !self.requests[usize::from(cpu)].0.swap(true, Ordering::Release) {
+        if self.requests.set(usize::from(cpu)) {
             self.wake([cpu], None);
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_requested(&self, cpu: CpuIndex) -> bool {
-        // Relaxed: only `take_request` acts on it.
-        self.requests[usize::from(cpu)].0.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    pub(crate) fn take_request(&self, cpu: CpuIndex) -> bool {
-        // R2, acquire: pairs with R1.
-        self.is_requested(cpu) && self.requests[usize::from(cpu)].0.swap(false, Ordering::Acquire)
     }
 
     /// The CPU of a bucket, and whether the bucket may be moving.
@@ -126,11 +107,6 @@ impl Shared {
         let queue = (0..self.ledgers.queues.len()).find(|queue| moves.map_of(*queue).1 == bucket.group)?;
         let cpu = moves.buckets_of(queue).nth(usize::from(bucket.bucket))?.0;
         Some((self.cpus[usize::from(cpu)], moves.awaits_move(queue) || moves.concerns(queue)))
-    }
-
-    /// Whether handlers have kept packets that were not dropped.
-    pub(crate) fn is_any_kept(&self) -> bool {
-        self.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
     }
 
     #[inline(always)]

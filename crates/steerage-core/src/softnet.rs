@@ -22,7 +22,7 @@ use crate::participant::{Own, Participant};
 use crate::platform::{Machine, Platform};
 use crate::queue::{OwnedQueue, Published};
 use crate::rx::Polled;
-use crate::sampler::Sampler;
+use crate::sampler::{Sampler, note_batch};
 use crate::shared::{Shared, StopsUnlessFinished};
 use crate::sleep::Sleep;
 use crate::steering::InTransit;
@@ -357,10 +357,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             let _outside = round::leave(); // This may take memory.
             self.round.published.reserve(self.queues.len() * self.shared.cpus.len());
         }
-        let mut died = goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err();
-        died |= goes_on && self.shared.take_request(self.runner.index) && self.runner.serve().is_err();
-        if died {
+        if goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err() {
             self.control.start_over(&mut self.runner);
+        }
+        if goes_on && self.shared.requests.take(usize::from(self.runner.index)) {
+            self.control.serve(&mut self.runner);
         }
         if self.shared.is_stopping() && self.drain_until.is_none() {
             self.drain_until = Some(now + DRAIN_MAX);
@@ -369,7 +370,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if self.queues.iter().any(|queue| queue.state.ended) {
             self.close_queues();
         }
-        let drained = self.shared.all_closed() && self.backlogs.waiting().next().is_none() && !self.waits_for_kept();
+        let drained =
+            self.shared.all_closed() && self.backlogs.waiting().next().is_none() && !self.runner.cpu.waits_for_kept();
         self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
         if self.finished {
             self.runner.flush_outputs();
@@ -377,16 +379,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         !self.control.is_void()
     }
 
-    /// Whether packets are kept that a sender may still send.
-    fn waits_for_kept(&self) -> bool {
-        self.runner.cpu.origin.has_senders() && self.shared.is_any_kept()
-    }
-
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
             // The last round ended just before, so one reading of the clock serves both rounds.
-            self.runner.note_time(now);
+            note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
             ledger.rounds.add(1);
@@ -437,7 +434,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     #[inline(always)]
     fn end_batch(&mut self) -> Timestamp {
         let now = self.platform.now();
-        self.runner.note_time(now);
+        note_batch(self.runner.ledger(), &self.runner.cpu, now);
         self.runner.cpu.now = now;
         self.sampler.end(&self.shared, now);
         now

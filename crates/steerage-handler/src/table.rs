@@ -67,10 +67,10 @@ impl<K, V, T> Part<K, V, T> {
 /// limited.
 ///
 /// ```
-/// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::*, steerage_testing as testing}; pub mod state { pub use steerage_handler::table::*; } }
+/// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::*, steerage_testing as testing}; pub mod flow { pub use steerage_handler::table::*; } }
 /// use std::time::Duration;
 ///
-/// use steerage::state::{Part, Table};
+/// use steerage::flow::{Part, Table};
 /// use steerage::{Batch, BucketId, Cpu, FlowKey, Handler, Timestamp};
 ///
 /// /// Counts packets by flow. A flow ends after 30 seconds without a packet.

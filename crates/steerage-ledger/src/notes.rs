@@ -44,7 +44,8 @@ fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;
     }
-    let (used, all) = info.ledger.buckets.read().fold((0, 0), |(used, all), load| (used + usize::from(load > 0), all + 1));
+    let (used, all) =
+        info.ledger.buckets.read().fold((0, 0), |(used, all), load| (used + usize::from(load > 0), all + 1));
     (used > 0 && used * HASHES_FEW < all).then(|| {
         format!(
             "{} queue {}: the device's hashes fill {used} of {all} buckets. Unless there are as few flows, the upper 12 bits of \

@@ -10,7 +10,7 @@ use steerage_core::error::{BuildError, SetError};
 use steerage_core::handler::{Handler, MakeHandler};
 use steerage_core::ids::{InputId, TxId};
 use steerage_core::limits::{
-    CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
+    CPUS_MAX, HANDLE_BUDGET, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
 };
 use steerage_core::rx::Input;
 use steerage_core::sender::Sender;
@@ -426,7 +426,7 @@ impl Builder {
             nodes: self.nodes.unwrap_or_else(|| if self.pin { NodeMap::of_machine() } else { NodeMap::default() }),
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,
-            originated_max: self.originated_max,
+            originated_max: self.originated_max.max(if self.senders.is_empty() { 0 } else { HANDLE_BUDGET }),
             senders: self.senders,
             memory_max: self.memory_max,
             usable_memory: usable_memory().unwrap_or(u64::MAX),

@@ -118,12 +118,12 @@
 //! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets,
 //! which outlive their batch and which any thread can send by a [`Sender`](packet::Sender).
 //!
-//! [`state`] has a table of flows whose entries expire and move with their buckets. [`messages`] are
-//! values that other threads send to packet functions.
+//! [`messages`] are values that other threads send to packet functions.
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash. The
 //! module also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets'
 //! own times.
+//! [`flow::Table`] keeps state by flow, which expires and moves with its bucket.
 //! [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a builder
 //! of frames.
 //!
@@ -207,11 +207,6 @@ pub mod packet {
     pub use steerage_core::sender::Sender;
 }
 
-/// State of a packet function by flow, which moves with its bucket: [`Table`](state::Table).
-pub mod state {
-    pub use steerage_handler::table::{Moment, Part, Table};
-}
-
 /// Messages from other threads to packet functions: see
 /// [`Builder::build_with_messages`].
 pub mod messages {
@@ -222,8 +217,8 @@ pub mod messages {
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{
-        Capabilities, DeviceCounts, DeviceError, DeviceName, FileWindows, LeaseRequest, LeasedFile, Opened, RecordForm, Shown,
-        TxCapabilities, TxResources, move_over,
+        Capabilities, DeviceCounts, DeviceError, DeviceName, FileWindows, LeaseRequest, LeasedFile, Opened, RecordForm,
+        Shown, TxCapabilities, TxResources, move_over,
     };
     pub use steerage_core::rx::{Input, Polled, RxQueue};
     pub use steerage_core::tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
@@ -233,19 +228,22 @@ pub mod device {
     };
 }
 
-/// Computes the [`FlowKey`] and the hash of a frame's headers.
+/// Computes the [`FlowKey`] and the hash of a frame's headers. [`Table`](flow::Table) keeps the
+/// state of a packet function by flow.
 pub mod flow {
     pub use steerage_core::rps_map::{bucket_of, even_share, hash_of_bucket};
     pub use steerage_flow::dissect::{
-        Dissection, End, Fragment, Header, HeaderKind, IpLayer, KernelFlow, Layers, Tunnel, dissect, flow_key, is_tunnel,
-        set_vxlan_ports,
+        Dissection, End, Fragment, Header, HeaderKind, IpLayer, KernelFlow, Layers, Tunnel, dissect, flow_key,
+        is_tunnel, set_vxlan_ports,
     };
     pub use steerage_flow::{
-        Affinity, BothDirections, CustomKey, FlowHash, FlowHasher, FlowKey, FlowLimit, FlowLimits, FlowParts, FragmentTable,
-        FrameAccess, FrameHasher, HashKey, HashKind, HashUnavailable, Hashing, KeyRule, LinkType, OneDirection, PacketClock,
-        ParseFlowKeyError, ParseHashKeyError, SteeringKey, SteeringKeys, Timestamp, UnknownHash, WallTime,
+        Affinity, BothDirections, CustomKey, Datagram, Datagrams, FlowHash, FlowHasher, FlowKey, FlowLimit, FlowLimits,
+        FlowParts, FragmentTable, FrameAccess, FrameHasher, HashKey, HashKind, HashUnavailable, Hashing, KeyRule,
+        LinkType, OneDirection, PacketClock, ParseFlowKeyError, ParseHashKeyError, SteeringKey, SteeringKeys,
+        Timestamp, UnknownHash, WallTime,
     };
-    pub use steerage_flow::{hash, limits, offload, wire};
+    pub use steerage_flow::{hash, limits, offload, wire, wire::protocol};
+    pub use steerage_handler::table::{Moment, Part, Table};
 }
 
 /// For programs that run the CPUs on their own threads: see [`Instance::split`].

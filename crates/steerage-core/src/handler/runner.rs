@@ -3,7 +3,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
-use std::time::Duration;
 
 use steerage_flow::{FlowHash, LinkType, Timestamp, dissect::Dissections};
 use steerage_mem::gate::{Dead, Gate};
@@ -20,13 +19,10 @@ use crate::packet::{Actions, Batch, BatchContext};
 use crate::rps_map::bucket_of;
 use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
-use steerage_ledger::{CpuLedger, HANDLER_SLOW};
+use steerage_ledger::CpuLedger;
 
 /// A function that transmits to a missing output does so for every packet, so this is logged once.
 static NO_OUTPUT: Once = Once::new();
-
-/// A handler that is too slow once is often too slow, so this is logged once.
-static SLOW_HANDLER: Once = Once::new();
 
 /// Creates a CPU's handler, on that CPU.
 pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
@@ -184,43 +180,10 @@ impl<H: Handler> Runner<H> {
         died
     }
 
-    /// Records the time from one reading of the clock to the next, which has at most one batch.
-    #[inline(always)]
-    pub(crate) fn note_time(&self, now: Timestamp) {
-        let nanos = now.as_nanos().wrapping_sub(self.cpu.now.as_nanos());
-        if nanos > self.ledger().longest_batch.get() {
-            self.note_longest(nanos);
-        }
-    }
-
-    #[cold]
-    fn note_longest(&self, nanos: u64) {
-        self.ledger().longest_batch.set(nanos);
-        let (cpu, took) = (self.cpu.id.0, Duration::from_nanos(nanos));
-        if took >= HANDLER_SLOW {
-            SLOW_HANDLER.call_once(|| {
-                tracing::warn!(cpu, ?took, "a handler took long for a batch: its CPU receives nothing meanwhile")
-            });
-        }
-    }
-
     pub(crate) fn tick(&mut self) -> Result<(), Dead> {
         let next = self.call("tick", Handler::tick)?;
         self.next_tick = next.unwrap_or(Some(self.cpu.now));
         self.send_originated(false);
-        Ok(())
-    }
-
-    /// Does what other threads requested of this CPU: calls `woken`, and sends their packets.
-    #[cold]
-    pub(crate) fn serve(&mut self) -> Result<(), Dead> {
-        self.call("woken", Handler::woken)?;
-        let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
-        if self.cpu.origin.pull(self.index, false, ledger) {
-            self.shared.request(self.index);
-        }
-        self.send_originated(false);
-        self.cpu.origin.report_sent(self.index);
         Ok(())
     }
 
@@ -250,7 +213,7 @@ impl<H: Handler> Runner<H> {
     /// Sends the packets that the handler originated, or drops them if `void`. Records the time of
     /// the handler's next tick.
     #[inline]
-    fn send_originated(&mut self, void: bool) {
+    pub(crate) fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
         self.cpu.origin.send(&mut self.outputs, self.cpu.now, void, ledger);
         if let Some(by) = self.cpu.tick_by.take() {
@@ -313,13 +276,7 @@ impl<H: Handler> Runner<H> {
         let Self { index, shared, handler, mut cpu, mut outputs, spare, .. } = self;
         let report = handler.finish(&mut cpu);
         let ledger = &shared.ledgers.cpus[usize::from(index)];
-        loop {
-            let is_more = cpu.origin.pull(index, true, ledger);
-            cpu.origin.send(&mut outputs, cpu.now, false, ledger);
-            if !is_more || cpu.origin.room() == 0 {
-                break;
-            }
-        }
+        cpu.origin.send_last(&mut outputs, index, cpu.now, ledger);
         cpu.origin.close();
         spare.close();
         outputs.iter_mut().for_each(OwnedTx::flush);

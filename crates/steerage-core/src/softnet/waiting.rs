@@ -34,8 +34,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if self.round.worked
             || self.phase != Phase::Control
             || self.control.is_behind(shared.steering.version())
-            || shared.is_requested(self.runner.index)
-            || (shared.all_closed() && !self.waits_for_kept())
+            || shared.requests.is_set(usize::from(self.runner.index))
+            || (shared.all_closed() && !self.runner.cpu.waits_for_kept())
             || (shared.is_stopping() && self.drain_until.is_none())
         {
             return None;
@@ -50,7 +50,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let in_move = self.control.pending.then(|| now + MOVE_LOOK);
         let for_output = held_back.then(|| now + OUTPUT_LOOK);
         let for_kept = shared.all_closed().then(|| now + DRAIN_LOOK);
-        let until = [self.runner.next_tick, self.drain_until, in_move, for_output, for_kept].into_iter().flatten().min();
+        let until =
+            [self.runner.next_tick, self.drain_until, in_move, for_output, for_kept].into_iter().flatten().min();
         queues_sleep_until(&mut self.queues, now, until)
     }
 

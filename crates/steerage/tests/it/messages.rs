@@ -114,14 +114,14 @@ fn messages_come_in_order_and_follow_their_bucket() {
     let moves = {
         let handle = handle.clone();
         thread::spawn(move || {
-            for nth in 0..200_u16 {
+            for nth in 0..40_u16 {
                 handle.set_rps_cpus(&CpuMask::from_iter([CpuId(nth % 2)])).unwrap();
                 assert!(handle.wait_settled(HANG));
             }
         })
     };
     let (mut asked, mut cpus) = (0, [0; 2]);
-    while !moves.is_finished() || asked < 200 {
+    while !moves.is_finished() || asked < 100 {
         post.to_bucket(bucket, Message::Bucket(bucket)).unwrap();
         cpus[usize::from(answered.recv_timeout(HANG).unwrap().0)] += 1;
         asked += 1;

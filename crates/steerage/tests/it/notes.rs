@@ -1,7 +1,7 @@
 //! What the outcome of a run says beside its numbers.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ fn reports_after_a_panic_are_marked() {
     let input = testing::input(vec![[0; 60]; 64 * 250]);
     let batches = Arc::<AtomicUsize>::default();
     let builder = Builder::new().virtual_cpus(2).rps_cpus([CpuId(0)].into_iter().collect()).input(input);
-    let outcome = builder.build(move |_| Bad { panics: true, batches: batches.clone() }).unwrap().start().unwrap().join();
+    let outcome =
+        builder.build(move |_| Bad { panics: true, batches: batches.clone() }).unwrap().start().unwrap().join();
     assert!(outcome.snapshot.cpus[0].panics >= 2);
     assert_eq!(outcome.partial, [CpuId(0)]);
     let [note] = &outcome.notes()[..] else { panic!("{:?}", outcome.notes()) };

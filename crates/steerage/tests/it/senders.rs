@@ -7,13 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use steerage::device::{Capabilities, Completions, DeviceError, Polled, RxQueue};
+use steerage::device::{Capabilities, Completions, DeviceError, Filled, Polled, RxQueue};
+use steerage::flow::wire::FrameBuilder;
 use steerage::packet::{Kept, Sender};
 use steerage::testing::{self, Frame};
+use steerage::threads::Softnet;
 use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, LinkType, Timestamp, TxId};
+use steerage_fixtures::manual_clock::ManualClock;
 use steerage_fixtures::{HANG, assert_at_rest};
-
-use steerage::flow::wire::FrameBuilder;
 
 /// Keeps each packet and passes it to a thread, as long as there is room for kept packets.
 struct Passes(mpsc::Sender<Kept>);
@@ -64,7 +65,7 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
 /// stays in order, and all pages return.
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
-    const ROUNDS: u32 = 2000;
+    const ROUNDS: u32 = 1000;
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();
     let mut builder = Builder::new().virtual_cpus(3).policy(Hash).kept_max(2000).input(testing::input(frames));
@@ -101,6 +102,60 @@ fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     assert_eq!((sent, recorded.packets().len() as u64), (kept, kept));
     assert!(ledger.moves.buckets > 0 && ledger.cpus.iter().filter(|cpu| cpu.originated > 0).count() > 1);
     assert_at_rest(&ledger);
+}
+
+/// Hands over the frames of a channel, one in each poll.
+struct Fed(Receiver<Vec<u8>>);
+
+impl RxQueue for Fed {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        if let Ok(frame) = self.0.try_recv() {
+            out.fill(1, |bytes| {
+                bytes[..64].copy_from_slice(&frame);
+                Some(Filled::whole(64))
+            });
+        }
+        Ok(Polled::More)
+    }
+}
+
+/// A flow moves while another thread has its first packet. The packets after it leave after it,
+/// although another CPU kept them. Once the first packet has left, the new CPU sends.
+#[test]
+fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
+    let (feed, frames) = mpsc::channel();
+    let (output, recorded) = testing::output();
+    let input = Input::new("fed", "test", vec![Box::new(Fed(frames))]);
+    let mut builder = Builder::new().virtual_cpus(2).policy(Hash).input(input).output(output);
+    builder = builder.rps_cpus([CpuId(0)].into_iter().collect());
+    let sender = builder.add_sender(TxId(0), 64).unwrap();
+    let (pass, packets) = mpsc::channel();
+    let (parts, handle) = builder.build(move |_| Passes(pass.clone())).unwrap().split();
+    let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
+    let keep = |cpus: &mut Vec<Softnet<_, _>>, number| {
+        feed.send(frame(7, number)).unwrap();
+        (0..20).for_each(|round| _ = cpus[round % 2].step());
+        packets.try_recv().unwrap()
+    };
+    let first = keep(&mut cpus, 0);
+    handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
+    (0..1000).for_each(|round| _ = cpus[round % 2].step());
+    assert!(handle.is_settled());
+    let [second, third] = [1, 2].map(|number| keep(&mut cpus, number));
+    let sent = || recorded.packets().iter().map(|frame| frame.bytes[63]).collect::<Vec<_>>();
+    sender.try_send(first).unwrap();
+    sender.try_send(second).unwrap();
+    (0..20).for_each(|_| _ = cpus[1].step());
+    assert_eq!(sent(), [], "the second packet has overtaken the first");
+    (0..20).for_each(|_| _ = cpus[0].step());
+    assert_eq!(sent(), [0, 1]);
+    sender.try_send(third).unwrap();
+    (0..20).for_each(|_| _ = cpus[1].step());
+    assert_eq!(sent(), [0, 1, 2]);
 }
 
 /// A queue without packets, on a CPU that sleeps until it is woken.
@@ -184,7 +239,8 @@ impl Handler for Twice {
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();
     let frames: Vec<Frame> = (0..20).map(|nth| Frame::new(frame(nth, 0)).with_wire_len(900)).collect();
-    let builder = Builder::new().virtual_cpus(1).originated_max(12).input(testing::input(frames.clone())).output(output);
+    let builder =
+        Builder::new().virtual_cpus(1).originated_max(12).input(testing::input(frames.clone())).output(output);
     let outcome = builder.build(|_| Twice(Vec::new())).unwrap().start().unwrap().join();
     assert_eq!(outcome.reports[0].1, 8);
     assert_eq!(recorded.packets(), frames.into_iter().rev().take(12).collect::<Vec<_>>());

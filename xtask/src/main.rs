@@ -30,7 +30,7 @@ const STRICT_PATH_LINES_MAX: usize = 2_725;
 const CORE_LINES_MAX: usize = 5_250;
 /// The facade assembles and re-exports. Anything longer belongs in another crate. About 60 lines name each re-export of a
 /// module, so that a new public name of an inner crate does not become public by accident.
-const FACADE_LINES_MAX: usize = 570;
+const FACADE_LINES_MAX: usize = 580;
 /// The names on its first page of documentation. Further ones belong in its modules.
 const FACADE_NAMES_MAX: usize = 40;
 

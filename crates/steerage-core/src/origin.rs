@@ -10,7 +10,6 @@
 //! output reads it from its own pages. Packets of [`Sender`](crate::sender::Sender)s go the same
 //! way.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{CpuIndex, TxId, TxSource, Verdict};
@@ -36,12 +35,6 @@ pub(crate) struct Origin {
     /// Each sender, and how many of its packets this CPU has staged.
     pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
     source: TxSource,
-}
-
-impl fmt::Debug for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Origin of {} packets", self.to.len())
-    }
 }
 
 impl Origin {

@@ -170,6 +170,16 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// Allows `for packet in &mut *batch`, as [`Batch::iter_mut`].
+impl<'a> IntoIterator for &'a mut Batch<'_> {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+
+    fn into_iter(self) -> Packets<'a> {
+        self.iter_mut()
+    }
+}
+
 /// Iterates over the packets of a batch: see [`Batch::iter_mut`].
 pub struct Packets<'a> {
     frames: Frames<'a>,

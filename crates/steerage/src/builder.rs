@@ -19,11 +19,11 @@ use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
 use steerage_handler::messages::{Post, TakesMessages, WithMessages};
 use steerage_mem::FRAME_BYTES_MAX;
-use steerage_policy::{Balance, Policy, Setting, SharedControl, first_plan, policy_info};
+use steerage_policy::{Balance, Guarded, Policy, Setting, SharedControl, first_plan, policy_info};
 use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
 
 use crate::handle::Handle;
-use crate::instance::Instance;
+use crate::instance::{Instance, STACK_BYTES, Threads};
 
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
@@ -79,6 +79,7 @@ pub struct Builder {
     always_hash: bool,
     pin: bool,
     idle_poll: Duration,
+    stack_size: usize,
     policy: Box<dyn Policy>,
 }
 
@@ -121,6 +122,7 @@ impl Builder {
             always_hash: false,
             pin: true,
             idle_poll: IDLE_POLL,
+            stack_size: STACK_BYTES,
             policy: Box::new(Balance::new()),
         }
     }
@@ -349,14 +351,23 @@ impl Builder {
         self
     }
 
+    /// Sets the stack of each thread that [`Instance::start`] starts, in bytes. A handler is created
+    /// on this stack, and moved there by value, so a handler may have about a quarter of this size.
+    /// Keep larger state in a `Box` or a `Vec`. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES).
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = bytes;
+        self
+    }
+
     /// Sets the policy that assigns buckets to the CPUs of a mask.
     ///
     /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work while
     /// it keeps up. Other CPUs are added as the load grows. With [`Hash`](crate::Hash), every CPU
     /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has
-    /// its own policy, created by [`Policy::fresh`].
+    /// its own policy, created by [`Policy::fresh`]. A policy that panics, or that chooses a CPU which
+    /// the group does not have, is reported once and replaced by [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
-        self.policy = Box::new(policy);
+        self.policy = Box::new(Guarded::new(policy));
         self
     }
 
@@ -370,13 +381,14 @@ impl Builder {
         H: Handler,
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
-        let (pin, idle_poll, policy) = (self.pin, self.idle_poll, self.policy.fresh());
+        let (pin, policy) = (self.pin, self.policy.fresh());
+        let threads = Threads { pin, idle_poll: self.idle_poll, stack_size: self.stack_size };
         let setting = Setting::new(&self.inputs, pin);
         let spec = self.spec(H::AFFINITY, setting.clone())?;
         let make: MakeHandler<H> = Arc::new(make);
         let Built { parts, handle } = build(spec, |cpus, owners| setting.joining_orders(cpus, owners), make)?;
         let control = SharedControl::new(handle.clone(), policy, setting);
-        Ok(Instance::new(parts, Handle::new(handle, control), pin, idle_poll))
+        Ok(Instance::new(parts, Handle::new(handle, control), threads))
     }
 
     /// Like [`build`](Self::build), for handlers that get messages from other threads. At most

@@ -193,8 +193,8 @@ pub mod stats {
 pub mod policy {
     pub use steerage_policy::{
         Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, PathCosts, Plan, Policy,
-        Prediction, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window, Workers,
-        is_same_distance, predict,
+        PolicyTester, Prediction, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window,
+        Workers, is_same_distance, predict,
     };
 }
 
@@ -205,6 +205,7 @@ pub mod packet {
         Batch, Behind, Kept, NoRoom, Packet, Packets, Parts, Positions, Received, Segments, SegmentsMut,
     };
     pub use steerage_core::sender::Sender;
+    pub use steerage_handler::each::{Each, each};
 }
 
 /// Messages from other threads to packet functions: see
@@ -256,6 +257,7 @@ pub mod threads {
 
 /// The limits for programs: defaults and ranges of settings, and sizes.
 pub mod limits {
+    pub use crate::instance::STACK_BYTES;
     pub use steerage_core::limits::{
         BACKLOG_DEFAULT, BACKLOG_MAX, BUCKETS, CPUS_MAX, DEAD_AFTER, DRAIN_MAX, FLOW_LIMIT_TABLE_LEN,
         FLOW_LIMIT_TABLE_LEN_MAX, HANDLE_BUDGET, HEADROOM, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX,

@@ -347,7 +347,7 @@ impl Respond {
     }
 
     fn say(&self, packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, fate: Fate) -> Result<(Fate, Then), Fate> {
-        in_place::tcp(packet, ip, tcp, says, &self.shared.config).map_err(|NoRoom| Fate::NoRoom)?;
+        in_place::tcp(packet, ip, tcp, says, &self.shared.config).map_err(|_| Fate::NoRoom)?;
         Ok((fate, Then::Transmit))
     }
 

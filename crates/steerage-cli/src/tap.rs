@@ -167,6 +167,10 @@ impl<H: Handler> Handler for Tapped<H> {
         self.inner.tick(cpu)
     }
 
+    fn woken(&mut self, cpu: &mut Cpu) {
+        self.inner.woken(cpu);
+    }
+
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
         self.inner.bucket_leaves(bucket)
     }

@@ -29,6 +29,8 @@ pub(crate) struct Backlog {
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
+    /// The CPU that handles the frames, if the instance has senders.
+    pub(crate) sends: Option<CpuIndex>,
     /// The pages of kept packets return here when the packets are dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,

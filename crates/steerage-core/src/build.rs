@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use steerage_flow::{Affinity, FragmentTable};
 use steerage_mem::gate::Gate;
-use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::park::{Bell, Requests, Sleepers};
 use steerage_mem::ring::{Consumer, Producer, RingOptions, Rings, parking_lot};
 use steerage_mem::supply::{LPC_PAGES_MAX, LpcMemory};
 use steerage_mem::supply::{Needs, QueueNeeds};
@@ -35,6 +35,7 @@ use crate::queue::OwnedQueue;
 use crate::queue::hash::Hashing;
 use crate::queue::hash::QueueHasher;
 use crate::rx::{Input, RxQueue};
+use crate::sender::Sender;
 use crate::shared::{Shared, StopsUnlessFinished};
 use crate::softnet::CpuPart;
 use crate::steering::{InTransit, Steering};
@@ -90,6 +91,9 @@ pub struct Spec {
     pub linear_bytes: usize,
     /// How many packets a CPU's function may originate at a time.
     pub originated_max: usize,
+    /// The senders, by which threads outside of the path send packets. They share the places of
+    /// `originated_max`.
+    pub senders: Vec<Sender>,
     /// The cap on packet memory and rings, in bytes.
     pub memory_max: usize,
     /// The memory that this process may use, in bytes.
@@ -152,8 +156,9 @@ pub fn build<H: Handler>(
         outputs.iter_mut().try_for_each(|output| output.open(&region, pool))?;
     }
     let source = TxSource::originated(queues.len());
-    let origins: Vec<Origin> =
-        pools.iter().map(|pool| Origin::new(&region, pool, plan.spec.originated_max, source)).collect();
+    let senders: Vec<_> = plan.spec.senders.iter().map(|sender| Arc::clone(&sender.0)).collect();
+    let origin = |pool| Origin::new(&region, pool, plan.spec.originated_max, source, senders.clone());
+    let origins: Vec<Origin> = pools.iter().map(origin).collect();
 
     let cpus = plan.cpus.len();
     let (setups, limits, infos) = (Vec::new(), Vec::new(), Vec::new());
@@ -199,8 +204,10 @@ pub fn build<H: Handler>(
         start,
         stopping: AtomicBool::new(false),
         finished: Signal::new().map_err(no_fd)?,
+        requests: Requests::new(cpus),
         cpus: plan.cpus,
     });
+    senders.iter().for_each(|sender| sender.open(&shared, &plan.spec.hasher));
     let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
     let parts = owned.into_iter().zip(backlogs).zip(sends.into_iter().zip(origins)).enumerate();
     let parts = parts.map(|(at, ((queues, backlogs), (outputs, origin)))| CpuPart {
@@ -457,6 +464,7 @@ impl Wiring<'_> {
                 source: Source {
                     input: queue.input,
                     queue: id,
+                    sends: (!spec.senders.is_empty()).then_some(cpu as CpuIndex),
                     kept_pages: Arc::clone(&kept_pages),
                     hasher: spec.hasher.clone(),
                     copies: lends || spec.coalesce,

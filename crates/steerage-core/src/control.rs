@@ -12,7 +12,7 @@ use std::time::Duration;
 use steerage_topology::{CpuId, CpuMask};
 
 use crate::error::SetError;
-use crate::ids::CpuIndex;
+use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{Limits, QueueLimits};
 use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
@@ -138,6 +138,36 @@ impl Handle {
             }
         });
         Ok(())
+    }
+
+    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds, and
+    /// wakes the CPU if it sleeps. Use this to announce work that the handler then takes from a
+    /// channel.
+    ///
+    /// # Errors
+    /// [`SetError::NotOurCpu`] if the instance does not have the CPU.
+    pub fn wake(&self, cpu: CpuId) -> Result<(), SetError> {
+        self.0.request(mask_indices(&self.0.cpus, &CpuMask::from_iter([cpu]), 0)?[0]);
+        Ok(())
+    }
+
+    /// The CPUs of the instance.
+    pub fn cpus(&self) -> Vec<CpuId> {
+        self.0.cpus.clone()
+    }
+
+    /// The CPU that has a bucket: the old CPU until the new CPU receives packets. `None` if there is
+    /// no such bucket.
+    pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
+        self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
+    }
+
+    /// Like [`cpu_of`](Self::cpu_of), but without waiting for a lock: `None` also if the bucket may be
+    /// moving, or if another thread has the control lock. Between two rounds, the handler of the
+    /// CPU has the state of the bucket.
+    pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
+        let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
+        (!is_moving).then_some(cpu)
     }
 
     /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use crate::ids::CpuIndex;
 use steerage_flow::{LinkType, WallTime};
 use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 
@@ -24,49 +25,54 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 ///     kept.filter_map(|kept| to.try_send(kept).err()).count()
 /// }
 /// ```
-pub struct Kept(pub(crate) steerage_mem::Kept);
+pub struct Kept {
+    pub(crate) frame: steerage_mem::Kept,
+    /// The CPU that kept the packet, and the packet's bucket, if the instance has a
+    /// [`Sender`](crate::sender::Sender).
+    pub(crate) home: Option<(CpuIndex, u16)>,
+}
 
 impl Kept {
     /// The frame's bytes, part by part, without empty parts.
     pub fn segments(&self) -> Segments<'_> {
-        self.0.segments()
+        self.frame.segments()
     }
 
     /// Like [`segments`](Self::segments), but writable.
     pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
-        self.0.segments_mut()
+        self.frame.segments_mut()
     }
 
     /// The memory that all pages of the packet occupy, in bytes. A program that keeps many packets
     /// can limit their memory by this number.
     pub fn truesize(&self) -> usize {
-        self.0.truesize()
+        self.frame.truesize()
     }
 
     /// The length of the frame, over all its pages, in bytes.
     pub fn total_len(&self) -> usize {
-        self.0.total_len()
+        self.frame.total_len()
     }
 
     /// When the frame was received, if the device recorded the time.
     pub fn time(&self) -> Option<WallTime> {
-        time_of(&self.0.header()?)
+        time_of(&self.frame.header()?)
     }
 
     /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
     /// the device did not record the length, this is the length as received.
     pub fn wire_len(&self) -> usize {
-        self.0.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
+        self.frame.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
 
     /// The type of the frame's first header.
     pub fn link(&self) -> LinkType {
-        link_of(self.0.link(), || self.0.header())
+        link_of(self.frame.link(), || self.frame.header())
     }
 
     /// The number of the device's interface that received the frame, if the device recorded it.
     pub fn interface(&self) -> Option<u16> {
-        self.0.header().map(|header| header.interface)
+        self.frame.header().map(|header| header.interface)
     }
 }
 
@@ -80,13 +86,13 @@ impl Deref for Kept {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.frame
     }
 }
 
 impl DerefMut for Kept {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        &mut self.frame
     }
 }
 

@@ -12,8 +12,8 @@
 //! | `queue` | a receive queue on the CPU that owns it: hash, bucket, CPU; and parking while a bucket moves |
 //! | `backlog` | a CPU's end of the rings from the queues |
 //! | [`packet`] | a batch of packets, whose metadata is built on the CPU that uses it |
-//! | [`handler`] | the packet function, and what runs it |
-//! | [`tx`], `origin` | outputs; packets that a function originates |
+//! | [`handler`], `cpu` | the packet function, what runs it, and what it can request from its CPU |
+//! | [`tx`], `origin`, [`sender`] | outputs; packets that a function or another thread originates |
 //! | [`softnet`] | one CPU: a round in phases |
 //!
 //! These modules are around the strict path:
@@ -45,6 +45,7 @@ pub mod build;
 mod coalesce;
 pub mod completions;
 pub mod control;
+mod cpu;
 pub mod device;
 pub mod error;
 pub mod handler;
@@ -61,6 +62,7 @@ mod queue;
 pub mod rps_map;
 pub mod rx;
 mod sampler;
+pub mod sender;
 mod shared;
 mod sleep;
 pub mod softnet;

@@ -5,19 +5,24 @@
 //! pages, like any other packets. Originated packets leave after the packets
 //! that the batch transmits and before the batch counts as finished, so the fence of a move covers
 //! them. If the CPU was declared dead, originated packets are dropped, like packets with verdicts.
+//!
+//! A kept packet is sent as if it were the written copy of an empty frame in such a page, so an
+//! output reads it from its own pages. Packets of [`Sender`](crate::sender::Sender)s go the same
+//! way.
 
-use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{TxId, TxSource, Verdict};
+use crate::ids::{CpuIndex, TxId, TxSource, Verdict};
+use crate::kept::Kept;
 use crate::limits::{HANDLE_BUDGET, HEADROOM};
 use crate::packet::NoRoom;
+use crate::sender::{Item, SendQueue};
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_flow::{LinkType, Timestamp};
 use steerage_ledger::CpuLedger;
 use steerage_mem::SharedPool;
 use steerage_mem::ring::Lane;
-use steerage_mem::{Completion, Memory, Page, Region};
+use steerage_mem::{Completion, Kept as WrittenCopy, Memory, Page, Region};
 
 pub(crate) struct Origin {
     region: Arc<Region>,
@@ -25,23 +30,29 @@ pub(crate) struct Origin {
     pages: Vec<Page>,
     lane: Lane,
     to: Vec<Verdict>,
+    /// For each staged packet, the kept packet that it stands for, if any.
+    kept: Vec<Option<WrittenCopy>>,
+    /// Each sender, and how many of its packets this CPU has staged.
+    pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
     source: TxSource,
-}
-
-impl fmt::Debug for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Origin of {} packets", self.to.len())
-    }
 }
 
 impl Origin {
     /// Takes `packets` pages of the pool, which must be pages of `region`.
-    pub(crate) fn new(region: &Arc<Region>, shared: &Arc<SharedPool>, packets: usize, source: TxSource) -> Self {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        shared: &Arc<SharedPool>,
+        packets: usize,
+        source: TxSource,
+        senders: Vec<Arc<SendQueue>>,
+    ) -> Self {
         let lane = Lane::new(packets, false, Memory::new(Arc::clone(region), None));
         let mut pages = Vec::with_capacity(packets);
         shared.take(&mut pages, packets);
         let (region, shared) = (Arc::clone(region), Arc::clone(shared));
-        Self { region, shared, pages, lane, to: Vec::with_capacity(packets), source }
+        let (to, kept) = (Vec::with_capacity(packets), Vec::with_capacity(packets));
+        let senders = senders.into_iter().map(|sender| (sender, 0)).collect();
+        Self { region, shared, pages, lane, to, kept, senders, source }
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -49,18 +60,61 @@ impl Origin {
     }
 
     pub(crate) fn stage(&mut self, to: TxId, link: LinkType, frame: &[u8]) -> Result<(), NoRoom> {
-        let mut page = self.pages.pop().ok_or(NoRoom)?;
+        let mut page = self.pages.pop().ok_or(NoRoom::OriginatedMax)?;
         let room = self.region.page_mut(&mut page).get_mut(HEADROOM..).and_then(|room| room.get_mut(..frame.len()));
         let Some(room) = room else {
             self.pages.push(page);
-            return Err(NoRoom);
+            return Err(NoRoom::TooLong);
         };
         room.copy_from_slice(frame);
-        let mut whole = Completion::new(page, HEADROOM, frame.len());
-        whole.set_link(link.code());
+        self.push(to, link.code(), Completion::new(page, HEADROOM, frame.len()), None);
+        Ok(())
+    }
+
+    pub(crate) fn stage_kept(&mut self, to: TxId, mut packet: Kept) -> Result<(), Kept> {
+        if self.pages.is_empty() || !packet.frame.linearise() {
+            return Err(packet);
+        }
+        let Some(page) = self.pages.pop() else { return Err(packet) };
+        let link = packet.frame.link();
+        self.push(to, link, Completion::new(page, HEADROOM, 0), Some(packet.frame));
+        Ok(())
+    }
+
+    fn push(&mut self, to: TxId, link: u8, mut whole: Completion, kept: Option<WrittenCopy>) {
+        whole.set_link(link);
         self.lane.push(whole, 0);
         self.to.push(Verdict::Transmitted(to));
-        Ok(())
+        self.kept.push(kept);
+    }
+
+    /// Stages what other threads want this CPU to send, as far as there is room. A packet that
+    /// cannot be sent is dropped and counted. Returns whether packets may be left.
+    pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
+        let mut senders = std::mem::take(&mut self.senders);
+        let mut is_more = false;
+        for (sender, taken) in &mut senders {
+            is_more |= sender.waiting.take(cpu, closes, taken, |item| {
+                if self.pages.is_empty() {
+                    return Err(item);
+                }
+                let (is_staged, buffer) = match item {
+                    Item::Kept(packet) => (self.stage_kept(sender.to, packet).is_ok(), None),
+                    Item::Copy(link, bytes) => (self.stage(sender.to, link, &bytes).is_ok(), Some(bytes)),
+                };
+                counts.originated_dropped.add(u64::from(!is_staged));
+                // If another thread has the lock, the buffer is freed.
+                let _ = sender.buffers.try_lock().map(|mut buffers| buffers.extend(buffer));
+                Ok(())
+            });
+        }
+        self.senders = senders;
+        is_more
+    }
+
+    /// Informs the senders that everything which this CPU took from them has left.
+    pub(crate) fn report_sent(&self, cpu: CpuIndex) {
+        self.senders.iter().for_each(|(sender, taken)| sender.waiting.sent(cpu, *taken));
     }
 
     /// Sends the staged packets in order, or drops them if `void` (the CPU was declared dead).
@@ -73,20 +127,21 @@ impl Origin {
 
     #[inline(never)]
     fn send_all(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
-        let mut to = self.to.as_slice();
+        let (mut to, mut kept) = (self.to.as_slice(), self.kept.as_slice());
         loop {
             let (these, rest) = to.split_at(self.lane.take(HANDLE_BUDGET, false).len().min(to.len()));
             if these.is_empty() {
                 break;
             }
-            to = rest;
+            let (copies, kept_rest) = kept.split_at(these.len());
+            (to, kept) = (rest, kept_rest);
             let (mut sent, mut deferred) = (0, 0);
             for (nth, output) in outputs.iter_mut().enumerate() {
                 let id = TxId(nth as u8);
                 let count = these.iter().filter(|verdict| **verdict == Verdict::Transmitted(id)).count() as u64;
                 if count > 0 && !void {
                     let (mut hand, when) = (self.lane.hand(), (now, self.source));
-                    let mut packets = Outgoing::new(hand.frames(), (these.iter(), [].iter()), id, when);
+                    let mut packets = Outgoing::new(hand.frames(), (these.iter(), copies.iter()), id, when);
                     let fate = output.send(count, &mut packets);
                     sent += fate.sent;
                     deferred += fate.deferred;
@@ -97,6 +152,15 @@ impl Origin {
             self.lane.finish(|frames| frames.for_each(|frame| self.pages.extend(frame.into_page().ok())));
         }
         self.to.clear();
+        self.kept.clear();
+    }
+
+    /// Sends what is left at the end of the CPU.
+    pub(crate) fn send_last(&mut self, outputs: &mut [OwnedTx], cpu: CpuIndex, now: Timestamp, counts: &CpuLedger) {
+        while self.pull(cpu, true, counts) && !self.to.is_empty() {
+            self.send(outputs, now, false, counts);
+        }
+        self.send(outputs, now, false, counts);
     }
 
     pub(crate) fn close(&mut self) {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use crate::backlog::Source;
-use crate::ids::{BucketId, InputId, TxId, Verdict};
+use crate::ids::{BucketId, CpuIndex, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX};
 use crate::rps_map::bucket_of;
 use steerage_flow::dissect::{Dissection, Dissections, dissect};
@@ -18,22 +18,9 @@ use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare};
 
 pub use crate::ids::Positions;
 pub use crate::kept::Kept;
-pub use steerage_mem::{Behind, Segments, SegmentsMut};
+pub use steerage_mem::{Behind, NoRoom, Segments, SegmentsMut};
 
 use crate::kept::{link_of, time_of};
-
-/// The error of a packet that is too long for its page, finds no free page, or exceeds the limit of
-/// kept packets. The example of [`Kept`] drops such packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
-
-impl fmt::Display for NoRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no room in the packet's page, or no page to spare: raise kept_max or release some that are kept")
-    }
-}
-
-impl std::error::Error for NoRoom {}
 
 pub(crate) struct BatchContext<'a> {
     pub(crate) source: &'a Source,
@@ -180,6 +167,16 @@ impl<'a> Batch<'a> {
             acted,
             context: &self.context,
         }
+    }
+}
+
+/// Allows `for packet in &mut *batch`, as [`Batch::iter_mut`].
+impl<'a> IntoIterator for &'a mut Batch<'_> {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+
+    fn into_iter(self) -> Packets<'a> {
+        self.iter_mut()
     }
 }
 
@@ -332,7 +329,7 @@ impl Packet<'_> {
     pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
         self.forget_dissection();
         if self.frame.is_writable() {
-            return self.frame.bytes_mut().ok_or(NoRoom);
+            return self.frame.bytes_mut().ok_or(NoRoom::Taken);
         }
         self.copy_mut(None).map(|copy| &mut **copy)
     }
@@ -342,9 +339,9 @@ impl Packet<'_> {
         if !matches!(self.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
             self.acted.set(true);
-            **self.copy.as_mut().ok_or(NoRoom)? = Some(copied);
+            **self.copy.as_mut().ok_or(NoRoom::Taken)? = Some(copied);
         }
-        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom)
+        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
     }
 
     /// When the frame was received, if the device recorded the time.
@@ -465,12 +462,12 @@ impl Packet<'_> {
         if *self.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }
-        let link = self.frame.link();
+        let (link, home) = (self.frame.link(), self.home());
         let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
             None if self.frame.is_lent() => match self.copied(None) {
                 Ok(copy) => copy,
-                Err(NoRoom) => return Err(self),
+                Err(_) => return Err(self),
             },
             None => match self.context.source.kept_pages.keep(self.frame) {
                 Ok(kept) => kept,
@@ -480,7 +477,7 @@ impl Packet<'_> {
         kept.set_link(link);
         self.acted.set(true);
         *self.verdict = Verdict::Kept;
-        Ok(Kept(kept))
+        Ok(Kept { frame: kept, home })
     }
 
     /// A copy of a lent frame: the whole frame, only a super-frame's headers, or the first `most`
@@ -499,9 +496,11 @@ impl Packet<'_> {
     fn copy_of(&self, parts: &[&[u8]], header: Option<FrameHeader>) -> Result<WrittenCopy, NoRoom> {
         #[cfg(test)]
         if crate::page_cache::fault::is_due() {
-            return Err(NoRoom);
+            return Err(NoRoom::NoPage);
         }
-        self.context.spare.copy(&self.context.source.kept_pages, HEADROOM, header, parts).ok_or(NoRoom)
+        let (spare, kept_pages) = (self.context.spare, &self.context.source.kept_pages);
+        let len = || parts.iter().map(|part| part.len()).sum();
+        spare.copy(kept_pages, HEADROOM, header, parts).ok_or_else(|| NoRoom::for_copy(len(), HEADROOM, kept_pages))
     }
 
     /// Keeps a copy of one of the packets of a super-frame, owned and `Send`.
@@ -513,6 +512,10 @@ impl Packet<'_> {
         let header = self.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
         let mut kept = self.copy_of(&[part.header(), part.payload()], header)?;
         kept.set_link(self.frame.link());
-        Ok(Kept(kept))
+        Ok(Kept { frame: kept, home: self.home() })
+    }
+
+    fn home(&self) -> Option<(CpuIndex, u16)> {
+        self.context.source.sends.map(|cpu| (cpu, bucket_of(self.flow_hash())))
     }
 }

@@ -150,6 +150,20 @@ impl<M: Send> Participant<M> {
         }
     }
 
+    /// Does what other threads requested of this CPU: calls `woken`, and sends their packets.
+    #[cold]
+    pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
+        let (me, shared) = (runner.index, Arc::clone(&runner.shared));
+        if runner.call("woken", Handler::woken).is_err() {
+            return self.start_over(runner);
+        }
+        if runner.cpu.origin.pull(me, false, &shared.ledgers.cpus[usize::from(me)]) {
+            shared.request(me);
+        }
+        runner.send_originated(false);
+        runner.cpu.origin.report_sent(me);
+    }
+
     fn run_hook(&mut self, clock: &dyn Fn() -> Timestamp) {
         if let Some(hook) = self.hook.take() {
             if hook.run(clock) == HookStatus::Again {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use steerage_flow::{FlowHash, LinkType, Timestamp, dissect, dissect::Layers};
 use steerage_mem::ring::Hand;
 
+use crate::cpu::Cpu;
 use crate::ids::BucketId;
 use crate::limits::{FLOWS_SEEN_MAX, RECEIVE_TIMED_ONCE_IN, TIMED_MAX, TIMED_ONCE_IN};
 use crate::rps_map::bucket_of;
@@ -89,6 +90,15 @@ impl Sampler {
 
     pub(crate) fn received_in(&self, took: Duration, ledger: &CpuLedger) {
         ledger.receive_nanos.add(took.as_nanos() as u64 * u64::from(RECEIVE_TIMED_ONCE_IN));
+    }
+}
+
+/// Records the time since the last reading of the clock, in which the CPU handled one batch.
+#[inline(always)]
+pub(crate) fn note_batch(ledger: &CpuLedger, cpu: &Cpu, now: Timestamp) {
+    if ledger.note_batch(now.as_nanos().saturating_sub(cpu.now.as_nanos())) {
+        let took = now.since(cpu.now);
+        tracing::warn!(cpu = cpu.id.0, ?took, "a batch took long, and its CPU received nothing meanwhile");
     }
 }
 

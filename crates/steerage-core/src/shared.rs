@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::park::{Bell, Requests, Sleepers};
 use steerage_mem::{Admission, Inbox, SharedPool, Supply, gate::Gate, signal::Signal};
 use steerage_topology::CpuId;
 
-use crate::ids::CpuIndex;
+use crate::ids::{BucketId, CpuIndex};
 use crate::placement::GroupSnapshot;
 use crate::queue::Published;
 use crate::steering::{State, Steering};
@@ -38,6 +38,10 @@ pub(crate) struct Shared {
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
+    /// For each CPU, whether another thread wants it to call [`woken`] and to send packets.
+    ///
+    /// [`woken`]: crate::handler::Handler::woken
+    pub(crate) requests: Requests,
 }
 
 impl Shared {
@@ -88,6 +92,21 @@ impl Shared {
         // sleeping CPUs see it.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
+    }
+
+    /// Asks a CPU to call `Handler::woken` and to send what senders have, and wakes it.
+    pub(crate) fn request(&self, cpu: CpuIndex) {
+        if self.requests.set(usize::from(cpu)) {
+            self.wake([cpu], None);
+        }
+    }
+
+    /// The CPU of a bucket, and whether the bucket may be moving.
+    pub(crate) fn owner_of(&self, state: &State, bucket: BucketId) -> Option<(CpuId, bool)> {
+        let moves = &state.moves;
+        let queue = (0..self.ledgers.queues.len()).find(|queue| moves.map_of(*queue).1 == bucket.group)?;
+        let cpu = moves.buckets_of(queue).nth(usize::from(bucket.bucket))?.0;
+        Some((self.cpus[usize::from(cpu)], moves.awaits_move(queue) || moves.concerns(queue)))
     }
 
     #[inline(always)]

@@ -22,7 +22,7 @@ use crate::participant::{Own, Participant};
 use crate::platform::{Machine, Platform};
 use crate::queue::{OwnedQueue, Published};
 use crate::rx::Polled;
-use crate::sampler::Sampler;
+use crate::sampler::{Sampler, note_batch};
 use crate::shared::{Shared, StopsUnlessFinished};
 use crate::sleep::Sleep;
 use crate::steering::InTransit;
@@ -360,6 +360,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err() {
             self.control.start_over(&mut self.runner);
         }
+        if goes_on && self.shared.requests.take(usize::from(self.runner.index)) {
+            self.control.serve(&mut self.runner);
+        }
         if self.shared.is_stopping() && self.drain_until.is_none() {
             self.drain_until = Some(now + DRAIN_MAX);
             self.queues.iter_mut().for_each(OwnedQueue::stop);
@@ -367,7 +370,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if self.queues.iter().any(|queue| queue.state.ended) {
             self.close_queues();
         }
-        let drained = self.shared.all_closed() && self.backlogs.waiting().next().is_none();
+        let drained =
+            self.shared.all_closed() && self.backlogs.waiting().next().is_none() && !self.runner.cpu.waits_for_kept();
         self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
         if self.finished {
             self.runner.flush_outputs();
@@ -379,6 +383,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
             // The last round ended just before, so one reading of the clock serves both rounds.
+            note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
             ledger.rounds.add(1);
@@ -429,6 +434,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     #[inline(always)]
     fn end_batch(&mut self) -> Timestamp {
         let now = self.platform.now();
+        note_batch(self.runner.ledger(), &self.runner.cpu, now);
         self.runner.cpu.now = now;
         self.sampler.end(&self.shared, now);
         now

@@ -31,6 +31,7 @@ pub(crate) fn spec(cpus: u16) -> Spec {
         kept_max: KEPT_DEFAULT,
         linear_bytes: 0,
         originated_max: 0,
+        senders: Vec::new(),
         memory_max: MEMORY_MAX_DEFAULT,
         usable_memory: u64::MAX,
         coalesce: false,

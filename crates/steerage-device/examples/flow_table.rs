@@ -10,6 +10,7 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
+use steerage::flow::{Part, Table};
 use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Snapshot};
 use steerage_device::synthetic::parse_payload;
 
@@ -23,36 +24,39 @@ pub(crate) struct Flow {
 
 pub(crate) type Flows = HashMap<u32, Flow>;
 
-/// The flows of one CPU, grouped by bucket. Passing on a bucket takes one lookup, however many
-/// flows it has.
-#[derive(Debug, Default)]
-struct FlowTable(HashMap<BucketId, Flows>);
+/// The most flows of a CPU, and the time after which a full table forgets one.
+const FLOWS_MAX: usize = 1_000_000;
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The flows of one CPU, grouped by bucket.
+#[derive(Debug)]
+struct FlowTable(Table<u32, Flow>);
 
 impl Handler for FlowTable {
-    type Moved = Flows;
+    type Moved = Part<u32, Flow>;
     type Report = Flows;
 
-    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
             let Some((id, number)) = parse_payload(packet.data()) else { continue };
-            let flow = self.0.entry(packet.bucket()).or_default().entry(id).or_default();
+            let Some(flow) = self.0.entry(packet.bucket(), id, cpu.now()) else { continue };
             flow.packets += 1;
             flow.gaps += u64::from(number != flow.next);
             flow.next = number + 1;
         }
     }
 
-    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Flows> {
-        self.0.remove(&bucket)
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
+        self.0.leave(bucket)
     }
 
-    fn bucket_arrives(&mut self, bucket: BucketId, mut flows: Flows) {
+    fn bucket_arrives(&mut self, bucket: BucketId, mut flows: Self::Moved) {
         flows.values_mut().for_each(|flow| flow.moves += 1);
-        self.0.entry(bucket).or_default().extend(flows);
+        self.0.arrive(bucket, flows);
     }
 
     fn finish(self, _cpu: &mut Cpu) -> Flows {
-        self.0.into_values().flatten().collect()
+        self.0.into_entries().collect()
     }
 }
 
@@ -68,7 +72,7 @@ pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
         .virtual_cpus(cpus.into())
         .policy(Hash)
         .input(input)
-        .build(|_cpu| FlowTable::default())?
+        .build(|_cpu| FlowTable(Table::new(FLOWS_MAX, IDLE)))?
         .start()?;
     let handle = running.handle();
     // Use one CPU, then two, up to all of them, and start again.

@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, error::Error, net::IpAddr, net::SocketAddr, time::Duration};
 
-use steerage::flow::{Layers, PacketClock, flow_key};
+use steerage::flow::{Layers, PacketClock, Part, Table, flow_key};
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, LinkType, WallTime};
 
 /// A source that tries this many ports within the window is a scanner.
@@ -13,18 +13,26 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// The run stops when a CPU has found this many scans.
 const ALERTS_MAX: usize = 10;
 
-/// For each source in a bucket, the time of its last attempt at each port.
-type Sources = HashMap<IpAddr, HashMap<u16, WallTime>>;
+/// A CPU knows at most this many sources. One that is silent for the window makes room for another.
+const SOURCES_MAX: usize = 100_000;
 
-#[derive(Default)]
+/// The time of a source's last attempt at each port.
+type Ports = HashMap<u16, WallTime>;
+
 pub(crate) struct Ids {
-    buckets: HashMap<BucketId, Sources>,
+    sources: Table<IpAddr, Ports, WallTime>,
     clock: PacketClock,
     alerts: Vec<(WallTime, IpAddr)>,
 }
 
+impl Default for Ids {
+    fn default() -> Self {
+        Self { sources: Table::new(SOURCES_MAX, WINDOW), clock: PacketClock::default(), alerts: Vec::new() }
+    }
+}
+
 impl Handler for Ids {
-    type Moved = Sources;
+    type Moved = Part<IpAddr, Ports, WallTime>;
     type Report = Vec<(WallTime, IpAddr)>;
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
@@ -33,12 +41,7 @@ impl Handler for Ids {
             let is_syn = packet.dissection().tcp_flags.is_some_and(|flags| flags & 0x12 == 0x02); // without ACK
             let ends = packet.flow_key().and_then(|flow| Some((flow.source()?.ip(), flow.destination()?.port())));
             let Some((source, port)) = ends.filter(|_| is_syn) else { continue };
-            let sources = self.buckets.entry(packet.bucket()).or_default();
-            // Before the table grows, remove sources that have been silent for a long time.
-            if sources.len() == sources.capacity() {
-                sources.retain(|_, ports| ports.values().any(|tried| now.since(*tried) < WINDOW));
-            }
-            let ports = sources.entry(source).or_default();
+            let Some(ports) = self.sources.entry(packet.bucket(), source, now) else { continue };
             ports.retain(|_, tried| now.since(*tried) < WINDOW);
             if ports.insert(port, now).is_none() && ports.len() == PORTS {
                 ports.clear();
@@ -50,13 +53,12 @@ impl Handler for Ids {
         }
     }
 
-    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Sources> {
-        self.buckets.remove(&bucket)
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
+        self.sources.leave(bucket)
     }
 
-    fn bucket_arrives(&mut self, bucket: BucketId, sources: Sources) {
-        let here = self.buckets.entry(bucket).or_default();
-        sources.into_iter().for_each(|(source, ports)| here.entry(source).or_default().extend(ports));
+    fn bucket_arrives(&mut self, bucket: BucketId, sources: Self::Moved) {
+        self.sources.arrive_with(bucket, sources, |here, arrived| here.0.extend(arrived.0));
     }
 
     fn finish(self, _cpu: &mut Cpu) -> Self::Report {

@@ -9,6 +9,7 @@ use steerage_mem::ring::Gauge;
 use crate::counter::{Counter, SharedCounter};
 use crate::deferred::Deferred;
 use crate::drops::DropCounters;
+use crate::limits::HANDLER_SLOW;
 use crate::reasons::DropReason;
 
 /// The counts that the owner of a queue writes.
@@ -240,10 +241,26 @@ pub struct CpuLedger {
     /// The number of wake-ups of this CPU. The CPUs that wake this CPU write the count.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
+    /// In nanoseconds.
+    pub longest_batch: Counter,
     pub panics: Counter,
     pub deaths: Counter,
     pub originated: Counter,
     pub originated_dropped: Counter,
+}
+
+impl CpuLedger {
+    /// Records the time that a batch took, in nanoseconds. Returns true for the first batch that
+    /// took longer than [`HANDLER_SLOW`].
+    #[inline(always)]
+    pub fn note_batch(&self, nanos: u64) -> bool {
+        let longest = self.longest_batch.get();
+        if nanos > longest {
+            self.longest_batch.set(nanos);
+        }
+        let slow = HANDLER_SLOW.as_nanos() as u64;
+        nanos >= slow && longest < slow
+    }
 }
 
 /// The error that ended a queue.

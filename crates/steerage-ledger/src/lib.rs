@@ -13,7 +13,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `read` | reads all ledgers of an instance into one snapshot |
+//! | `read`, `notes` | reads all ledgers of an instance into one snapshot; what its numbers alone do not show |
 //! | `snapshot` | the ledger in plain numbers |
 //! | `findings` | the costs and regimes that policies found, and the steering of each group |
 //! | `records` | the ledgers of all queues, outputs and CPUs of an instance |
@@ -21,7 +21,7 @@
 //! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
 //! | `order_check` | whether packets complete in the order of their arrival |
 //! | `drops`, `reasons` | lost packets by reason |
-//! | [`limits`] | the time limits at the end of a run |
+//! | [`limits`] | the time limits at the end of a run, and when a snapshot has a note |
 //! | `serial` | how reports format values (feature `serde`) |
 //! | `backing` | the kind of memory pages behind the packet memory |
 //! | `device_name`, `device_error`, `device_counts`, `counter` | a device's name, errors and own counts; a count with one writer |
@@ -39,6 +39,7 @@ mod drops;
 mod findings;
 pub mod limits;
 mod memory;
+mod notes;
 mod order_check;
 mod read;
 mod reasons;
@@ -61,6 +62,7 @@ pub use device_error::DeviceError;
 pub use device_name::DeviceName;
 pub use drops::{DropCounters, Drops};
 pub use findings::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate};
+pub use limits::HANDLER_SLOW;
 pub use memory::MemoryUse;
 pub use order_check::OrderCheck;
 pub use read::Facts;

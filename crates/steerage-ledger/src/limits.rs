@@ -1,4 +1,4 @@
-//! The time limits at the end of a run.
+//! The time limits at the end of a run, and when a snapshot has a note.
 
 use std::time::Duration;
 
@@ -17,3 +17,14 @@ pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 /// run then stop waiting for the output. The time is long because a program that reads a pipe may
 /// spend a second or two on the data that it has read.
 pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
+
+/// A batch that takes longer is a note in the ledger and a warning in the log. Batches usually take
+/// microseconds, and a thread that loses its CPU to other programs rarely waits this long.
+pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
+
+/// A queue with fewer packets has no note about its device's hashes, because one poll in 64 packets
+/// samples a bucket.
+pub(crate) const HASHES_SAMPLE: u64 = 10_000;
+
+/// The device's hashes fill few buckets if they fill fewer than one in this many.
+pub(crate) const HASHES_FEW: usize = 100;

@@ -11,6 +11,7 @@ use crate::deferred::Settled;
 use crate::drops::Drops;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;
+use crate::notes::notes;
 use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
@@ -89,7 +90,7 @@ impl Ledgers {
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
-        let cpus =
+        let cpus: Vec<_> =
             of_cpus.iter().enumerate().map(|(cpu, rings)| self.cpu_snapshot(cpu, &facts, &settled, rings)).collect();
         let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks).zip(&rings);
         let queues: Vec<_> = queues
@@ -97,6 +98,7 @@ impl Ledgers {
             .collect();
         let outputs = self.outputs.iter().zip(&settled.output);
         let outputs = outputs.map(|(output, settled)| output_snapshot(output, settled)).collect();
+        let notes = notes(&queues, &cpus, &self.queues);
         Snapshot {
             elapsed: facts.elapsed,
             totals: Totals::of(&queues),
@@ -111,6 +113,7 @@ impl Ledgers {
             pages_free: facts.pages_free,
             memory_bytes: facts.memory.bytes(),
             memory: facts.memory,
+            notes,
         }
     }
 
@@ -133,6 +136,7 @@ impl Ledgers {
             wakes_sent: ledger.wakes_sent.get(),
             wakes_received: ledger.wakes_received.get(),
             wakes_for_control: ledger.wakes_for_control.get(),
+            longest_batch: Duration::from_nanos(ledger.longest_batch.get()),
             panics: ledger.panics.get(),
             deaths: ledger.deaths.get(),
             originated: ledger.originated.get() + originated.packets,

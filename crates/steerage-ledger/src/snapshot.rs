@@ -213,6 +213,10 @@ pub struct CpuSnapshot {
     /// The number of times that this CPU was woken for another reason: a change, a move, a stop, or
     /// free space for packets.
     pub wakes_for_control: u64,
+    /// The longest time that the CPU needed for one batch. The time also includes the poll before
+    /// the batch and the time in which the system ran other threads on the CPU.
+    #[cfg_attr(feature = "serde", serde(rename = "longest_batch_seconds", with = "serial::seconds"))]
+    pub longest_batch: Duration,
     /// The number of times that the CPU's handler panicked.
     pub panics: u64,
     /// The number of times that the CPU was declared dead.
@@ -318,6 +322,10 @@ pub struct Snapshot {
     pub memory_bytes: u64,
     /// How the packet memory is divided.
     pub memory: MemoryUse,
+    /// What the numbers alone do not show, in one sentence each: a report of a handler that is
+    /// incomplete after a panic, a slow handler that lost packets, a device's hash that fills few
+    /// buckets.
+    pub notes: Vec<String>,
 }
 
 /// The sums over all queues.

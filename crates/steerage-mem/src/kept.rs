@@ -43,6 +43,11 @@ impl KeptPages {
         self.limit
     }
 
+    /// The length of a page, in bytes.
+    pub fn page_bytes(&self) -> usize {
+        self.memory.pool().page_bytes()
+    }
+
     /// Keeps a frame after its batch. `Err` returns a lent frame, or any frame at the limit.
     pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
         if frame.is_lent() || !self.count_one() {

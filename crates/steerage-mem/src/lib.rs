@@ -62,7 +62,9 @@ mod mapping;
 pub mod memory;
 pub mod merged;
 #[cfg(not(loom))] // The lane casts a list of completions to cells, which loom makes larger.
-pub mod outbox;
+pub mod no_room;
+mod outbox;
+pub mod outlet;
 pub mod page;
 pub mod park;
 pub mod posted;
@@ -89,6 +91,7 @@ pub use inbox::{Inbox, Turns};
 pub use kept::{Kept, KeptPages};
 pub use mapping::{Backing, RegionError, move_over};
 pub use memory::Memory;
+pub use no_room::NoRoom;
 #[cfg(not(loom))]
 pub use outbox::Outbox;
 pub use page::{Completion, FRAME_BYTES_MAX, Page, RecordForm};

@@ -66,6 +66,39 @@ impl Sleepers {
     }
 }
 
+/// For each CPU, whether another thread requests its attention between two rounds. A CPU reads its
+/// own request in each round, so each request has a cache line of its own.
+#[derive(Debug)]
+pub struct Requests(Box<[CachePadded<AtomicU64>]>);
+
+impl Requests {
+    /// No requests to `cpus` CPUs.
+    pub fn new(cpus: usize) -> Self {
+        Self((0..cpus).map(|_| CachePadded::new(AtomicU64::new(0))).collect())
+    }
+
+    /// Sets a request. Returns true if the caller must wake the CPU, and false if the thread that set
+    /// an earlier request wakes it.
+    pub fn set(&self, cpu: usize) -> bool {
+        // R1, release: pairs with R2, so that the CPU sees what the caller has stored for it.
+        self.0[cpu].swap(1, Ordering::AcqRel) == 0
+    }
+
+    /// Whether a request is set.
+    #[inline(always)]
+    pub fn is_set(&self, cpu: usize) -> bool {
+        // Relaxed: `take` orders what follows from a request.
+        self.0[cpu].load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the request of a CPU. Returns whether it was set.
+    #[inline(always)]
+    pub fn take(&self, cpu: usize) -> bool {
+        // R2, acquire: pairs with R1.
+        self.is_set(cpu) && self.0[cpu].swap(0, Ordering::AcqRel) != 0
+    }
+}
+
 /// A CPU's bell: an eventfd, so that one `ppoll` can wait on it and on the CPU's devices.
 ///
 /// ```

@@ -23,6 +23,7 @@
 //! | `receivers` | which CPU polls a queue |
 //! | `activity` | whether the instance is idle |
 //! | `packing` | assigns buckets to CPUs by their loads |
+//! | `guarded`, `tester` | replaces a policy that fails; tests of policies: [`PolicyTester`] |
 //! | `policy` | the trait, its input and its output |
 //! | `limits` | every limit, with its reason |
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod balance;
 mod control;
 mod distances;
 mod elephants;
+mod guarded;
 mod limits;
 mod load;
 mod names;
@@ -39,6 +41,7 @@ mod others;
 mod packing;
 mod policy;
 mod receivers;
+mod tester;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -47,8 +50,10 @@ pub use activity::Activity;
 pub use balance::{Balance, Costs, PathCosts, Prediction, RegimeKind, Workers, predict};
 pub use control::{PolicyControl, Setting, first_plan, policy_info};
 pub use distances::is_same_distance;
+pub use guarded::Guarded;
 pub use limits::{REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY};
 pub use names::{POLICIES, UnknownPolicy};
 pub use policy::{CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, Policy, Window};
 pub use steerage_core::placement::Plan;
+pub use tester::PolicyTester;
 pub use thread::{ControlThread, SharedControl};

@@ -67,13 +67,13 @@ pub(super) fn answer(
     let (header, message) = data[link..].split_at_mut(ip_bytes);
     let quoted = &message[icmp::BYTES..];
     let (ip, fields) = if source.is_ipv4() {
-        let to: [u8; 4] = *quoted[ipv4::ADDRESSES].first_chunk().ok_or(NoRoom)?;
+        let to: [u8; 4] = *quoted[ipv4::ADDRESSES].first_chunk().ok_or(NoRoom::TooLong)?;
         (IpHeader { class: PRECEDENCE, ..IpHeader::new(source, to, protocol::ICMP) }, problem.v4())
     } else {
-        let to: [u8; 16] = *quoted[ipv6::ADDRESSES].first_chunk().ok_or(NoRoom)?;
+        let to: [u8; 16] = *quoted[ipv6::ADDRESSES].first_chunk().ok_or(NoRoom::TooLong)?;
         (IpHeader::new(source, to, protocol::ICMP6), problem.v6())
     };
-    let pseudo = ip.write(header, message.len()).ok_or(NoRoom)?;
+    let pseudo = ip.write(header, message.len()).ok_or(NoRoom::TooLong)?;
     let (kind, code, rest) = fields;
     message[..4].copy_from_slice(&[kind, code, 0, 0]);
     put(message, 4, rest.to_be_bytes());

@@ -235,7 +235,7 @@ impl Forward {
                     packet.transmit(way.output);
                     Fate::Forwarded
                 }
-                Err(NoRoom) => drop_as(packet, Fate::NoRoom),
+                Err(_) => drop_as(packet, Fate::NoRoom),
             },
             Err(Refused { fate, problem }) => self.refuse(packet, &ip, came, fate, problem),
         }

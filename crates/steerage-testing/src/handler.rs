@@ -12,7 +12,7 @@ use std::time::Duration;
 use steerage_core::build::{BeginWith, Built, InputSpec, Spec, build};
 use steerage_core::control::Handle;
 use steerage_core::handler::{Cpu, Handler};
-use steerage_core::ids::{BucketId, TxId, Verdict};
+use steerage_core::ids::{BucketId, InputId, TxId, Verdict};
 use steerage_core::limits::{KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits};
 use steerage_core::packet::Batch;
 use steerage_core::placement::{Plan, PolicyInfo};
@@ -20,7 +20,7 @@ use steerage_core::platform::Platform;
 use steerage_core::softnet::{Softnet, Stepped};
 use steerage_core::{QueueHasher, tx};
 use steerage_flow::dissect::Layers;
-use steerage_flow::{Affinity, FlowHasher, HashKey, Timestamp};
+use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType, Timestamp};
 use steerage_ledger::Snapshot;
 use steerage_mem::FRAME_BYTES_MAX;
 use steerage_mem::park::Bell;
@@ -130,10 +130,11 @@ impl<R> Tested<R> {
 /// assert_eq!(tester.finish().report, 3);
 /// ```
 pub struct HandlerTester<H: Handler> {
-    cpu: Softnet<Recording<H>, Still>,
+    cpus: Vec<Softnet<Recording<H>, Still>>,
     handle: Handle,
     clock: Rc<Cell<Timestamp>>,
-    waiting: Waiting,
+    inputs: Vec<Waiting>,
+    may_panic: bool,
     verdicts: Arc<Mutex<Vec<Verdict>>>,
     recorded: Vec<Recorded>,
 }
@@ -145,17 +146,31 @@ impl<H: Handler> HandlerTester<H> {
     /// # Panics
     /// If there is too little memory, or if the handler panics.
     pub fn new(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
-        let (waiting, verdicts) = (Waiting::default(), Arc::<Mutex<Vec<Verdict>>>::default());
+        Self::with(TesterOptions::default(), make)
+    }
+
+    /// Like [`new`](Self::new), with other settings of the instance.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with(options: TesterOptions, make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
+        let verdicts = Arc::<Mutex<Vec<Verdict>>>::default();
+        let inputs = vec![(); options.inputs.max(1)].iter().map(|()| Waiting::default()).collect::<Vec<_>>();
         let (outputs, recorded): (Vec<tx::Output>, Vec<Recorded>) = (0..TESTER_OUTPUTS).map(|_| output()).unzip();
-        let input = InputSpec { input: waiting.clone().into_input(FRAME_MAX), rx_cpus: Vec::new(), mask: None };
+        let spec_of = |input: &Waiting| InputSpec {
+            input: input.clone().into_input(FRAME_MAX),
+            rx_cpus: vec![CpuId(0)],
+            mask: None,
+        };
         let noted = Arc::clone(&verdicts);
         let make = Arc::new(move |cpu| Recording { handler: make(cpu), verdicts: Arc::clone(&noted) });
-        let built = build(spec(H::AFFINITY, input, outputs), |_, _| Vec::new(), make);
+        let may_panic = options.may_panic;
+        let spec = spec(H::AFFINITY, inputs.iter().map(spec_of).collect(), outputs, options);
+        let built = build(spec, |cpus, _| vec![(0..cpus.len() as u16).collect(); cpus.len()], make);
         let Built { parts, handle } = built.expect("an instance for a test");
         let clock = Rc::new(Cell::new(Timestamp::ZERO));
-        let part = parts.into_iter().next().expect("it has one CPU");
-        let cpu = part.enter(Still(Rc::clone(&clock)));
-        let mut tester = Self { cpu, handle, clock, waiting, verdicts, recorded };
+        let cpus = parts.into_iter().map(|part| part.enter(Still(Rc::clone(&clock)))).collect();
+        let mut tester = Self { cpus, handle, clock, inputs, may_panic, verdicts, recorded };
         tester.settle();
         tester
     }
@@ -164,11 +179,42 @@ impl<H: Handler> HandlerTester<H> {
     /// verdict on each frame. Frames longer than 16,000 bytes are truncated.
     ///
     /// # Panics
-    /// If the handler panics.
+    /// If the handler panics, unless [`TesterOptions::may_panic`] is set.
     pub fn handle<F: Into<Frame>>(&mut self, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
-        frames.into_iter().for_each(|frame| self.waiting.push(frame.into()));
+        self.handle_from(InputId(0), frames)
+    }
+
+    /// Like [`handle`](Self::handle), for frames of another input: see [`TesterOptions::inputs`].
+    ///
+    /// # Panics
+    /// As [`handle`](Self::handle), and if the input does not exist.
+    pub fn handle_from<F: Into<Frame>>(&mut self, input: InputId, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
+        let waiting = &self.inputs[usize::from(input.0)];
+        frames.into_iter().for_each(|frame| waiting.push(frame.into()));
         self.settle();
         std::mem::take(&mut self.verdicts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Moves all buckets to another CPU, which handles all later packets. The handler of the old CPU
+    /// gives up the state of all buckets. Needs [`TesterOptions::cpus`] of more than one.
+    ///
+    /// # Panics
+    /// If the CPU does not exist, or as [`handle`](Self::handle).
+    pub fn move_to(&mut self, cpu: CpuId) {
+        self.handle.set_rps_cpus(&[cpu].into_iter().collect()).expect("a CPU of TesterOptions::cpus");
+        for _ in 0..ROUNDS_MAX {
+            if self.handle.is_settled() {
+                break;
+            }
+            self.cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+        }
+        assert!(self.handle.is_settled(), "the move does not end");
+        self.settle();
+    }
+
+    /// How often the handler panicked: see [`TesterOptions::may_panic`].
+    pub fn panics(&self) -> u64 {
+        self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
 
     /// Lets `time` pass, and calls the handler's tick whenever it is due in that time.
@@ -177,7 +223,7 @@ impl<H: Handler> HandlerTester<H> {
     /// If the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
-        while let Some(due) = self.cpu.next_tick().filter(|due| *due <= until) {
+        while let Some(due) = self.next_tick().filter(|due| *due <= until) {
             // If a tick requests the next tick at once, the next tick comes after a microsecond.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
@@ -203,32 +249,122 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.is_stopping()
     }
 
-    /// Ends the run and the handler.
+    /// Ends the run and the handler. With several CPUs, the report is that of CPU 0.
     ///
     /// # Panics
     /// If the handler panics.
-    pub fn finish(mut self) -> Tested<H::Report> {
-        self.waiting.end();
-        self.settle();
-        // The queue closes, and its pages return.
-        let ended = (0..ROUNDS_MAX).any(|_| self.cpu.step() == Stepped::Finished);
-        assert!(ended, "the run does not end");
-        let report = self.cpu.finish();
-        let mut sent = self.recorded.iter().map(Recorded::packets);
-        let sent = std::array::from_fn(|_| sent.next().unwrap_or_default());
-        Tested { report, verdicts: Vec::new(), sent, snapshot: self.handle.snapshot() }
+    pub fn finish(self) -> Tested<H::Report> {
+        self.finish_all().swap_remove(0)
     }
 
-    /// Steps the CPU until it has no work.
+    /// Ends the run and the handlers. Returns the result of each CPU. The packets sent and the
+    /// ledger are those of all CPUs.
+    ///
+    /// # Panics
+    /// If a handler panics.
+    pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
+        self.inputs.iter().for_each(Waiting::end);
+        self.settle();
+        // The queues close, and their pages return.
+        let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
+        assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
+        let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();
+        let recorded = &self.recorded;
+        let tested = |report| {
+            let mut sent = recorded.iter().map(Recorded::packets);
+            let sent = std::array::from_fn(|_| sent.next().unwrap_or_default());
+            Tested { report, verdicts: Vec::new(), sent, snapshot: self.handle.snapshot() }
+        };
+        reports.into_iter().map(tested).collect()
+    }
+
+    fn next_tick(&self) -> Option<Timestamp> {
+        self.cpus.iter().filter_map(Softnet::next_tick).min()
+    }
+
+    /// Steps the CPUs until they have no work.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             // A poll without frames ends a round without work.
-            if self.cpu.step() != Stepped::Worked && self.waiting.is_empty() {
+            let worked = self.cpus.iter_mut().fold(false, |any, cpu| any | (cpu.step() == Stepped::Worked));
+            if !worked && self.inputs.iter().all(Waiting::is_empty) {
                 break;
             }
         }
-        let panics: u64 = self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum();
-        assert_eq!(panics, 0, "the handler panicked: see the message above");
+        assert!(self.may_panic || self.panics() == 0, "the handler panicked: see the message above");
+    }
+}
+
+/// Settings of a [`HandlerTester`].
+///
+/// ```
+/// # use steerage_core::{handler::{Cpu, Handler}, ids::BucketId, packet::Batch};
+/// # use steerage_testing::{HandlerTester, TesterOptions};
+/// # use steerage_topology::CpuId;
+/// /// Counts packets, and gives up the count when a bucket moves.
+/// #[derive(Default)]
+/// struct Count(usize);
+///
+/// impl Handler for Count {
+///     type Moved = usize;
+///     type Report = usize;
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         self.0 += batch.len();
+///     }
+///
+///     fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<usize> {
+///         Some(std::mem::take(&mut self.0)).filter(|count| *count > 0)
+///     }
+///
+///     fn bucket_arrives(&mut self, _bucket: BucketId, count: usize) {
+///         self.0 += count;
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) -> usize {
+///         self.0
+///     }
+/// }
+///
+/// // With the crate `steerage`: steerage::testing
+/// let options = TesterOptions { cpus: 2, ..TesterOptions::default() };
+/// let mut tester = HandlerTester::with(options, |_cpu| Count::default());
+/// tester.handle([[0; 60], [1; 60]]);
+/// tester.move_to(CpuId(1));
+/// tester.handle([[2; 60]]);
+/// let reports: Vec<usize> = tester.finish_all().into_iter().map(|tested| tested.report).collect();
+/// assert_eq!(reports, [0, 3]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct TesterOptions {
+    /// The number of CPUs. CPU 0 receives, and handles all packets until
+    /// [`HandlerTester::move_to`]. Default: 1.
+    pub cpus: u16,
+    /// The number of inputs: see [`HandlerTester::handle_from`]. Default: 1.
+    pub inputs: usize,
+    /// Whether the handler may panic. Otherwise a panic fails the test. Default: no.
+    pub may_panic: bool,
+    /// As `Builder::kept_max`.
+    pub kept_max: usize,
+    /// As `Builder::originated_max`. Default: 64.
+    pub originated_max: usize,
+    /// As `Builder::layers`.
+    pub layers: Layers,
+    /// As `Builder::flow_key`.
+    pub flow_key: Option<fn(&[u8]) -> Option<FlowKey>>,
+}
+
+impl Default for TesterOptions {
+    fn default() -> Self {
+        Self {
+            cpus: 1,
+            inputs: 1,
+            may_panic: false,
+            kept_max: KEPT_DEFAULT,
+            originated_max: ORIGINATED_MAX / 64,
+            layers: Layers::Inner,
+            flow_key: None,
+        }
     }
 }
 
@@ -242,25 +378,33 @@ impl<H: Handler> fmt::Debug for HandlerTester<H> {
 const FRAME_MAX: usize = 16_000;
 const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
-fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec {
-    let workers: CpuMask = [CpuId(0)].into_iter().collect();
+fn spec(affinity: Affinity, inputs: Vec<InputSpec>, outputs: Vec<tx::Output>, options: TesterOptions) -> Spec {
+    let workers: CpuMask = (0..options.cpus.max(1)).map(CpuId).collect();
+    // A fixed key, so that tests that depend on hashes are repeatable.
+    let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    let hasher = match options.flow_key {
+        None => QueueHasher::by_flow(hasher, affinity, options.layers),
+        Some(key) => QueueHasher::by_key(hasher, affinity, options.layers, move |frame, link| {
+            if link == LinkType::ETHERNET { key(frame) } else { None }
+        }),
+    };
     Spec {
-        mask: workers.clone(),
+        mask: [CpuId(0)].into_iter().collect(),
         queue_masks: Vec::new(),
         workers,
-        inputs: vec![input],
+        inputs,
         outputs,
-        // A fixed key, so that tests that depend on hashes are repeatable.
-        hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
+        hasher,
         device_hash: Some(affinity),
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,
         lpc_pages: Some(0),
         nodes: NodeMap::default(),
-        kept_max: KEPT_DEFAULT,
+        kept_max: options.kept_max,
         linear_bytes: 0,
-        originated_max: ORIGINATED_MAX / 64,
+        originated_max: options.originated_max,
+        senders: Vec::new(),
         memory_max: MEMORY_MAX_DEFAULT,
         usable_memory: u64::MAX,
         coalesce: false,
@@ -307,6 +451,10 @@ impl<H: Handler> Handler for Recording<H> {
         self.handler.tick(cpu)
     }
 
+    fn woken(&mut self, cpu: &mut Cpu) {
+        self.handler.woken(cpu);
+    }
+
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<H::Moved> {
         self.handler.bucket_leaves(bucket)
     }
@@ -322,7 +470,7 @@ impl<H: Handler> Handler for Recording<H> {
 
 #[cfg(test)]
 mod tests {
-    use steerage_flow::{LinkType, WallTime};
+    use steerage_flow::WallTime;
 
     use super::*;
 
@@ -398,5 +546,36 @@ mod tests {
     #[should_panic(expected = "the handler panicked")]
     fn a_panic_of_the_handler_fails_the_test() {
         run(|_| ByTurns::default(), [[7; 60]]);
+    }
+
+    /// Sends each packet to the output with the number of its input, and panics at a packet that
+    /// begins with 9.
+    struct Sorts;
+
+    impl Handler for Sorts {
+        type Moved = ();
+        type Report = ();
+
+        fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+            let to = TxId(batch.input().0 as u8);
+            for packet in batch.iter_mut() {
+                assert_ne!(packet.data().first(), Some(&9), "a packet that this handler does not like");
+                packet.transmit(to);
+            }
+        }
+
+        fn finish(self, _cpu: &mut Cpu) {}
+    }
+
+    #[test]
+    fn inputs_are_told_apart_and_panics_counted_if_they_may_happen() {
+        let options = TesterOptions { inputs: 2, may_panic: true, ..TesterOptions::default() };
+        let mut tester = HandlerTester::with(options, |_| Sorts);
+        tester.handle([[1; 60]]);
+        tester.handle_from(InputId(1), [[2; 60], [3; 60]]);
+        assert_eq!((tester.panics(), tester.sent_to(TxId(0)).len(), tester.sent_to(TxId(1)).len()), (0, 1, 2));
+        tester.handle([[9; 60]]);
+        tester.handle([[4; 60]]);
+        assert_eq!((tester.panics(), tester.sent_to(TxId(0)).len()), (1, 2));
     }
 }

@@ -54,7 +54,7 @@ use steerage_flow::{LinkType, Timestamp};
 use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPool};
 
 pub use frames::{Frame, Recorded, input, output};
-pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, run};
+pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 

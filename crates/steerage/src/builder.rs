@@ -10,18 +10,20 @@ use steerage_core::error::{BuildError, SetError};
 use steerage_core::handler::{Handler, MakeHandler};
 use steerage_core::ids::{InputId, TxId};
 use steerage_core::limits::{
-    CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
+    CPUS_MAX, HANDLE_BUDGET, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
 };
 use steerage_core::rx::Input;
+use steerage_core::sender::Sender;
 use steerage_core::tx::Output;
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
+use steerage_handler::messages::{Post, TakesMessages, WithMessages};
 use steerage_mem::FRAME_BYTES_MAX;
-use steerage_policy::{Balance, Policy, Setting, SharedControl, first_plan, policy_info};
+use steerage_policy::{Balance, Guarded, Policy, Setting, SharedControl, first_plan, policy_info};
 use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
 
 use crate::handle::Handle;
-use crate::instance::Instance;
+use crate::instance::{Instance, STACK_BYTES, Threads};
 
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
@@ -59,6 +61,7 @@ pub struct Builder {
     queue_masks: Vec<(usize, CpuMask)>,
     inputs: Vec<InputSpec>,
     outputs: Vec<Output>,
+    senders: Vec<Sender>,
     hasher: Option<FlowHasher>,
     flow_key: Option<FlowKeyFn>,
     layers: Layers,
@@ -76,6 +79,7 @@ pub struct Builder {
     always_hash: bool,
     pin: bool,
     idle_poll: Duration,
+    stack_size: usize,
     policy: Box<dyn Policy>,
 }
 
@@ -100,6 +104,7 @@ impl Builder {
             queue_masks: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            senders: Vec::new(),
             hasher: None,
             flow_key: None,
             layers: Layers::Inner,
@@ -117,6 +122,7 @@ impl Builder {
             always_hash: false,
             pin: true,
             idle_poll: IDLE_POLL,
+            stack_size: STACK_BYTES,
             policy: Box::new(Balance::new()),
         }
     }
@@ -189,6 +195,19 @@ impl Builder {
         self.outputs.push(output);
         // An instance with more outputs than `OUTPUTS_MAX` is refused.
         TxId((self.outputs.len() - 1) as u8)
+    }
+
+    /// Adds a sender, by which threads outside of the path send packets to the output `to`: packets
+    /// that handlers [kept](crate::Packet::keep), and copies of other frames. At most `places`
+    /// packets may wait. See [`Sender`] for the end of the run.
+    ///
+    /// # Errors
+    /// [`BuildError::System`] if the process has no file descriptor left.
+    pub fn add_sender(&mut self, to: TxId, places: usize) -> Result<Sender, BuildError> {
+        let failed = |error| BuildError::System { operation: "make an eventfd for a sender", error };
+        let sender = Sender::new(to, places).map_err(failed)?;
+        self.senders.push(sender.clone());
+        Ok(sender)
     }
 
     /// Sets the hash and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a random
@@ -292,7 +311,7 @@ impl Builder {
 
     /// Sets how many packets of its own a CPU's handler may send at a time: see
     /// [`Cpu::send`](crate::Cpu::send). Each of these packets reserves a page of the pool. Default:
-    /// 0. Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// 0, or 64 with a [sender](Self::add_sender). Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -332,14 +351,23 @@ impl Builder {
         self
     }
 
+    /// Sets the stack of each thread that [`Instance::start`] starts, in bytes. A handler is created
+    /// on this stack, and moved there by value, so a handler may have about a quarter of this size.
+    /// Keep larger state in a `Box` or a `Vec`. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES).
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = bytes;
+        self
+    }
+
     /// Sets the policy that assigns buckets to the CPUs of a mask.
     ///
     /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work while
     /// it keeps up. Other CPUs are added as the load grows. With [`Hash`](crate::Hash), every CPU
     /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has
-    /// its own policy, created by [`Policy::fresh`].
+    /// its own policy, created by [`Policy::fresh`]. A policy that panics, or that chooses a CPU which
+    /// the group does not have, is reported once and replaced by [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
-        self.policy = Box::new(policy);
+        self.policy = Box::new(Guarded::new(policy));
         self
     }
 
@@ -353,13 +381,35 @@ impl Builder {
         H: Handler,
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
-        let (pin, idle_poll, policy) = (self.pin, self.idle_poll, self.policy.fresh());
+        let (pin, policy) = (self.pin, self.policy.fresh());
+        let threads = Threads { pin, idle_poll: self.idle_poll, stack_size: self.stack_size };
         let setting = Setting::new(&self.inputs, pin);
         let spec = self.spec(H::AFFINITY, setting.clone())?;
         let make: MakeHandler<H> = Arc::new(make);
         let Built { parts, handle } = build(spec, |cpus, owners| setting.joining_orders(cpus, owners), make)?;
         let control = SharedControl::new(handle.clone(), policy, setting);
-        Ok(Instance::new(parts, Handle::new(handle, control), pin, idle_poll))
+        Ok(Instance::new(parts, Handle::new(handle, control), threads))
+    }
+
+    /// Like [`build`](Self::build), for handlers that get messages from other threads. At most
+    /// `places` messages may wait for each CPU.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_with_messages<H, F>(
+        self,
+        places: usize,
+        make: F,
+    ) -> Result<(Instance<WithMessages<H>>, Post<H::Message>), BuildError>
+    where
+        H: TakesMessages,
+        F: Fn(CpuId) -> H + Send + Sync + 'static,
+    {
+        let post = Post::new(places);
+        let of_handlers = post.clone();
+        let instance = self.build(move |cpu| WithMessages::new(cpu, make(cpu), &of_handlers))?;
+        post.connect(&instance.handle());
+        Ok((instance, post))
     }
 
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
@@ -388,7 +438,8 @@ impl Builder {
             nodes: self.nodes.unwrap_or_else(|| if self.pin { NodeMap::of_machine() } else { NodeMap::default() }),
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,
-            originated_max: self.originated_max,
+            originated_max: self.originated_max.max(if self.senders.is_empty() { 0 } else { HANDLE_BUDGET }),
+            senders: self.senders,
             memory_max: self.memory_max,
             usable_memory: usable_memory().unwrap_or(u64::MAX),
             check_order: self.check_order,

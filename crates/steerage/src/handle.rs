@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use steerage_core::control;
 use steerage_flow::Timestamp;
-use steerage_policy::{Policy, SharedControl};
+use steerage_policy::{Guarded, Policy, SharedControl};
 
 /// Changes, reads and stops an instance, from any thread, during the run and after it. For the
 /// methods, see [`control::Handle`].
@@ -35,7 +35,7 @@ impl Handle {
     /// the new policy has chosen its first CPUs, and buckets begin to move to these CPUs.
     /// [`is_settled`](control::Handle::is_settled) returns true when the buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
-        self.control.set_policy(policy);
+        self.control.set_policy(Guarded::new(policy));
     }
 
     /// Lets the policy do the work that is due at `now`. Returns the time at which to call this

@@ -10,7 +10,7 @@ use steerage_core::error::BuildError;
 use steerage_core::handler::Handler;
 use steerage_core::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
 use steerage_core::softnet::CpuPart;
-use steerage_ledger::Snapshot;
+use steerage_ledger::{CpuSnapshot, Snapshot};
 use steerage_policy::ControlThread;
 use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
 
@@ -20,8 +20,17 @@ use crate::handle::Handle;
 pub struct Instance<H: Handler> {
     parts: Vec<CpuPart<H>>,
     handle: Handle,
-    pin: bool,
-    idle_poll: Duration,
+    threads: Threads,
+}
+
+/// The stack of each thread of an instance, in bytes, as that of Rust's threads.
+pub const STACK_BYTES: usize = 2 << 20;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Threads {
+    pub(crate) pin: bool,
+    pub(crate) idle_poll: Duration,
+    pub(crate) stack_size: usize,
 }
 
 impl<H: Handler> fmt::Debug for Instance<H> {
@@ -31,8 +40,8 @@ impl<H: Handler> fmt::Debug for Instance<H> {
 }
 
 impl<H: Handler> Instance<H> {
-    pub(crate) fn new(parts: Vec<CpuPart<H>>, handle: Handle, pin: bool, idle_poll: Duration) -> Self {
-        Self { parts, handle, pin, idle_poll }
+    pub(crate) fn new(parts: Vec<CpuPart<H>>, handle: Handle, threads: Threads) -> Self {
+        Self { parts, handle, threads }
     }
 
     /// The handle that changes, reads and stops the instance.
@@ -79,21 +88,21 @@ impl<H: Handler> Instance<H> {
     /// # Errors
     /// [`BuildError::System`] if a thread cannot be started.
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
-        let handle = self.handle();
+        let (handle, Threads { pin, idle_poll, stack_size }) = (self.handle(), self.threads);
         let (to_join, ended) = mpsc::channel();
         let mut threads = Vec::with_capacity(self.parts.len());
         let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();
         let pinned = PinnedThreads::new(&cpus);
         // Virtual CPUs cannot go offline.
-        let watch = self.pin.then(|| CpuWatch::new(pinned.clone()));
+        let watch = pin.then(|| CpuWatch::new(pinned.clone()));
         let control = handle
             .control
             .start_thread(watch)
             .map_err(|error| BuildError::System { operation: "start the control thread", error })?;
         for (place, part) in self.parts.into_iter().enumerate() {
             let (to_join, handle, control) = (to_join.clone(), handle.clone(), control.clone());
-            let pinned = self.pin.then(|| pinned.clone());
-            let (cpu, idle_poll) = (part.cpu(), self.idle_poll);
+            let pinned = pin.then(|| pinned.clone());
+            let cpu = part.cpu();
             let body = move || {
                 if let Some(Err(error)) = pinned.map(|pinned| pinned.pin(place)) {
                     tracing::warn!(cpu = cpu.0, "cannot pin a thread to its CPU: {error}");
@@ -107,7 +116,7 @@ impl<H: Handler> Instance<H> {
                 let _ = to_join.send((cpu, report.ok()));
                 drop(control);
             };
-            let thread = std::thread::Builder::new().name(format!("steerage/{cpu}")).spawn(body);
+            let thread = std::thread::Builder::new().name(format!("steerage/{cpu}")).stack_size(stack_size).spawn(body);
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -179,6 +188,24 @@ pub struct Outcome<R> {
     /// CPUs on which the path panicked, or on which a handler panicked while it was created or
     /// finished. Panics while a handler handles packets are not included.
     pub failed: Vec<CpuId>,
+    /// CPUs whose reports are incomplete, because their handlers were made again after a panic or
+    /// because they did not return in time. These reports cover only the packets after the last
+    /// time.
+    pub partial: Vec<CpuId>,
+}
+
+impl<R> Outcome<R> {
+    /// What the numbers of the outcome alone do not show, in one sentence each: incomplete and
+    /// missing reports, a slow handler that lost packets, a device's hash that fills few buckets.
+    /// Empty after a run without such an event.
+    pub fn notes(&self) -> Vec<String> {
+        let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
+            cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
+        };
+        let failed = missing(&self.failed, "a handler panicked when it was made or finished, or the path failed");
+        let left_behind = missing(&self.left_behind, "its handler did not return");
+        [self.snapshot.notes.clone(), failed, left_behind].concat()
+    }
 }
 
 impl<R> Running<R> {
@@ -225,6 +252,9 @@ impl<R> Running<R> {
         }
         reports.sort_by_key(|(cpu, _)| *cpu);
         self.run.handle.finish_outputs();
-        Outcome { snapshot: self.run.handle.snapshot(), reports, left_behind, failed }
+        let snapshot = self.run.handle.snapshot();
+        let was_made_again = |cpu: &&CpuSnapshot| cpu.panics + cpu.deaths > 0;
+        let partial = snapshot.cpus.iter().filter(was_made_again).map(|cpu| cpu.cpu).collect();
+        Outcome { snapshot, reports, left_behind, failed, partial }
     }
 }

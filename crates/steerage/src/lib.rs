@@ -16,50 +16,27 @@
 //! use std::collections::HashSet;
 //! use std::error::Error;
 //! use std::net::IpAddr;
-//! use std::sync::atomic::{AtomicU64, Ordering};
-//! use std::sync::{Arc, Mutex};
+//! use std::sync::Arc;
 //! use std::time::Duration;
 //! use std::{fs, thread};
 //!
 //! use signal_hook::consts::{SIGHUP, SIGINT};
 //! use signal_hook::iterator::Signals;
+//! use steerage::messages::TakesMessages;
 //! use steerage::prelude::*;
 //! use steerage_device::af_packet::AfPacketOptions;
 //! use steerage_guard::capabilities;
 //!
-//! type Watched = HashSet<IpAddr>;
+//! type Watched = Arc<HashSet<IpAddr>>;
 //!
 //! fn read() -> Result<Watched, Box<dyn Error>> {
-//!     Ok(fs::read_to_string("watched")?.lines().map(str::parse).collect::<Result<_, _>>()?)
-//! }
-//!
-//! /// The configuration, shared by all CPUs.
-//! struct Shared {
-//!     version: AtomicU64,
-//!     watched: Mutex<Arc<Watched>>,
-//! }
-//!
-//! impl Shared {
-//!     fn replace(&self, watched: Watched) {
-//!         *self.watched.lock().unwrap() = Arc::new(watched);
-//!         self.version.fetch_add(1, Ordering::Release);
-//!     }
+//!     Ok(fs::read_to_string("watched")?.lines().map(str::parse).collect::<Result<HashSet<_>, _>>()?.into())
 //! }
 //!
 //! /// One CPU's packet function.
 //! struct Watch {
-//!     shared: Arc<Shared>,
-//!     version: u64,
-//!     watched: Arc<Watched>,
+//!     watched: Watched,
 //!     packets: u64,
-//! }
-//!
-//! impl Watch {
-//!     fn new(shared: &Arc<Shared>) -> Self {
-//!         let version = shared.version.load(Ordering::Acquire);
-//!         let watched = Arc::clone(&shared.watched.lock().unwrap());
-//!         Self { shared: Arc::clone(shared), version, watched, packets: 0 }
-//!     }
 //! }
 //!
 //! impl Handler for Watch {
@@ -67,13 +44,6 @@
 //!     type Report = u64;
 //!
 //!     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
-//!         // Once per batch. A handler must not wait for a lock: if it is taken, the next batch looks again.
-//!         let version = self.shared.version.load(Ordering::Acquire);
-//!         if version != self.version {
-//!             if let Ok(watched) = self.shared.watched.try_lock() {
-//!                 (self.version, self.watched) = (version, Arc::clone(&watched));
-//!             }
-//!         }
 //!         for packet in batch.iter_mut() {
 //!             let Some(flow) = packet.flow_key() else { continue };
 //!             let mut ends = [flow.source(), flow.destination()].into_iter().flatten();
@@ -86,14 +56,24 @@
 //!     }
 //! }
 //!
+//! impl TakesMessages for Watch {
+//!     type Message = Watched;
+//!
+//!     /// The configuration has changed.
+//!     fn message(&mut self, watched: Watched, _cpu: &mut Cpu) {
+//!         self.watched = watched;
+//!     }
+//! }
+//!
 //! fn main() -> Result<(), Box<dyn Error>> {
-//!     let shared = Arc::new(Shared { version: AtomicU64::new(0), watched: Mutex::new(Arc::new(read()?)) });
+//!     let watched = read()?;
 //!     let mut signals = Signals::new([SIGINT, SIGHUP])?;
 //!     let input = AfPacketOptions::new("eth1").filtered("ip or ip6")?.open()?.input;
 //!     capabilities::drop_all()?;
 //!
-//!     let of_handlers = Arc::clone(&shared);
-//!     let running = Builder::new().input(input).build(move |_cpu| Watch::new(&of_handlers))?.start()?;
+//!     let make = move |_cpu| Watch { watched: Arc::clone(&watched), packets: 0 };
+//!     let (instance, post) = Builder::new().input(input).build_with_messages(8, make)?;
+//!     let running = instance.start()?;
 //!     let handle = running.handle();
 //!     let to_stop = running.handle();
 //!     thread::spawn(move || {
@@ -103,7 +83,7 @@
 //!                 continue;
 //!             }
 //!             match read() {
-//!                 Ok(watched) => shared.replace(watched),
+//!                 Ok(watched) => drop(post.to_all(&watched)),
 //!                 Err(error) => eprintln!("the list stays as it is: {error}"),
 //!             }
 //!         }
@@ -117,6 +97,7 @@
 //!     let outcome = running.join();
 //!     let packets: u64 = outcome.reports.iter().map(|(_cpu, packets)| packets).sum();
 //!     println!("{packets} packets of watched addresses, dropped: {}", outcome.snapshot.dropped());
+//!     outcome.notes().iter().for_each(|note| println!("{note}"));
 //!     Ok(())
 //! }
 //! ```
@@ -135,11 +116,14 @@
 //! [`prelude`] has the names that nearly every program imports.
 //!
 //! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets,
-//! which outlive their batch.
+//! which outlive their batch and which any thread can send by a [`Sender`](packet::Sender).
+//!
+//! [`messages`] are values that other threads send to packet functions.
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash. The
 //! module also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets'
 //! own times.
+//! [`flow::Table`] keeps state by flow, which expires and moves with its bucket.
 //! [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a builder
 //! of frames.
 //!
@@ -209,31 +193,58 @@ pub mod stats {
 pub mod policy {
     pub use steerage_policy::{
         Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, PathCosts, Plan, Policy,
-        Prediction, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window, Workers,
-        is_same_distance, predict,
+        PolicyTester, Prediction, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window,
+        Workers, is_same_distance, predict,
     };
 }
 
 /// Packets, their parts, and packets that outlive their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
-    pub use steerage_core::packet::*;
+    pub use steerage_core::packet::{
+        Batch, Behind, Kept, NoRoom, Packet, Packets, Parts, Positions, Received, Segments, SegmentsMut,
+    };
+    pub use steerage_core::sender::Sender;
+    pub use steerage_handler::each::{Each, each};
+}
+
+/// Messages from other threads to packet functions: see
+/// [`Builder::build_with_messages`].
+pub mod messages {
+    pub use steerage_handler::messages::{Post, TakesMessages, Unposted, WithMessages};
 }
 
 /// The interface of devices, for authors of devices.
 pub mod device {
-    pub use steerage_core::{completions::*, device::*, rx::*, tx::*};
+    pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
+    pub use steerage_core::device::{
+        Capabilities, DeviceCounts, DeviceError, DeviceName, FileWindows, LeaseRequest, LeasedFile, Opened, RecordForm,
+        Shown, TxCapabilities, TxResources, move_over,
+    };
+    pub use steerage_core::rx::{Input, Polled, RxQueue};
+    pub use steerage_core::tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
     pub use steerage_ledger::{TxAccount, TxSource};
     pub use steerage_mem::{
         Backing, Blocks, Claim, Completion, Fit, FrameHeader, InFlight, Page, Posted, Reaper, Region, RegionError, Spot,
     };
 }
 
-/// Computes the [`FlowKey`] and the hash of a frame's headers.
+/// Computes the [`FlowKey`] and the hash of a frame's headers. [`Table`](flow::Table) keeps the
+/// state of a packet function by flow.
 pub mod flow {
     pub use steerage_core::rps_map::{bucket_of, even_share, hash_of_bucket};
-    pub use steerage_flow::dissect::*;
-    pub use steerage_flow::*;
+    pub use steerage_flow::dissect::{
+        Dissection, End, Fragment, Header, HeaderKind, IpLayer, KernelFlow, Layers, Tunnel, dissect, flow_key,
+        is_tunnel, set_vxlan_ports,
+    };
+    pub use steerage_flow::{
+        Affinity, BothDirections, CustomKey, Datagram, Datagrams, FlowHash, FlowHasher, FlowKey, FlowLimit, FlowLimits,
+        FlowParts, FragmentTable, FrameAccess, FrameHasher, HashKey, HashKind, HashUnavailable, Hashing, KeyRule,
+        LinkType, OneDirection, PacketClock, ParseFlowKeyError, ParseHashKeyError, SteeringKey, SteeringKeys,
+        Timestamp, UnknownHash, WallTime,
+    };
+    pub use steerage_flow::{hash, limits, offload, wire, wire::protocol};
+    pub use steerage_handler::table::{Moment, Part, Table};
 }
 
 /// For programs that run the CPUs on their own threads: see [`Instance::split`].
@@ -246,6 +257,7 @@ pub mod threads {
 
 /// The limits for programs: defaults and ranges of settings, and sizes.
 pub mod limits {
+    pub use crate::instance::STACK_BYTES;
     pub use steerage_core::limits::{
         BACKLOG_DEFAULT, BACKLOG_MAX, BUCKETS, CPUS_MAX, DEAD_AFTER, DRAIN_MAX, FLOW_LIMIT_TABLE_LEN,
         FLOW_LIMIT_TABLE_LEN_MAX, HANDLE_BUDGET, HEADROOM, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX,

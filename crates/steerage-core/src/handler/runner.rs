@@ -213,7 +213,7 @@ impl<H: Handler> Runner<H> {
     /// Sends the packets that the handler originated, or drops them if `void`. Records the time of
     /// the handler's next tick.
     #[inline]
-    fn send_originated(&mut self, void: bool) {
+    pub(crate) fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
         self.cpu.origin.send(&mut self.outputs, self.cpu.now, void, ledger);
         if let Some(by) = self.cpu.tick_by.take() {
@@ -275,7 +275,8 @@ impl<H: Handler> Runner<H> {
     pub(crate) fn finish(self) -> H::Report {
         let Self { index, shared, handler, mut cpu, mut outputs, spare, .. } = self;
         let report = handler.finish(&mut cpu);
-        cpu.origin.send(&mut outputs, cpu.now, false, &shared.ledgers.cpus[usize::from(index)]);
+        let ledger = &shared.ledgers.cpus[usize::from(index)];
+        cpu.origin.send_last(&mut outputs, index, cpu.now, ledger);
         cpu.origin.close();
         spare.close();
         outputs.iter_mut().for_each(OwnedTx::flush);

@@ -37,7 +37,7 @@ impl Packet<'_> {
     pub fn segments_mut(&mut self) -> Result<SegmentsMut<'_>, NoRoom> {
         self.forget_dissection();
         if self.frame.is_writable() {
-            return self.frame.segments_mut().ok_or(NoRoom);
+            return self.frame.segments_mut().ok_or(NoRoom::Taken);
         }
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
@@ -67,7 +67,7 @@ impl Packet<'_> {
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
         self.forget_dissection();
         if self.frame.is_chained() && !self.frame.linearise() || self.total_len() > self.data().len() {
-            return Err(NoRoom);
+            return Err(NoRoom::TooLong);
         }
         Ok(self.data())
     }
@@ -96,7 +96,7 @@ impl Packet<'_> {
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
     pub fn prepend(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
         self.resize(signed(len)?, 0)?;
-        self.data_mut()?.get_mut(..len).ok_or(NoRoom)
+        self.data_mut()?.get_mut(..len).ok_or(NoRoom::TooLong)
     }
 
     /// Like [`prepend`](Self::prepend), but at the frame's end.
@@ -106,11 +106,11 @@ impl Packet<'_> {
     pub fn append(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
         self.resize(0, signed(len)?)?;
         if self.frame.is_writable() {
-            return self.frame.tail_mut(len).ok_or(NoRoom);
+            return self.frame.tail_mut(len).ok_or(NoRoom::TooLong);
         }
         let copy = self.copy_mut(None)?;
-        let before = copy.len().checked_sub(len).ok_or(NoRoom)?;
-        copy.get_mut(before..).ok_or(NoRoom)
+        let before = copy.len().checked_sub(len).ok_or(NoRoom::TooLong)?;
+        copy.get_mut(before..).ok_or(NoRoom::TooLong)
     }
 
     /// Removes the first `len` bytes of the frame, or all bytes if there are fewer. The packet's
@@ -147,10 +147,10 @@ impl Packet<'_> {
         } else {
             self.frame.resize(front, back)
         };
-        if resized { Ok(()) } else { Err(NoRoom) }
+        if resized { Ok(()) } else { Err(NoRoom::TooLong) }
     }
 }
 
 fn signed(len: usize) -> Result<i32, NoRoom> {
-    i32::try_from(len).map_err(|_| NoRoom)
+    i32::try_from(len).map_err(|_| NoRoom::TooLong)
 }

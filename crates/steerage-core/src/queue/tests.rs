@@ -178,6 +178,7 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         source: Source {
             input: InputId(0),
             queue: 0,
+            sends: None,
             kept_pages: Arc::clone(&three.kept_pages),
             hasher: hasher(),
             copies: false,

@@ -8,7 +8,7 @@ use steerage_flow::Timestamp;
 
 use super::{Phase, Softnet, Stepped};
 use crate::handler::Handler;
-use crate::limits::{MOVE_LOOK, OUTPUT_LOOK};
+use crate::limits::{DRAIN_LOOK, MOVE_LOOK, OUTPUT_LOOK};
 use crate::platform::Platform;
 use crate::queue::OwnedQueue;
 use crate::sleep::{Armed, Patience, queues_sleep_until};
@@ -34,7 +34,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if self.round.worked
             || self.phase != Phase::Control
             || self.control.is_behind(shared.steering.version())
-            || shared.all_closed()
+            || shared.requests.is_set(usize::from(self.runner.index))
+            || (shared.all_closed() && !self.runner.cpu.waits_for_kept())
             || (shared.is_stopping() && self.drain_until.is_none())
         {
             return None;
@@ -48,7 +49,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let now = self.platform.now();
         let in_move = self.control.pending.then(|| now + MOVE_LOOK);
         let for_output = held_back.then(|| now + OUTPUT_LOOK);
-        let until = [self.runner.next_tick, self.drain_until, in_move, for_output].into_iter().flatten().min();
+        let for_kept = shared.all_closed().then(|| now + DRAIN_LOOK);
+        let until =
+            [self.runner.next_tick, self.drain_until, in_move, for_output, for_kept].into_iter().flatten().min();
         queues_sleep_until(&mut self.queues, now, until)
     }
 

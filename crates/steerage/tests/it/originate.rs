@@ -89,13 +89,14 @@ impl Handler for Echoes {
                 let left = cpu.sends_left();
                 match cpu.send(TxId(nth as u8 % 2), LinkType::RAW, &[number, nth as u8]) {
                     Ok(()) => assert_eq!(cpu.sends_left(), left - 1),
-                    Err(NoRoom) => {
-                        assert_eq!(left, 0);
+                    Err(why) => {
+                        assert_eq!((left, why), (0, NoRoom::OriginatedMax));
                         self.full = true;
                     }
                 }
             }
-            assert_eq!(cpu.send(TxId(0), LinkType::RAW, &[0; 4000]), Err(NoRoom), "longer than a page");
+            let why = if cpu.sends_left() == 0 { NoRoom::OriginatedMax } else { NoRoom::TooLong };
+            assert_eq!(cpu.send(TxId(0), LinkType::RAW, &[0; 4000]), Err(why), "longer than a page");
             packet.transmit(TxId(0));
         }
     }

@@ -1,8 +1,9 @@
 //! The lifetime of a run: dropping, detaching and joining it.
 
 use steerage::{
-    Builder, CpuMask, DeviceError, Handle, Hash, Input, Running,
+    Batch, Builder, Cpu, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
+    testing,
     topology::Topology,
 };
 use steerage_fixtures::handlers::Nothing;
@@ -103,4 +104,29 @@ fn a_detached_run_is_controlled_until_its_end() {
         drop(started(again, None));
         until("the control thread has ended", || control_threads() == 0);
     }
+}
+
+/// State of 3 MiB by value, which the default stack cannot hold.
+struct Large([u8; 3 << 20]);
+
+impl Handler for Large {
+    type Moved = ();
+    type Report = usize;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in &mut *batch {
+            self.0[packet.data().len()] += 1;
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) -> usize {
+        self.0[60].into()
+    }
+}
+
+#[test]
+fn a_large_handler_gets_the_stack_that_it_needs() {
+    let builder = Builder::new().virtual_cpus(1).stack_size(64 << 20).input(testing::input([[0; 60]; 3]));
+    let outcome = builder.build(|_| Large([0; 3 << 20])).unwrap().start().unwrap().join();
+    assert_eq!(outcome.reports[0].1, 3);
 }

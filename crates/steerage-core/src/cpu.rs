@@ -1,0 +1,121 @@
+//! What a packet function can request from the CPU that runs it: [`Cpu`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_flow::{LinkType, Timestamp};
+use steerage_topology::CpuId;
+
+use crate::ids::TxId;
+use crate::kept::Kept;
+use crate::origin::Origin;
+use crate::packet::NoRoom;
+use crate::shared::Shared;
+
+/// The CPU that runs a handler.
+///
+/// ```
+/// # mod steerage { pub use {steerage_core::{handler::*, packet::*}, steerage_flow::Timestamp}; }
+/// use std::time::Duration;
+/// use steerage::{Batch, Cpu, Handler, Timestamp};
+///
+/// /// Stops the run if no packet came for a minute. Times are those of the CPUs' clock.
+/// struct Watchdog {
+///     last: Timestamp,
+/// }
+///
+/// impl Handler for Watchdog {
+///     type Moved = ();
+///     type Report = ();
+///
+///     fn handle(&mut self, _batch: &mut Batch<'_>, cpu: &mut Cpu) {
+///         self.last = cpu.now();
+///     }
+///
+///     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+///         if cpu.now().since(self.last) >= Duration::from_secs(60) {
+///             cpu.stop();
+///         }
+///         Some(cpu.now() + Duration::from_secs(1))
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) {}
+/// }
+/// ```
+pub struct Cpu {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: CpuId,
+    pub(crate) now: Timestamp,
+    pub(crate) origin: Origin,
+    /// The latest time at which the handler wants its next tick.
+    pub(crate) tick_by: Option<Timestamp>,
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu").field("id", &self.id).field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl Cpu {
+    /// The CPU's number.
+    pub fn id(&self) -> CpuId {
+        self.id
+    }
+
+    /// The time at which this batch began, on the clock of the CPUs. `now` is not the time at which
+    /// packets were received: a capture file is read within seconds, although its packets are hours
+    /// apart. To let state expire by the time of packets, use a
+    /// [`PacketClock`](steerage_flow::PacketClock).
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Sends a packet that the function originates. The function copies `frame`, which begins with
+    /// a header of type `link`. The packet is sent after the handler has returned, after the
+    /// packets that this batch transmits. If the output has no room for the packet or cannot send
+    /// it, the packet is dropped and counted
+    /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
+    ///
+    /// # Errors
+    /// [`NoRoom`] if `Builder::originated_max` packets are already waiting, or if the frame is
+    /// longer than a page.
+    pub fn send(&mut self, to: TxId, link: LinkType, frame: &[u8]) -> Result<(), NoRoom> {
+        self.origin.stage(to, link, frame)
+    }
+
+    /// Sends a packet that the function [kept](crate::packet::Packet::keep), like
+    /// [`send`](Self::send). The pages of the packet return to the pool once the packet was sent. A
+    /// packet in several pages is first joined into one page. Each packet uses one of the
+    /// `Builder::originated_max` places until the handler returns.
+    ///
+    /// # Errors
+    /// Returns the packet if all places are taken, or if the packet does not fit into one page.
+    pub fn send_kept(&mut self, to: TxId, packet: Kept) -> Result<(), Kept> {
+        self.origin.stage_kept(to, packet)
+    }
+
+    /// How many more packets [`send`](Self::send) accepts until the handler returns.
+    pub fn sends_left(&self) -> usize {
+        self.origin.room()
+    }
+
+    /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
+    /// received, and packets in flight are handled. A handler calls this when it has its result or
+    /// cannot continue. The handler returns the reason in its [report](Handler::Report).
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
+    /// Requests a call of [`Handler::tick`] at `time`, unless the handler has already requested an
+    /// earlier tick. A handler calls this when a batch creates work that is due before the next
+    /// tick.
+    pub fn tick_by(&mut self, time: Timestamp) {
+        self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
+    }
+
+    /// Whether packets are kept that a sender may still send.
+    pub(crate) fn waits_for_kept(&self) -> bool {
+        !self.origin.senders.is_empty() && self.shared.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
+    }
+}

@@ -1,0 +1,124 @@
+//! Packets that threads outside of the path send: a handler keeps a packet, another thread decides
+//! what to do with it, and the CPU that kept the packet sends it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::ids::TxId;
+use crate::kept::Kept;
+use crate::limits::BUCKETS;
+use crate::queue::hash::QueueHasher;
+use crate::rps_map::bucket_of;
+use crate::shared::Shared;
+use steerage_flow::LinkType;
+use steerage_mem::outlet::Outlet;
+
+/// Sends packets from any thread. `Builder::add_sender` creates a sender, and clones send through
+/// the same queue.
+///
+/// The ledger counts the packets as `originated` and `originated_dropped` of the CPU that sends
+/// them. While an instance with a sender runs, it ends only when handlers have no kept packet any
+/// more, or at the latest [`DRAIN_MAX`](crate::limits::DRAIN_MAX) after it was stopped.
+///
+/// ```
+/// # mod steerage { pub mod packet { pub use steerage_core::{packet::*, sender::Sender}; } }
+/// use std::sync::mpsc::Receiver;
+/// use steerage::packet::{Kept, Sender};
+///
+/// /// Answers echo requests: swaps the two Ethernet addresses. Returns how many had no room.
+/// fn answer(requests: &Receiver<Kept>, sender: &Sender) -> usize {
+///     let answers = requests.iter().map(|mut packet| {
+///         packet[..12].rotate_left(6);
+///         sender.try_send(packet)
+///     });
+///     answers.filter(Result::is_err).count()
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Sender(pub(crate) Arc<SendQueue>);
+
+pub(crate) struct SendQueue {
+    pub(crate) to: TxId,
+    pub(crate) waiting: Outlet<Item>,
+    path: OnceLock<(Arc<Shared>, QueueHasher)>,
+    /// Empty buffers for copies, so that no CPU of the path frees memory.
+    pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+/// A packet that waits for its CPU.
+pub(crate) enum Item {
+    Kept(Kept),
+    Copy(LinkType, Vec<u8>),
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sender to output {}", self.0.to.0)
+    }
+}
+
+impl Sender {
+    /// Creates a sender to the output `to`, with room for `places` packets. The sender works once
+    /// it is in the [`Spec`](crate::build::Spec) of an instance that was built.
+    ///
+    /// # Errors
+    /// The kernel's error if the process has no file descriptor left.
+    pub fn new(to: TxId, places: usize) -> io::Result<Self> {
+        let buffers = Mutex::new(Vec::with_capacity(places));
+        Ok(Self(Arc::new(SendQueue { to, waiting: Outlet::new(places)?, path: OnceLock::new(), buffers })))
+    }
+
+    /// Lets the CPU that kept the packet send it. Packets of a flow leave in the order of these
+    /// calls. The call wakes the CPU if it sleeps.
+    ///
+    /// # Errors
+    /// Returns the packet if there is no room, if the instance has ended, or if the packet was kept
+    /// by another instance. [`ready_fd`](Self::ready_fd) becomes readable when there is room again.
+    pub fn try_send(&self, packet: Kept) -> Result<(), Kept> {
+        let (Some((shared, _)), Some((cpu, bucket))) = (self.0.path.get(), packet.home) else {
+            return Err(packet);
+        };
+        match self.0.waiting.push(bucket, Some(cpu), Item::Kept(packet)) {
+            Ok(cpu) => shared.request(cpu),
+            Err(Item::Kept(packet)) => return Err(packet),
+            Err(Item::Copy(..)) => {}
+        }
+        Ok(())
+    }
+
+    /// Like [`try_send`](Self::try_send), for a copy of `frame`, which begins with a header of type
+    /// `link`. Returns whether there was room. The copy leaves in order with the other packets of
+    /// its flow that this sender sends.
+    pub fn try_send_copy(&self, link: LinkType, frame: &[u8]) -> bool {
+        let Some((shared, hasher)) = self.0.path.get() else { return false };
+        let mut buffer = self.0.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(frame);
+        let bucket = bucket_of(hasher.hash_one(frame, link));
+        self.0.waiting.push(bucket, None, Item::Copy(link, buffer)).map(|cpu| shared.request(cpu)).is_ok()
+    }
+
+    /// How many more packets have room now.
+    pub fn room(&self) -> usize {
+        self.0.waiting.room()
+    }
+
+    /// A file descriptor that is readable while there is room, for an event loop. Reading from the
+    /// file descriptor is an error.
+    ///
+    /// # Errors
+    /// The kernel's error if the process has no file descriptor left.
+    pub fn ready_fd(&self) -> io::Result<OwnedFd> {
+        self.0.waiting.ready_fd()
+    }
+}
+
+impl SendQueue {
+    /// A sender belongs to the first instance that was built with it.
+    pub(crate) fn open(&self, shared: &Arc<Shared>, hasher: &QueueHasher) {
+        self.waiting.open(shared.cpus.len(), BUCKETS);
+        let _ = self.path.set((Arc::clone(shared), hasher.clone()));
+    }
+}

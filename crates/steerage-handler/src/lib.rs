@@ -1,0 +1,10 @@
+//! Parts that many packet functions need, made from the public interface of the path: state that
+//! moves with its bucket ([`table`]), messages from other threads ([`messages`]), and closures as
+//! packet functions ([`each`](mod@each)).
+//!
+//! Programs use this crate as `steerage::flow` and `steerage::messages`.
+#![forbid(unsafe_code)]
+
+pub mod each;
+pub mod messages;
+pub mod table;

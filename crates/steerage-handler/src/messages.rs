@@ -1,0 +1,308 @@
+//! Messages from other threads to the handlers of an instance: a new configuration, a request, an
+//! answer of an async task.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use steerage_core::control::Handle;
+use steerage_core::handler::{Cpu, Handler};
+use steerage_core::ids::BucketId;
+use steerage_core::packet::Batch;
+use steerage_flow::{Affinity, Timestamp};
+use steerage_topology::CpuId;
+
+/// A handler that gets messages. `Builder::build_with_messages` builds the instance and returns the
+/// [`Post`] that sends them.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::{handler::*, packet::*}; pub mod messages { pub use steerage_handler::messages::*; } }
+/// use std::collections::HashSet;
+/// use std::net::IpAddr;
+/// use std::sync::Arc;
+///
+/// use steerage::messages::TakesMessages;
+/// use steerage::{Batch, Cpu, Handler};
+///
+/// /// Drops packets of blocked addresses. The list can change while packets arrive.
+/// #[derive(Default)]
+/// struct Block(Arc<HashSet<IpAddr>>);
+///
+/// impl Handler for Block {
+///     type Moved = ();
+///     type Report = ();
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         for packet in batch.iter_mut() {
+///             let source = packet.flow_key().and_then(|flow| flow.source());
+///             if source.is_some_and(|source| self.0.contains(&source.ip())) {
+///                 packet.discard();
+///             }
+///         }
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) {}
+/// }
+///
+/// impl TakesMessages for Block {
+///     type Message = Arc<HashSet<IpAddr>>;
+///
+///     fn message(&mut self, blocked: Self::Message, _cpu: &mut Cpu) {
+///         self.0 = blocked;
+///     }
+/// }
+/// ```
+pub trait TakesMessages: Handler {
+    /// The type of the messages.
+    type Message: Send + 'static;
+
+    /// Called between two rounds, in the order in which the messages to this CPU were posted. A
+    /// message to a bucket comes to the CPU that has the bucket, after the state of the bucket.
+    fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
+}
+
+/// The reason why a message was not posted. The message comes back.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unposted<M> {
+    /// Too many messages wait for the CPU.
+    Full(M),
+    /// The CPU does not belong to the instance, or the bucket to none of its groups.
+    NoSuchCpu(M),
+    /// The handler has ended.
+    Ended(M),
+}
+
+impl<M> fmt::Display for Unposted<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "cannot post a message: too many wait for the CPU already; post again later",
+            Self::NoSuchCpu(_) => "cannot post a message: the instance has no such CPU or bucket",
+            Self::Ended(_) => "cannot post a message: the handler has ended",
+        })
+    }
+}
+
+impl<M: fmt::Debug> std::error::Error for Unposted<M> {}
+
+struct Letter<M> {
+    to: Option<BucketId>,
+    message: M,
+}
+
+/// The messages that wait for one CPU.
+struct Letters<M> {
+    waiting: VecDeque<Letter<M>>,
+    has_ended: bool,
+}
+
+struct Office<M> {
+    /// Added when the handlers are made, each by its CPU.
+    cpus: Mutex<Vec<(CpuId, Arc<Mutex<Letters<M>>>)>>,
+    places: usize,
+    handle: OnceLock<Handle>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M> Office<M> {
+    /// The messages for a CPU. A CPU whose handler was not made yet gets them when it starts.
+    fn letters(&self, cpu: CpuId) -> Arc<Mutex<Letters<M>>> {
+        let mut cpus = lock(&self.cpus);
+        if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {
+            return Arc::clone(letters);
+        }
+        let waiting = VecDeque::with_capacity(self.places);
+        let letters = Arc::new(Mutex::new(Letters { waiting, has_ended: false }));
+        cpus.push((cpu, Arc::clone(&letters)));
+        letters
+    }
+
+    fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
+        // A wake-up without a message does no harm, and fails only for a CPU of another instance.
+        let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
+            return Err(Unposted::NoSuchCpu(letter.message));
+        };
+        let letters = self.letters(cpu);
+        add(&mut lock(&letters), letter, self.places).map_err(|(letter, has_ended)| {
+            if has_ended { Unposted::Ended(letter.message) } else { Unposted::Full(letter.message) }
+        })?;
+        let _ = handle.wake(cpu);
+        Ok(())
+    }
+
+    /// Passes a message on to the CPU that now has its bucket. A CPU of the path calls this, so it
+    /// waits for no lock. Returns a message that could not be passed on now. If the handler of that
+    /// CPU has ended, there is nobody left to get the message.
+    fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
+        let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
+        let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
+        let Ok(mut letters) = letters.try_lock() else { return Err(letter) };
+        match add(&mut letters, letter, self.places) {
+            Err((letter, false)) => return Err(letter),
+            Err((_, true)) | Ok(()) => {}
+        }
+        drop(letters);
+        let _ = self.handle.get().map(|handle| handle.wake(cpu));
+        Ok(())
+    }
+}
+
+/// Adds a message, or returns it, and whether the handler has ended.
+fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
+    if letters.has_ended || letters.waiting.len() >= places {
+        return Err((letter, letters.has_ended));
+    }
+    letters.waiting.push_back(letter);
+    Ok(())
+}
+
+/// Posts messages to the handlers of an instance, from any thread. Clones post to the same
+/// handlers.
+pub struct Post<M>(Arc<Office<M>>);
+
+impl<M> Clone for Post<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> fmt::Debug for Post<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Post of at most {} messages for each CPU", self.0.places)
+    }
+}
+
+impl<M: Send + 'static> Post<M> {
+    /// A post with room for `places` messages for each CPU. [`connect`](Self::connect) must follow.
+    pub fn new(places: usize) -> Self {
+        Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
+    }
+
+    /// Connects the post to the instance whose handlers are [`WithMessages`] of it.
+    pub fn connect(&self, handle: &Handle) {
+        // The post belongs to the first instance.
+        let _ = self.0.handle.set(handle.clone());
+    }
+
+    /// Posts a message to the handler of `cpu`, and wakes the CPU if it sleeps.
+    ///
+    /// # Errors
+    /// [`Unposted`] returns the message.
+    pub fn to_cpu(&self, cpu: CpuId, message: M) -> Result<(), Unposted<M>> {
+        self.0.post(cpu, Letter { to: None, message })
+    }
+
+    /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
+    /// message follows it, perhaps after messages that were posted later. The call may wait for the
+    /// control lock, so a handler must not use it.
+    ///
+    /// # Errors
+    /// [`Unposted`] returns the message.
+    pub fn to_bucket(&self, bucket: BucketId, message: M) -> Result<(), Unposted<M>> {
+        match self.0.handle.get().and_then(|handle| handle.cpu_of(bucket)) {
+            Some(cpu) => self.0.post(cpu, Letter { to: Some(bucket), message }),
+            None => Err(Unposted::NoSuchCpu(message)),
+        }
+    }
+
+    /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get it,
+    /// because too many messages wait for them or because their handlers have ended.
+    pub fn to_all(&self, message: &M) -> Vec<CpuId>
+    where
+        M: Clone,
+    {
+        let cpus = self.0.handle.get().map(Handle::cpus).unwrap_or_default();
+        cpus.into_iter().filter(|cpu| self.to_cpu(*cpu, message.clone()).is_err()).collect()
+    }
+}
+
+/// A handler with the messages that wait for it. `Builder::build_with_messages` wraps each handler
+/// into this type.
+pub struct WithMessages<H: TakesMessages> {
+    handler: H,
+    cpu: CpuId,
+    letters: Arc<Mutex<Letters<H::Message>>>,
+    /// Messages that were taken from `letters` and not delivered yet. The vector keeps its memory.
+    taken: VecDeque<Letter<H::Message>>,
+    post: Post<H::Message>,
+}
+
+impl<H: TakesMessages> fmt::Debug for WithMessages<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handler with messages on CPU {}", self.cpu)
+    }
+}
+
+impl<H: TakesMessages> WithMessages<H> {
+    /// Wraps the handler of `cpu`.
+    pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
+        let letters = post.0.letters(cpu);
+        let taken = VecDeque::with_capacity(post.0.places);
+        Self { handler, cpu, letters, taken, post: post.clone() }
+    }
+
+    fn deliver(&mut self, cpu: &mut Cpu) {
+        match self.letters.try_lock() {
+            Ok(mut letters) => self.taken.append(&mut letters.waiting),
+            Err(TryLockError::Poisoned(letters)) => self.taken.append(&mut letters.into_inner().waiting),
+            // The thread that has the lock wakes this CPU afterwards.
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let Some(handle) = self.post.0.handle.get() else { return };
+        while let Some(letter) = self.taken.pop_front() {
+            let undelivered = match letter.to.map(|bucket| handle.try_cpu_of(bucket)) {
+                Some(Some(owner)) if owner != self.cpu => self.post.0.forward(owner, letter).err(),
+                // The bucket moves now.
+                Some(None) => Some(letter),
+                None | Some(Some(_)) => {
+                    self.handler.message(letter.message, cpu);
+                    None
+                }
+            };
+            if let Some(letter) = undelivered {
+                // Messages after this one wait as well, to stay in order.
+                self.taken.push_front(letter);
+                let _ = handle.wake(self.cpu);
+                break;
+            }
+        }
+    }
+}
+
+impl<H: TakesMessages> Handler for WithMessages<H> {
+    const AFFINITY: Affinity = H::AFFINITY;
+    type Moved = H::Moved;
+    type Report = H::Report;
+
+    #[inline]
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        self.handler.handle(batch, cpu);
+    }
+
+    fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+        self.handler.tick(cpu)
+    }
+
+    fn woken(&mut self, cpu: &mut Cpu) {
+        self.deliver(cpu);
+        self.handler.woken(cpu);
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<H::Moved> {
+        self.handler.bucket_leaves(bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, state: H::Moved) {
+        self.handler.bucket_arrives(bucket, state);
+    }
+
+    /// Messages that wait at the end are delivered first, except messages to buckets that move.
+    fn finish(mut self, cpu: &mut Cpu) -> H::Report {
+        lock(&self.letters).has_ended = true;
+        self.deliver(cpu);
+        self.handler.finish(cpu)
+    }
+}

@@ -1,0 +1,130 @@
+//! Queues of items that other threads hand to the CPUs of the path, such as packets to send.
+//!
+//! An outlet is under one lock. The CPUs try the lock between two rounds, and only after a thread
+//! has added an item. The items of a bucket leave in the order in which they were added: an item for
+//! another CPU than the previous item of its bucket goes to the previous CPU as well, until that CPU
+//! has sent everything of the bucket.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::signal::Signal;
+
+/// A queue for each CPU, with a common limit.
+#[derive(Debug)]
+pub struct Outlet<T> {
+    places: usize,
+    waiting: Mutex<Waiting<T>>,
+    /// For each CPU, how many of its items have left.
+    sent: OnceLock<Vec<AtomicU64>>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    of_cpus: Vec<OfCpu<T>>,
+    /// For each bucket, the CPU that got its latest item, and the number of that item.
+    buckets: Vec<(u16, u64)>,
+    count: usize,
+    has_room: Signal,
+}
+
+#[derive(Debug)]
+struct OfCpu<T> {
+    items: VecDeque<T>,
+    added: u64,
+    is_closed: bool,
+}
+
+impl<T> Outlet<T> {
+    /// An outlet with room for `places` items. It takes items once it is [open](Self::open).
+    ///
+    /// # Errors
+    /// As [`Signal::new`].
+    pub fn new(places: usize) -> io::Result<Self> {
+        let has_room = Signal::new()?;
+        has_room.set(places > 0);
+        let waiting = Waiting { of_cpus: Vec::new(), buckets: Vec::new(), count: 0, has_room };
+        Ok(Self { places, waiting: Mutex::new(waiting), sent: OnceLock::new() })
+    }
+
+    /// Opens the outlet for this many CPUs and buckets. Only the first call has an effect.
+    pub fn open(&self, cpus: usize, buckets: usize) {
+        let mut waiting = self.lock();
+        let new = || OfCpu { items: VecDeque::new(), added: 0, is_closed: false };
+        waiting.of_cpus.resize_with(cpus, new);
+        waiting.buckets.resize(buckets, (0, 0));
+        let _ = self.sent.set((0..cpus).map(|_| AtomicU64::new(0)).collect());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many more items have room.
+    pub fn room(&self) -> usize {
+        self.places.saturating_sub(self.lock().count)
+    }
+
+    /// A file descriptor that is readable while there is room.
+    ///
+    /// # Errors
+    /// As [`Signal::fd`].
+    pub fn ready_fd(&self) -> io::Result<OwnedFd> {
+        self.lock().has_room.fd()
+    }
+
+    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item. Returns the CPU that gets
+    /// the item, or the item if there is no room.
+    pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
+        let mut waiting = self.lock();
+        let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
+        let Some(last) = buckets.get_mut(usize::from(bucket)) else { return Err(item) };
+        // A1, acquire: pairs with A2, so that the previous items of the bucket have left before.
+        let left = self.sent.get().and_then(|sent| sent.get(usize::from(last.0)));
+        let is_over = left.is_some_and(|left| left.load(Ordering::Acquire) >= last.1);
+        let cpu = cpu.filter(|cpu| is_over && usize::from(*cpu) < of_cpus.len()).unwrap_or(last.0);
+        let Some(of_cpu) = of_cpus.get_mut(usize::from(cpu)) else { return Err(item) };
+        if *count >= self.places || of_cpu.is_closed {
+            return Err(item);
+        }
+        of_cpu.items.push_back(item);
+        of_cpu.added += 1;
+        *last = (cpu, of_cpu.added);
+        *count += 1;
+        has_room.set(*count < self.places);
+        Ok(cpu)
+    }
+
+    /// Passes the items for `cpu` to `stage`, which returns an item for which it has no room. Adds
+    /// to `taken` how many `stage` accepted. Returns whether items may be left, perhaps because
+    /// another thread has the lock. With `closes`, waits for the lock, and no item can be added
+    /// afterwards.
+    pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
+        let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
+        let Some(mut waiting) = waiting else { return true };
+        let Waiting { of_cpus, count, has_room, .. } = &mut *waiting;
+        let Some(of_cpu) = of_cpus.get_mut(usize::from(cpu)) else { return false };
+        of_cpu.is_closed |= closes;
+        while let Some(item) = of_cpu.items.pop_front() {
+            if let Err(item) = stage(item) {
+                of_cpu.items.push_front(item);
+                break;
+            }
+            *taken += 1;
+            *count -= 1;
+        }
+        has_room.set(*count < self.places);
+        !of_cpu.items.is_empty()
+    }
+
+    /// Records that the first `taken` items of `cpu` have left.
+    pub fn sent(&self, cpu: u16, taken: u64) {
+        if let Some(sent) = self.sent.get().and_then(|sent| sent.get(usize::from(cpu))) {
+            // A2, release: pairs with A1.
+            sent.store(taken, Ordering::Release);
+        }
+    }
+}

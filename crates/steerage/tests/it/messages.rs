@@ -1,0 +1,139 @@
+//! Messages from other threads to handlers.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+
+use steerage::device::{Capabilities, Completions, DeviceError, Filled, Polled, RxQueue};
+use steerage::flow::wire::FrameBuilder;
+use steerage::messages::{TakesMessages, Unposted};
+use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, Timestamp};
+use steerage_fixtures::HANG;
+
+/// One packet, and then none, on a CPU that sleeps until it is woken.
+struct One(bool);
+
+impl RxQueue for One {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        if !std::mem::replace(&mut self.0, true) {
+            let frame = FrameBuilder::udp(([10, 0, 0, 1], 1), ([10, 0, 0, 9], 53)).frame_of(64);
+            out.fill(1, |bytes| {
+                bytes[..64].copy_from_slice(&frame);
+                Some(Filled::whole(64))
+            });
+        }
+        Ok(Polled::NotBefore(Timestamp::from_nanos(u64::MAX / 2)))
+    }
+}
+
+/// Counts the packets of each bucket, and adds messages to the count of their bucket.
+struct Counts {
+    buckets: HashMap<BucketId, u64>,
+    heard: Vec<u64>,
+    seen: SyncSender<BucketId>,
+    answers: mpsc::Sender<CpuId>,
+    elsewhere: u64,
+}
+
+impl Handler for Counts {
+    type Moved = u64;
+    type Report = (Vec<u64>, u64);
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            *self.buckets.entry(packet.bucket()).or_default() += 1;
+            let _ = self.seen.try_send(packet.bucket());
+        }
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<u64> {
+        self.buckets.remove(&bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, count: u64) {
+        *self.buckets.entry(bucket).or_default() += count;
+    }
+
+    fn finish(self, _cpu: &mut Cpu) -> (Vec<u64>, u64) {
+        (self.heard, self.elsewhere)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Message {
+    Number(u64),
+    /// The handler should have this bucket.
+    Bucket(BucketId),
+}
+
+impl TakesMessages for Counts {
+    type Message = Message;
+
+    fn message(&mut self, message: Message, cpu: &mut Cpu) {
+        match message {
+            Message::Number(number) => self.heard.push(number),
+            Message::Bucket(bucket) => self.elsewhere += u64::from(!self.buckets.contains_key(&bucket)),
+        }
+        let _ = self.answers.send(cpu.id());
+    }
+}
+
+/// Messages reach a sleeping CPU in order, and a message to a bucket finds the bucket's state, also
+/// while the bucket moves from CPU to CPU.
+#[test]
+fn messages_come_in_order_and_follow_their_bucket() {
+    let (seen, buckets) = mpsc::sync_channel(1);
+    let (answers, answered) = mpsc::channel();
+    let input = Input::new("one", "test", vec![Box::new(One(false))]);
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).input(input);
+    let make = move |_| Counts {
+        buckets: HashMap::new(),
+        heard: Vec::new(),
+        seen: seen.clone(),
+        answers: answers.clone(),
+        elsewhere: 0,
+    };
+    let (instance, post) = builder.build_with_messages(4, make).unwrap();
+    // Messages may be posted before the handlers exist.
+    (0..4).for_each(|number| post.to_cpu(CpuId(1), Message::Number(number)).unwrap());
+    assert!(matches!(post.to_cpu(CpuId(1), Message::Number(9)), Err(Unposted::Full(Message::Number(9)))));
+    assert!(matches!(post.to_cpu(CpuId(7), Message::Number(9)), Err(Unposted::NoSuchCpu(_))));
+    let running = instance.start().unwrap();
+    let handle = running.handle();
+    for number in 4..50 {
+        answered.recv_timeout(HANG).unwrap();
+        post.to_cpu(CpuId(1), Message::Number(number)).unwrap();
+    }
+    (0..4).for_each(|_| assert_eq!(answered.recv_timeout(HANG).unwrap(), CpuId(1)));
+
+    let bucket = buckets.recv_timeout(HANG).unwrap();
+    let moves = {
+        let handle = handle.clone();
+        thread::spawn(move || {
+            for nth in 0..40_u16 {
+                handle.set_rps_cpus(&CpuMask::from_iter([CpuId(nth % 2)])).unwrap();
+                assert!(handle.wait_settled(HANG));
+            }
+        })
+    };
+    let (mut asked, mut cpus) = (0, [0; 2]);
+    while !moves.is_finished() || asked < 100 {
+        post.to_bucket(bucket, Message::Bucket(bucket)).unwrap();
+        cpus[usize::from(answered.recv_timeout(HANG).unwrap().0)] += 1;
+        asked += 1;
+    }
+    moves.join().unwrap();
+    assert!(handle.cpus().contains(&handle.cpu_of(bucket).unwrap()));
+    handle.stop();
+    let outcome = running.join();
+    let [(_, (_, elsewhere)), (_, (heard, also_elsewhere))] = <[_; 2]>::try_from(outcome.reports).unwrap();
+    assert_eq!(heard, (0..50).collect::<Vec<_>>());
+    assert_eq!((elsewhere, also_elsewhere), (0, 0), "a message came to a CPU without the state of its bucket");
+    assert!(cpus.iter().all(|count| *count > 0), "the bucket was on both CPUs: {cpus:?}");
+    assert!(matches!(post.to_cpu(CpuId(1), Message::Number(9)), Err(Unposted::Ended(_))));
+    assert_eq!(post.to_all(&Message::Number(9)), [CpuId(0), CpuId(1)], "no handler is left");
+}

@@ -8,7 +8,7 @@
 //! which is an allocation per packet.
 
 use pcap_parser::pcapng::{
-    BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
+    BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, ISB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
     parse_interfacedescriptionblock_le, parse_sectionheaderblock,
 };
 
@@ -78,7 +78,54 @@ struct Packet {
     bad_time: bool,
 }
 
+/// The kind of a block, for programs that copy blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    Section,
+    Interface,
+    /// A packet of this interface, whose number has 32 bits if `is_wide` is true, and otherwise 16.
+    Packet {
+        interface: u32,
+        is_wide: bool,
+    },
+    SimplePacket,
+    /// Counters of an interface.
+    Statistics,
+    Other,
+}
+
 impl Pcapng {
+    /// Reads the first block of `rest`. Returns its length, and its packet's time or
+    /// [`FrameHeader::NO_TIME`].
+    pub(super) fn next(&mut self, rest: &[u8]) -> Result<(usize, u64), Stop> {
+        let block = self.block(rest)?;
+        let packet = self.read(block).map_err(Stop::Wrong)?;
+        Ok((block.len(), packet.map_or(FrameHeader::NO_TIME, |packet| packet.header.nanos)))
+    }
+
+    /// Returns the kind of a block that [`next`](Self::next) has read.
+    pub(super) fn kind(&self, block: &[u8]) -> Block {
+        match self.u32_at(block, 0) {
+            SHB_MAGIC => Block::Section,
+            IDB_MAGIC => Block::Interface,
+            EPB_MAGIC => Block::Packet { interface: self.u32_at(block, 8), is_wide: true },
+            PB_MAGIC => Block::Packet { interface: self.u16_at(block, 8).into(), is_wide: false },
+            SPB_MAGIC => Block::SimplePacket,
+            ISB_MAGIC => Block::Statistics,
+            _ => Block::Other,
+        }
+    }
+
+    /// Returns a number in the byte order of the section.
+    pub(super) fn bytes_u32(&self, number: u32) -> [u8; 4] {
+        if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
+    }
+
+    /// Returns a number in the byte order of the section.
+    pub(super) fn bytes_u16(&self, number: u16) -> [u8; 2] {
+        if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
+    }
+
     /// Hands over the available packets that pass the filter, up to `room` frames, as long as the
     /// packets have the same link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {

@@ -151,6 +151,11 @@ impl Wrong {
         Self { text, advice }
     }
 
+    /// Returns what is wrong, without the advice.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Makes the error for the user. If `packed` is true, the offset refers to the unpacked bytes
     /// and not to the file.
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {

@@ -46,7 +46,7 @@ pub(crate) use live::{DirectionArg, LeaveDispatchersArgs, LiveArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::{MeterArgs, TOP_MAX};
 pub(crate) use metrics::MetricsArgs;
-pub(crate) use parallel::{ExecWhenReadyArgs, FormatArg, ParallelArgs};
+pub(crate) use parallel::{ExecWhenReadyArgs, FormatArg, Order, ParallelArgs};
 pub(crate) use run::{HabitArgs, ReportArgs, RunArgs};
 pub(crate) use sandbox::SandboxArgs;
 pub(crate) use send::SendArgs;

@@ -96,12 +96,16 @@ pub(crate) struct JobOutputArgs {
     #[arg(long, conflicts_with_all = ["no_merge", "results"])]
     pub(crate) tag: bool,
 
-    /// Print the output of job 1 first, then that of job 2, and so on, each without a change
-    #[arg(short, long, conflicts_with_all = ["no_merge", "results"])]
+    /// Print the output of job 1 first, then that of job 2, and so on: --order job
+    #[arg(short, long, conflicts_with_all = ["no_merge", "results", "order"])]
     pub(crate) keep_order: bool,
 
-    /// Print the first N lines of each output only once, as for CSV
-    #[arg(long, value_name = "N", conflicts_with_all = ["no_merge", "results"], allow_negative_numbers = true,
+    /// Order of the output: any (as the jobs write it), job, or time, for lines that begin with a time [default: any; captures by time]
+    #[arg(long, value_name = "ORDER", value_enum, hide_possible_values = true, conflicts_with_all = ["no_merge", "results"])]
+    pub(crate) order: Option<Order>,
+
+    /// Print the first N lines of each output only once, as for CSV; without N: 1
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", conflicts_with_all = ["no_merge", "results"], allow_negative_numbers = true,
         value_parser = |text: &str| number(text, HEADER_MAX))]
     pub(crate) header: Option<usize>,
 
@@ -120,6 +124,21 @@ pub(crate) struct JobOutputArgs {
     /// Print no summary; errors and the jobs' own output stay
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl JobOutputArgs {
+    pub(crate) fn order(&self) -> Order {
+        let of_option = if self.keep_order { Order::Job } else { Order::Any };
+        self.order.unwrap_or(of_option)
+    }
+}
+
+/// The order of the jobs' merged output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    Any,
+    Job,
+    Time,
 }
 
 /// The format of the capture that jobs read.

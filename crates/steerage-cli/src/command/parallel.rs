@@ -7,28 +7,37 @@
 //! | `feed` | how packets get to a job: a pipe, a file or an interface |
 //! | `inherited` | a pipe or a file without a name, which a job inherits |
 //! | `brake` | pauses reading while the jobs have enough input |
-//! | `merge`, `lines`, `sink` | merge the output of all jobs line by line |
+//! | `merge`, `sink` | merge the output of all jobs |
+//! | `kind`, `lines`, `header`, `elements`, `times` | the kinds of output, and how each is cut |
+//! | `spool` | output that waits for its turn |
 //! | `results` | the directories of `--results` |
 //! | `summary` | the results of the jobs, and whether splitting paid |
 //! | `console`, `template` | standard error; the command of each job |
 
 mod brake;
 mod console;
+mod elements;
 mod feed;
+mod header;
 mod inherited;
 mod job;
+mod kind;
 mod lines;
 mod merge;
 mod results;
 mod sink;
+mod spool;
 mod summary;
 mod template;
+mod times;
 mod watch;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -41,7 +50,7 @@ use steerage_capture::{LinksSeen, Stream, StreamFormat, StreamOptions, link_name
 use steerage_device::drain::Downstream;
 use steerage_device::is_synthetic;
 
-use crate::args::{FormatArg, ParallelArgs, RunArgs};
+use crate::args::{FormatArg, Order, ParallelArgs, RunArgs};
 use crate::error::{EndingError, Error, JobsError};
 use crate::instance::{self, InputEnd, OpenedInputs, SendOptions};
 use crate::report::{EndedBy, Printer};
@@ -108,10 +117,10 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let input_end = InputEnd { now: Arc::clone(&end_now), downstream: Box::new(to_jobs) };
     let sending = SendOptions { listens: true, rate: None, coalesce: false, outputs, input_end: Some(input_end) };
     let make = |_| Ok(move |_cpu| split.split());
-    // The sandbox allows no new files, so these files are created now.
-    let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());
-    let header = args.output.header.unwrap_or(0);
-    let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()?, header };
+    let order = args.output.order();
+    let files = spool_files(count, order, args.output.results.is_some() || args.output.no_merge)?;
+    let header = args.output.header.or_else(|| tshark_header(&args.command));
+    let merge = MergeOptions { tag: args.output.tag, order, files, header };
     let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Parallel), sending, make)?;
     let Some(jobs) = jobs.get().cloned() else { return Err(JobsError::Wrong("there are no jobs".to_owned()).into()) };
     let console = Console::new(args.output.quiet);
@@ -163,7 +172,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         Err(Stopped::NotKept(error)) => {
             return Err(JobsError::NotKept { directory: temporary_directory(), error }.into());
         }
-        Err(Stopped::Unmergeable { job, kind }) => return Err(JobsError::Unmergeable { job, kind }.into()),
+        Err(Stopped::Unmergeable { job, why }) => return Err(JobsError::Unmergeable { job, why }.into()),
         Err(Stopped::NobodyReads) | Ok(()) => {}
     }
     if !ended.outcome.failed.is_empty() {
@@ -184,6 +193,22 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         0 => Ok(()),
         failed => Err(JobsError::Failed { failed, jobs: count as u64 }.into()),
     }
+}
+
+/// A file for the output of each job that has to wait. The sandbox allows no new files later. Output
+/// of which nobody knows yet whether it has to wait gets files if there is room for them.
+fn spool_files(jobs: usize, order: Order, is_unmerged: bool) -> Result<Vec<File>, JobsError> {
+    if is_unmerged || jobs == 1 {
+        return Ok(Vec::new());
+    }
+    let files: Result<Vec<File>, JobsError> = (0..jobs).map(|_| inherited::temporary_file()).collect();
+    if order == Order::Any { Ok(files.unwrap_or_default()) } else { files }
+}
+
+/// The number of header lines that tshark was asked for by `-E header=y`.
+fn tshark_header(command: &[OsString]) -> Option<usize> {
+    let has = |text: &[u8]| command.iter().any(|word| word.as_bytes().windows(text.len()).any(|part| part == text));
+    (has(b"tshark") && has(b"header=y")).then_some(1)
 }
 
 /// The summary of each job. Reports jobs that exited with 0 and did not get all of their packets.

@@ -34,15 +34,13 @@ pub(crate) enum JobsError {
     Merge(io::Error),
     #[error(
         "cannot keep the output of a job in {} until its turn comes: {error}; set TMPDIR to a directory with more room, \
-         or leave --keep-order out",
+         or add --results DIR",
         .directory.display()
     )]
     NotKept { directory: PathBuf, error: io::Error },
-    #[error(
-        "job {job} writes {kind}, which cannot be merged line by line: add --results DIR for a file from each job, or \
-         --keep-order for one output after the other"
-    )]
-    Unmergeable { job: usize, kind: &'static str },
+    /// The text says what the job does, and what to do.
+    #[error("job {job} {why}")]
+    Unmergeable { job: usize, why: String },
     /// The jobs' input format has one link type, but the packets have several.
     #[error(
         "the packets have several link types, {first} and {other}, and a pcap file has one: add --format pcapng, or give \

@@ -26,6 +26,7 @@ const NO_PATHS: &[&str] = &[
     "MASK",
     "N",
     "NS",
+    "ORDER",
     "POLICY",
     "PORT",
     "PURPOSE",

@@ -139,21 +139,17 @@ fn a_line_too_long_for_a_header_is_passed_on() {
     }
 }
 
-/// Output that is not lines would be corrupt after merging, so the run is refused, unless the
-/// outputs stay apart.
+/// Output that nobody can merge is refused, unless the outputs stay apart.
 #[test]
-fn output_that_is_not_lines_is_not_merged() {
+fn output_of_an_unknown_kind_is_not_merged() {
     for (start, kind) in [
-        ("\\n\\r\\r\\n\\034\\000", "a pcapng file"),
-        ("\\324\\303\\262\\241\\002\\000", "a pcap file"),
-        ("\\115\\074\\262\\241\\002\\000", "a pcap file"),
-        ("\\241\\262\\303\\324\\000\\002", "a pcap file"),
         ("text\\000text", "binary data"),
-        ("[\\n  {\\n", "a JSON array"),
-        ("[{\"a\":1},\\n{\"a\":2}]\\n", "a JSON array"),
+        ("\\037\\213\\010\\000", "binary data"),
+        ("<?xml version=\"1.0\"?>\\n", "an XML document"),
+        ("{\\n", "JSON over several lines"),
     ] {
         let script = format!("cat >/dev/null; printf '{start}'; printf 'and more'");
-        for options in [&["-j", "2"][..], &["-j", "2", "--tag"]] {
+        for options in [&["-j", "2"][..], &["-j", "2", "--tag"], &["-j", "2", "--order", "time"]] {
             let ran = steerage(options, &script);
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
@@ -179,4 +175,99 @@ fn output_that_is_not_lines_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
+    // Outputs of two kinds, and options that a kind cannot have.
+    for (options, script, why) in [
+        (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
+        (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
+        (&["--order", "time"], "printf '[\\n{}]'", "do not begin with a time"),
+        (&["--order", "time"], "echo text", "does not begin with a time: text"),
+    ] {
+        let ran = steerage(&[&["-j", "2"], options].concat(), &format!("cat >/dev/null; {script}"));
+        let err = String::from_utf8(ran.stderr).unwrap();
+        assert!(ran.status.code() == Some(255) && err.contains(why), "{options:?} {script}: {err}");
+    }
+}
+
+/// Arrays become one array, in each order of the jobs, however long the elements are.
+#[test]
+fn json_arrays_are_joined() {
+    let long = "head -c 2500000 /dev/zero | tr '\\000' x";
+    let script = format!(
+        "cat >/dev/null; case $1 in 1) printf '[\\n]\\n' ;; 2) printf '[\\n  {{\"job\": 2}},\\n  {{\"s\": \"'; {long}; printf '\"}}\\n]\\n' ;; \
+         3) printf '[{{\"job\": 3, \"t\": \"[]],\"}}\\n,7]' ;; esac"
+    );
+    for options in [&["-j", "4"][..], &["-j", "4", "-k"], &["-j", "4", "--order", "job"]] {
+        let ran = steerage(options, &script);
+        assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
+        let mut elements: Vec<serde_json::Value> = serde_json::from_slice(&ran.stdout).unwrap();
+        if options.len() == 2 {
+            elements.sort_by_key(|element| match (element["job"].as_u64(), element["s"].is_null()) {
+                (Some(2), _) => 0,
+                (None, false) => 1,
+                (Some(_), _) => 2,
+                (None, true) => 3,
+            });
+        }
+        assert_eq!(
+            (elements.len(), &elements[0]["job"], &elements[2]["job"]),
+            (4, &2.into(), &3.into()),
+            "{options:?}"
+        );
+        assert_eq!((elements[1]["s"].as_str().map(str::len), elements[3].as_u64()), (Some(2_500_000), Some(7)));
+    }
+    // An array that is cut short loses its last element, and the output is still an array.
+    let ran = steerage(&["-j", "2"], "cat >/dev/null; printf '[\\n1, {\"a\":'");
+    assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), [1, 1], "{ran:?}");
+    assert!(String::from_utf8(ran.stderr).unwrap().contains("the JSON array of job 2 is cut short"));
+    let ran = steerage(&["-j", "2"], "cat >/dev/null; printf '[\\n]\\n'");
+    assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
+}
+
+/// Lines are sorted by the time at which they begin, also if a job writes all of its lines last and
+/// the others' do not fit into memory.
+#[test]
+fn lines_are_merged_by_time() {
+    // Job 1 writes only after the others have written 3 MB each.
+    let scratch = Scratch::new();
+    let script = format!(
+        "cat >/dev/null; cd {}; [ $1 = 1 ] && while [ ! -e 2 ] || [ ! -e 3 ]; do sleep 0.02; done; \
+         awk -v job=$1 'BEGIN {{ for (i = 0; i < 30000; i++) {{ printf \"%d.%06d job %d %080d\\n\", 1700000000 + i, job, job, i; \
+         if (i % 1000 == 0) print \"\\tmore of \" job }} }}'; touch $1",
+        scratch.display()
+    );
+    let ran = steerage(&["-j", "3", "--order", "time", "--tag"], &script);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let text = String::from_utf8(ran.stdout).unwrap();
+    let mut lines = text.lines();
+    for second in 0..30_000 {
+        for job in 1..=3 {
+            let line = lines.next().unwrap();
+            assert!(line.starts_with(&format!("{job}\t{}.00000{job} job {job} ", 1_700_000_000 + second)), "{line}");
+            if second % 1000 == 0 {
+                assert_eq!(lines.next().unwrap(), format!("{job}\t\tmore of {job}"));
+            }
+        }
+    }
+    assert_eq!(lines.next(), None);
+}
+
+/// The names of columns are printed once if somebody says so, and else a line says how.
+#[test]
+fn equal_first_lines_are_noticed() {
+    let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";
+    let ran = steerage_with_notes(&["-j", "3"], script);
+    assert_eq!(String::from_utf8(ran.stdout).unwrap().matches("time,b\n").count(), 3);
+    let err = String::from_utf8(ran.stderr).unwrap();
+    assert!(err.contains("the output of 3 jobs begins with the same line, time,b: --header prints it once"), "{err}");
+    for options in [&["--header"][..], &["--header", "--order", "time"], &["--header", "1", "-k"]] {
+        let ran = steerage_with_notes(&[&["-j", "3"], options].concat(), script);
+        let (text, err) = (String::from_utf8(ran.stdout).unwrap(), String::from_utf8(ran.stderr).unwrap());
+        assert!(text.starts_with("time,b\n1700000010.5,1\n") || options == ["--header"], "{text}");
+        assert!(text.matches("time,b\n").count() == 1 && !err.contains("--header"), "{text}{err}");
+    }
+}
+
+fn steerage_with_notes(options: &[&str], script: &str) -> Output {
+    let args = [&["parallel", capture()], options, &["--", "sh", "-c", script, "sh", "{n}"]].concat();
+    command(&args).output().unwrap()
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
-use steerage_fixtures::{scratch::Scratch, skip, tshark};
+use steerage_fixtures::{is_installed, scratch::Scratch, skip, tshark};
 
 use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
@@ -114,6 +114,155 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
         let ran = run(&[&["parallel", name, "-j", "2", "-q", "--json", "--"], &tool[..], &["-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_same(&one, &ran.out, name);
+    }
+}
+
+/// The frames of a capture that tshark reads, each with all of its bytes and its time.
+fn frames(capture: &Path) -> Vec<String> {
+    let output =
+        Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.replace("\n\t", " ").lines().map(str::to_owned).collect()
+}
+
+fn is_sorted_by_time(frames: &[String]) -> bool {
+    frames.is_sorted_by_key(|frame| frame.split(' ').next().map(str::to_owned))
+}
+
+/// A capture that tools write to standard output is one file, sorted by time, with the packets of a
+/// single process.
+#[test]
+fn captures_that_tools_write_are_one_file() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    let name = capture.to_str().unwrap();
+    let tools: [&[&str]; 4] = [
+        &["tcpdump", "-n", "-Z", "root", "-w", "-", "-r"],
+        &["tcpdump", "-n", "-Z", "root", "--nano", "-w", "-", "-r"],
+        &["tshark", "-n", "-w", "-", "-F", "pcapng", "-r"],
+        &["tshark", "-n", "-w", "-", "-F", "nsecpcap", "-r"],
+    ];
+    for tool in tools {
+        let Ok(one) = Command::new(tool[0]).args(&tool[1..]).arg(&capture).output() else {
+            return skip(&format!("{} is absent", tool[0]));
+        };
+        let (alone, all) = (scratch.join("alone"), scratch.join("all"));
+        std::fs::write(&alone, one.stdout).unwrap();
+        let mut expected = frames(&alone);
+        assert!(expected.len() == 5000, "{tool:?}: {}", expected.len());
+        for order in [&[][..], &["--order", "time"], &["-k"]] {
+            let arguments = [&["parallel", name, "-j", "3", "-q"], order, &["--"], tool, &["-"]].concat();
+            let output = command(&arguments).output().unwrap();
+            assert!(output.status.success(), "{tool:?} {order:?}: {}", String::from_utf8_lossy(&output.stderr));
+            std::fs::write(&all, output.stdout).unwrap();
+            let mut merged = frames(&all);
+            assert_eq!(is_sorted_by_time(&merged), order != ["-k"], "{tool:?} {order:?}");
+            merged.sort_unstable();
+            expected.sort_unstable();
+            assert!(merged == expected, "{tool:?} {order:?}: {} packets", merged.len());
+            if tool.contains(&"pcapng") && order != ["-k"] {
+                let info = Command::new("capinfos").arg(&all).output().unwrap();
+                let info = String::from_utf8(info.stdout).unwrap();
+                assert!(info.contains("Number of interfaces in file: 1\n"), "{info}");
+            }
+        }
+    }
+}
+
+/// tshark's JSON is one array, its lines for Elasticsearch stay in pairs, its columns have one
+/// header, and lines with a time are sorted.
+#[test]
+fn the_formats_of_tshark_are_merged() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    let name = capture.to_str().unwrap();
+    let ran = |order: &[&str], format: &[&str]| {
+        let tshark = ["tshark", "-n", "-r", "-"];
+        run(&[&["parallel", name, "-j", "3", "-q"], order, &["--"], &tshark, format].concat())
+    };
+    if Command::new("tshark").arg("-v").output().is_err() {
+        return skip("tshark is absent");
+    }
+    let fields = ["-e", "frame.time_epoch", "-e", "ip.src"];
+    for order in [&[][..], &["-k"]] {
+        let json = ran(order, &[&["-T", "json", "--no-duplicate-keys"], &fields[..]].concat());
+        let packets: Vec<serde_json::Value> =
+            serde_json::from_str(&json.out).unwrap_or_else(|error| panic!("{error}: {json:?}"));
+        assert_eq!((json.code, packets.len()), (Some(0), 5000));
+    }
+    for order in [&[][..], &["--order", "time"]] {
+        let ek = ran(order, &[&["-T", "ek"], &fields[..]].concat());
+        let lines: Vec<serde_json::Value> = ek.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((ek.code, lines.len()), (Some(0), 10_000), "{}", ek.err);
+        assert!(lines.chunks(2).all(|pair| pair[0]["index"].is_object() && pair[1]["layers"].is_object()));
+        let times: Vec<&str> = lines.iter().filter_map(|line| line["timestamp"].as_str()).collect();
+        assert_eq!((times.len(), times.is_sorted()), (5000, !order.is_empty()), "{order:?}");
+    }
+    let columns = ran(&["--order", "time"], &[&["-T", "fields", "-E", "header=y"], &fields[..]].concat());
+    let lines: Vec<&str> = columns.out.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("frame.time_epoch\tip.src", 5001), "{}", columns.err);
+    assert!(lines[1..].is_sorted());
+    let refused = ran(&[], &["-T", "pdml"]);
+    assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
+}
+
+/// A job that writes nothing does not hold the others back, whenever it ends.
+#[test]
+fn a_job_without_output_does_not_hold_captures_back() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
+    let over = scratch.join("over");
+    let first =
+        format!("[ {{n}} = 1 ] && {{ touch {0}; exit 0; }}; while [ ! -e {0} ]; do sleep 0.02; done", over.display());
+    for script in ["[ {n} = 1 ] && exec cat >/dev/null", &first] {
+        let job = ["--", "sh", "-c", &format!("{script}; exec tcpdump -n -r - -Z root -w -")];
+        let output = command(&[&["parallel", capture.to_str().unwrap(), "-j", "2", "--json"], &job[..]].concat())
+            .output()
+            .unwrap();
+        let all = scratch.join("all");
+        std::fs::write(&all, &output.stdout).unwrap();
+        let merged = frames(&all).len();
+        assert!(merged > 1000 && merged < 5000, "{script}: {merged} {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// editcap's captures become one, and the summaries of capinfos follow each other.
+#[test]
+fn editcap_and_capinfos_are_merged_as_the_table_says() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    if !is_installed("editcap", "tshark") {
+        return;
+    }
+    let from = ["parallel", capture.to_str().unwrap(), "-j", "2", "-q"];
+    let output = command(&[&from[..], &["--", "editcap", "-", "-"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = scratch.join("all");
+    std::fs::write(&all, output.stdout).unwrap();
+    let merged = frames(&all);
+    assert!(merged.len() == 5000 && is_sorted_by_time(&merged), "{} packets", merged.len());
+    let summaries = run(&[&from[..], &["-k", "--", "capinfos", "-M", "-c", "-"]].concat());
+    let packets =
+        summaries.out.lines().filter_map(|line| line.strip_prefix("Number of packets:")?.trim().parse::<u64>().ok());
+    assert_eq!(packets.sum::<u64>(), 5000, "{summaries:?}");
+}
+
+/// tcpdump's lines are sorted, also if a packet has several lines.
+#[test]
+fn the_lines_of_tcpdump_are_sorted_by_time() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    for options in [&["-tt"][..], &["-tttt", "-v"], &["-x"]] {
+        let tool = [&["tcpdump", "-n", "--nano"], options, &["-r"]].concat();
+        let Some(one) = alone(&tool, &capture) else { return };
+        let name = capture.to_str().unwrap();
+        let ran = run(&[&["parallel", name, "-j", "3", "-q", "--order", "time", "--"], &tool[..], &["-"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.out == one, "{options:?}: {} and {} bytes", ran.out.len(), one.len());
     }
 }
 

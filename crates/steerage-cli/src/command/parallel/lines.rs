@@ -1,5 +1,8 @@
 //! Joins the pieces that a job writes into whole lines.
 
+/// Elasticsearch's line before a document, which must stay directly before it (tshark -T ek).
+pub(super) const ACTION: &[u8] = b"{\"index\":";
+
 /// The longest line that is kept in memory. A longer line is passed on in pieces, without output of
 /// other jobs between the pieces.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -18,20 +21,27 @@ impl Lines {
     /// Takes output of the job, and appends all whole lines to `out`. Returns true if the next
     /// output must come from this job too, because a line is too long to be kept.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
-        match written.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => {
-                self.rest.extend_from_slice(&written[..=end]);
-                self.pass_on(out);
-                self.within = false;
-                self.rest.extend_from_slice(&written[end + 1..]);
-            }
-            None => self.rest.extend_from_slice(written),
+        let before = self.rest.len();
+        self.rest.extend_from_slice(written);
+        if let Some(end) = written.iter().rposition(|byte| *byte == b'\n') {
+            let end = self.whole(before + end);
+            let more = self.rest.split_off(end);
+            self.pass_on(out);
+            self.within &= end == 0;
+            self.rest = more;
         }
         if self.rest.len() > LINE_BYTES_MAX {
             self.pass_on(out);
             self.within = true;
         }
         self.within
+    }
+
+    /// The end of the lines that can be passed on, if the last newline is at `newline`. A line that
+    /// must stay directly before the next one waits.
+    fn whole(&self, newline: usize) -> usize {
+        let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }
     }
 
     /// Ends the output. If `adds_newline` is set, adds a newline if the last line has none.
@@ -70,19 +80,17 @@ impl Tag {
         Self { tag: job.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), within: false }
     }
 
-    /// Adds the tag to the start of each line.
-    pub(super) fn add(&mut self, lines: Vec<u8>) -> Vec<u8> {
+    /// Appends lines to `out`, with the tag at the start of each line.
+    pub(super) fn add(&mut self, lines: &[u8], out: &mut Vec<u8>) {
         if self.tag.is_empty() {
-            return lines;
+            return out.extend_from_slice(lines);
         }
-        let mut out = Vec::with_capacity(lines.len());
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             if !std::mem::replace(&mut self.within, !line.ends_with(b"\n")) {
                 out.extend_from_slice(&self.tag);
             }
             out.extend_from_slice(line);
         }
-        out
     }
 }
 
@@ -110,14 +118,28 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_needs_the_next_one_waits_for_it() {
+        let (mut lines, mut out) = (Lines::default(), Vec::new());
+        lines.take(b"{\"a\":1}\n{\"index\":{}}\n", &mut out);
+        assert_eq!(out, b"{\"a\":1}\n");
+        lines.take(b"{\"b\"", &mut out);
+        lines.take(b":2}\n{\"index\":{}}\n", &mut out);
+        assert_eq!(out, b"{\"a\":1}\n{\"index\":{}}\n{\"b\":2}\n");
+        lines.end(false, &mut out);
+        assert!(out.ends_with(b"{\"index\":{}}\n"));
+    }
+
+    #[test]
     fn each_line_has_its_tag_however_it_comes() {
         let (mut tag, mut out) = (Tag::of(Some(3)), Vec::new());
         for byte in b"a\nb\n\nc" {
-            out.extend(tag.add(vec![*byte]));
+            tag.add(&[*byte], &mut out);
         }
         assert_eq!(out, b"3\ta\n3\tb\n3\t\n3\tc");
-        assert_eq!(Tag::of(Some(3)).add(b"a\nb\n\nc".to_vec()), out);
-        assert_eq!(Tag::of(None).add(b"a\nb".to_vec()), b"a\nb");
+        let (mut at_once, mut without) = (Vec::new(), Vec::new());
+        Tag::of(Some(3)).add(b"a\nb\n\nc", &mut at_once);
+        Tag::of(None).add(b"a\nb", &mut without);
+        assert_eq!((at_once, &without[..]), (out, &b"a\nb"[..]));
     }
 
     #[test]
@@ -128,13 +150,13 @@ mod tests {
         for _ in 0..2 * LINE_BYTES_MAX / piece.len() {
             let mut passed = Vec::new();
             held = lines.take(&piece, &mut passed);
-            out.extend(tag.add(passed));
+            tag.add(&passed, &mut out);
             assert!(lines.rest.len() <= LINE_BYTES_MAX + piece.len());
         }
         assert!(held);
         let mut passed = Vec::new();
         assert!(!lines.take(b"end\nnext\n", &mut passed));
-        out.extend(tag.add(passed));
+        tag.add(&passed, &mut out);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().count(), 2);
         assert!(text.starts_with("1\txxx") && text.ends_with("xend\n1\tnext\n"));

@@ -1,4 +1,4 @@
-//! Collects the output of the jobs, and passes it on in whole lines.
+//! Collects the output of the jobs, and passes it to the sink, which merges it.
 //!
 //! A single thread reads from all jobs. If the reader of standard output is slow, this thread
 //! waits. The jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::console::Console;
 use super::lines::{Lines, Tag};
 use super::sink::{Sink, Stopped};
+use crate::args::Order;
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -42,10 +43,11 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
-    /// A file for each job but the first, if the jobs' output is printed in the order of the jobs.
-    pub(super) kept: Option<Vec<File>>,
+    pub(super) order: Order,
+    /// A file for the output of each job that has to wait.
+    pub(super) files: Vec<File>,
     /// The number of lines at the start of each output that are printed only once.
-    pub(super) header: usize,
+    pub(super) header: Option<usize>,
 }
 
 pub(super) type LastLines = Arc<Mutex<Vec<Heard>>>;
@@ -58,6 +60,7 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
+    /// The lines of standard error, with their tag.
     lines: Lines,
     tag: Tag,
 }
@@ -82,7 +85,7 @@ impl<'a> Merge<'a> {
         let open = |source: Source| Open { lines: Lines::default(), tag: tag(source.job), source };
         let open: Vec<_> = sources.into_iter().map(open).collect();
         let jobs = open.iter().map(|open| open.source.job + 1).max().unwrap_or(0);
-        let to = Sink::new(jobs, options.kept, options.header);
+        let to = Sink::new(jobs, options.order, options.tag, options.header, options.files);
         let bytes = vec![0; READ_BYTES];
         Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
@@ -114,7 +117,11 @@ impl<'a> Merge<'a> {
                 break;
             }
         }
-        result.and_then(|()| self.to.finish())
+        result?;
+        let (to, console) = (self.to, self.console);
+        let notes = console.beside(|| to.finish())?;
+        notes.iter().for_each(|note| console.line(note));
+        Ok(())
     }
 
     fn ready(&self, holder: Option<usize>) -> Vec<usize> {
@@ -132,7 +139,6 @@ impl<'a> Merge<'a> {
     fn read(&mut self, at: usize, holder: &mut Option<usize>) -> Result<(), Stopped> {
         let open = &mut self.open[at];
         let (job, from) = (open.source.job, open.source.from);
-        let mut out = Vec::new();
         let got = match open.source.pipe.read(&mut self.bytes) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -140,17 +146,18 @@ impl<'a> Merge<'a> {
             Err(_) => 0,
         };
         self.in_a_hurry |= got >= MUCH_BYTES;
-        let within = if got > 0 {
-            open.lines.take(&self.bytes[..got], &mut out)
-        } else {
-            open.lines.end(from == From::Stderr, &mut out);
-            false
-        };
         if from == From::Stdout {
-            self.to.probe(job, &out)?;
-        }
-        let out = open.tag.add(out);
-        if from == From::Stderr {
+            let (to, bytes) = (&mut self.to, &self.bytes[..got]);
+            let within =
+                self.console.beside(|| if got > 0 { to.take(job, bytes) } else { to.end(job).map(|()| false) })?;
+            *holder = within.then_some(job);
+        } else {
+            let (mut lines, mut out) = (Vec::new(), Vec::new());
+            match got {
+                0 => open.lines.end(true, &mut lines),
+                _ => drop(open.lines.take(&self.bytes[..got], &mut lines)),
+            }
+            open.tag.add(&lines, &mut out);
             if !out.is_empty() {
                 self.console.pass_on(&out);
             }
@@ -158,17 +165,9 @@ impl<'a> Merge<'a> {
             if let Some(of_job) = self.last_lines.lock().unwrap_or_else(PoisonError::into_inner).get_mut(job) {
                 *of_job = heard;
             }
-        } else {
-            *holder = within.then_some(job).filter(|_| self.to.mixes());
-            let to = &mut self.to;
-            self.console.beside(|| to.write(job, &out))?;
         }
         if got == 0 {
             self.open.swap_remove(at);
-            if from == From::Stdout {
-                let to = &mut self.to;
-                self.console.beside(|| to.end(job))?;
-            }
         }
         Ok(())
     }

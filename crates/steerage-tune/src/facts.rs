@@ -176,7 +176,7 @@ fn or_unknown(cpus: &CpuMask) -> String {
 
 /// The CPUs that receive: those with interrupts of the interface, or if the interface has none, the
 /// CPU with the most packets that RPS did not send to it.
-fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
+pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
         let mut counted: Vec<_> = counted.filter(|(count, cpu)| *count > 0 && cpus.contains(*cpu)).collect();

@@ -15,6 +15,7 @@
 //! | `guard` | whether this machine is reached through an interface |
 //! | [`facts`] | what the machine and the interface report |
 //! | [`candidates`] | the settings that are worth measuring |
+//! | `load` | [`KernelLoad`]: what the kernel spent on the packets of an interface |
 //! | [`scoped`] | what `--global`, `--irq` and `--allow-reset` try |
 //! | [`measure`] | measures settings in turn |
 //! | [`purpose`] | what a card needs for a capture or a program with AF_XDP |
@@ -28,6 +29,7 @@ mod guard;
 pub mod irq;
 mod knob;
 pub mod link_file;
+mod load;
 mod machine;
 pub mod measure;
 mod plan;
@@ -43,6 +45,7 @@ mod watch;
 pub use error::TuneError;
 pub use guard::reached_through;
 pub use knob::Knob;
+pub use load::{CpuLoad, KernelLoad};
 pub use machine::{Machine, same};
 pub use plan::{Change, Plan, Stages, Value, Wish};
 pub use root::Root;

@@ -12,6 +12,8 @@ use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::capabilities::{self, Needed};
+use steerage_tune::facts::Sample;
+use steerage_tune::{KernelLoad, Root};
 
 use crate::args::ExplainArgs;
 use crate::control_tree::ControlTree;
@@ -128,22 +130,43 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         on_stop: None,
         stopper: Stopper::default(),
     };
+    // The only device, if it is an interface of this machine.
+    let root = Root::default();
+    let interface = match live.as_slice() {
+        [interface] if args.what.len() == 1 && args.virtual_cpus.is_none() => Some(interface),
+        _ => None,
+    };
+    let interface = interface.filter(|name| root.exists(&format!("/sys/class/net/{name}")));
+    let before = interface.map(|interface| Sample::read(&root, interface));
     let ended = run::to_end(instance, &options)?;
+    let load = |(interface, before): (&String, &Sample)| {
+        KernelLoad::between(&root, interface, before, &Sample::read(&root, interface))
+    };
+    let kernel = interface.zip(before.as_ref()).map(load);
     let error: Option<Error> =
         ended.report.input_error().map(|error| EndingError::Device(error.message.clone()).into());
     let rate = if live.is_empty() {
         capture.and_then(|capture| recorded(&capture)).or_else(|| asked(args))
     } else {
-        rate(ended.report.snapshot().received(), ended.report.snapshot().elapsed, RateFrom::Listening)
+        let seen = |load: &KernelLoad| {
+            let time = Duration::try_from_secs_f64(load.seconds).unwrap_or_default();
+            rate(load.packets, time, RateFrom::Listening)
+        };
+        let snapshot = ended.report.snapshot();
+        kernel.as_ref().and_then(seen).or_else(|| rate(snapshot.received(), snapshot.elapsed, RateFrom::Listening))
     };
     let hash = ended.report.snapshot().queues.first().map_or(Cow::Borrowed(""), |queue| queue.hash.clone());
     let basis = AdviceBasis {
         command: args.command,
-        candidates: args.virtual_cpus.map_or_else(|| CandidateCpus::this(host_cpus::nr_cpu_ids()), CandidateCpus::even),
+        candidates: args.virtual_cpus.map_or_else(
+            || CandidateCpus::this(host_cpus::nr_cpu_ids(), kernel.as_ref().and_then(|load| load.receiver)),
+            CandidateCpus::even,
+        ),
         rate,
         work: args.work,
         devices: args.what.clone(),
         interfaces: live.iter().map(|name| InterfaceQueues::read(name)).collect(),
+        kernel,
     };
     let snapshot = ended.report.document.snapshot;
     match ended.outcome.reports.into_iter().next() {

@@ -14,6 +14,7 @@ mod docs_examples;
 mod doctor;
 mod dump;
 mod explain;
+mod explain_kernel;
 mod export;
 mod export_collectors;
 mod export_rate;

@@ -12,6 +12,7 @@ use steerage::{
 use steerage_apps::{PacketDetail, Volume};
 
 use super::super::document::SCHEMA;
+use super::kernel::{self, KernelJson};
 use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
 use crate::terminal::printable;
 use crate::units::percent;
@@ -68,6 +69,9 @@ struct TrafficJson {
     beyond: u64,
     notes: Vec<String>,
     suggestion: Option<Suggestion>,
+    /// For an interface: what the kernel spends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<KernelJson>,
 }
 
 /// The shares of a number of CPUs with an even map.
@@ -149,6 +153,9 @@ impl TrafficJson {
         let survey = &traffic.survey;
         let Volume { packets, bytes } = survey.all;
         let largest = traffic.largest();
+        let suggestion = Suggestion::of(traffic);
+        let kernel =
+            traffic.basis.kernel.as_ref().map(|load| kernel::json(load, suggestion.as_ref().map(Suggestion::advised)));
         Self {
             device: printable(&traffic.device),
             packets,
@@ -181,7 +188,8 @@ impl TrafficJson {
             unparsed: survey.unparsed.clone(),
             beyond: survey.beyond,
             notes: advice::notes(traffic),
-            suggestion: Suggestion::of(traffic),
+            suggestion,
+            kernel,
         }
     }
 }

@@ -12,21 +12,29 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use steerage::CpuId;
 use steerage::policy::{RegimeKind, Workers, predict};
+use steerage::{CpuId, CpuMask};
+use steerage_tune::KernelLoad;
 
+use super::kernel::Advised;
 use super::{TrafficExplanation, is_ip};
 use crate::args::SteeringCommand;
 use crate::units::{grouped, packets_a_second};
 pub(crate) use candidates::CandidateCpus;
 pub(crate) use commands::InterfaceQueues;
 use commands::{BacklogMax, Commands, Parallel};
-use cpu_count::{Assignment, AssumedCosts, Choice};
+use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
 
 /// The assumed work per packet, if the user does not state the work. steerage's own functions take
 /// 30 to 100 ns, and the kernel forwards IP in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
+
+/// The load that packets may always cause, however busy the CPU is with other work.
+const BUSY_LEAST: f64 = 0.05;
+
+/// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.
+const SOFTIRQ_MIN: f64 = 0.1;
 
 /// A packet rate.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +66,20 @@ pub(crate) struct AdviceBasis {
     pub(crate) devices: Vec<String>,
     /// The devices that are interfaces.
     pub(crate) interfaces: Vec<InterfaceQueues>,
+    /// What the kernel spent on the packets, if the only device is an interface.
+    pub(crate) kernel: Option<KernelLoad>,
+}
+
+impl AdviceBasis {
+    /// How busy the busiest CPU may be with the packets. Other work on the CPU that receives leaves
+    /// less.
+    fn busy_max(&self) -> f64 {
+        let hot = self.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
+        let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
+        // If the packets take little of the CPU's time, spreading them gives nothing back.
+        let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
+        (BUSY_MAX - other).max(BUSY_LEAST)
+    }
 }
 
 /// The advice.
@@ -71,6 +93,8 @@ pub(crate) struct Suggestion {
     receive_cpu: u16,
     /// The mask in the kernel's format. 0 means no steering.
     mask: String,
+    #[serde(skip)]
+    mask_cpus: CpuMask,
     /// The busiest CPU's share of the packets with an even map, and after balancing.
     busiest: f64,
     balanced: f64,
@@ -78,6 +102,12 @@ pub(crate) struct Suggestion {
     rate: Option<f64>,
     /// The load of the busiest CPU. Above 1, the CPU would not keep up.
     load: Option<f64>,
+    /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
+    #[serde(skip)]
+    is_enough: Option<bool>,
+    /// The largest flow's share of the packets.
+    #[serde(skip)]
+    largest: Option<Elephant>,
     /// The load of one CPU that does everything.
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
@@ -131,6 +161,8 @@ struct Assumed {
     work_ns: u64,
     /// Whether the user stated the work.
     work_told: bool,
+    /// Whether the work is the kernel's, as measured just now.
+    work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
 }
@@ -143,10 +175,12 @@ impl Suggestion {
             return None;
         }
         let assumed = AssumedCosts::of(!traffic.basis.interfaces.is_empty());
-        let work_ns = work.unwrap_or(WORK_ASSUMED).as_nanos() as f64;
+        let stated = work.map(|work| work.as_nanos() as f64);
+        let measured = traffic.basis.kernel.as_ref().and_then(|load| load.packet_ns).filter(|_| stated.is_none());
+        let work_ns = stated.or(measured).unwrap_or(WORK_ASSUMED.as_nanos() as f64);
         let costs = assumed.with_work(work_ns);
         let by_rate = rate.map(|rate| rate.packets_a_second);
-        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate);
+        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate, traffic.basis.busy_max());
         let elephants = elephants(traffic, &choice);
         let backlog = BacklogMax::of(by_rate, choice.best.busiest);
         let overfills = |elephant: &Elephant| {
@@ -161,6 +195,9 @@ impl Suggestion {
             of: candidates.order.len(),
             receive_cpu: candidates.order[0].0,
             mask: choice.best.mask.to_bitmap(candidates.nr_cpu_ids),
+            mask_cpus: choice.best.mask.clone(),
+            is_enough: choice.is_enough,
+            largest: largest(traffic),
             busiest: choice.best.busiest,
             balanced: choice.best.balanced,
             rate: by_rate,
@@ -171,12 +208,31 @@ impl Suggestion {
             reasons: Reasons::of(traffic, &choice, &assumed, &elephants, stuck, backlog),
             commands: Commands::of(traffic, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
-            assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), costs: assumed },
+            assumed: Assumed {
+                work_ns: work_ns as u64,
+                work_told: work.is_some(),
+                work_measured: measured.is_some(),
+                costs: assumed,
+            },
         })
     }
 
-    /// The advice as text.
-    pub(crate) fn page(&self) -> String {
+    /// The advice for the kernel's own steering.
+    pub(super) fn advised(&self) -> Advised {
+        let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
+        Advised {
+            cpus: self.cpus,
+            of: self.of,
+            mask: self.mask_cpus.clone(),
+            load: self.load,
+            is_enough: self.is_enough != Some(false),
+            largest: largest.map(|flow| (flow.flow.clone(), flow.share)),
+            commands: self.commands.kernel.clone(),
+        }
+    }
+
+    /// The advice as text. `has_verdict` says whether the commands for the kernel stand elsewhere.
+    pub(crate) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
             let _ = writeln!(page, "{about:<10} {says}");
@@ -189,8 +245,8 @@ impl Suggestion {
         let regimes = self.regimes.iter().map(|regime| {
             let how = match regime.regime {
                 "spread" => format!("spread over {}", regime.cpus),
-                "collector" => "with a collector".to_owned(),
-                inline => inline.to_owned(),
+                "collector" => "if one CPU only receives".to_owned(),
+                _ => "on one CPU".to_owned(),
             };
             format!("{} {how}", packets_a_second(regime.predicted))
         });
@@ -204,7 +260,11 @@ impl Suggestion {
         }
         let AssumedCosts { receive_ns, hand_over_ns, take_over_ns, .. } = self.assumed.costs;
         let work = grouped(self.assumed.work_ns);
-        let set = if self.assumed.work_told { "" } else { " (--work sets it)" };
+        let set = match (self.assumed.work_told, self.assumed.work_measured) {
+            (true, _) => "",
+            (_, true) => " (the kernel's, as measured; --work sets it)",
+            _ => " (--work sets it)",
+        };
         line(
             "assumed",
             &format!(
@@ -212,7 +272,9 @@ impl Suggestion {
                  {take_over_ns:.0} to take it there (steerage help performance)"
             ),
         );
-        for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", &self.commands.kernel)] {
+        let none = Vec::new();
+        let kernel = if has_verdict { &none } else { &self.commands.kernel };
+        for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", kernel)] {
             for (at, command) in commands.iter().enumerate() {
                 line(if at == 0 { who } else { "" }, command);
             }
@@ -237,8 +299,14 @@ fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     large.map(|flow| Elephant { flow: flow.flow.to_string(), share: share(flow.weight.packets) }).collect()
 }
 
+fn largest(traffic: &TrafficExplanation) -> Option<Elephant> {
+    let flow = traffic.survey.flows.iter().filter(|flow| is_ip(flow)).max_by_key(|flow| flow.weight.packets)?;
+    let share = flow.weight.packets as f64 / traffic.survey.all.packets.max(1) as f64;
+    Some(Elephant { flow: flow.flow.to_string(), share })
+}
+
 /// `CPU 3`, `CPUs 0-3`.
-fn named(cpus: &steerage::CpuMask) -> String {
+fn named(cpus: &CpuMask) -> String {
     format!("CPU{} {cpus}", if cpus.len() == 1 { "" } else { "s" })
 }
 

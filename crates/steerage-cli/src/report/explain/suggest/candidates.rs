@@ -28,28 +28,28 @@ const MEASURE_TRIES: usize = 8;
 impl CandidateCpus {
     /// A number of CPUs that all share one cache.
     pub(crate) fn even(cpus: usize) -> Self {
-        Self::of(&Topology::even(cpus), cpus)
+        Self::of(&Topology::even(cpus), cpus, None)
     }
 
     /// The CPUs of this machine. The distances between the CPUs are measured, in a fraction of a
-    /// second.
-    pub(crate) fn this(nr_cpu_ids: usize) -> Self {
+    /// second. `receiver` is the CPU that receives, if it is known.
+    pub(crate) fn this(nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let mut topology = host_cpus::topology().clone();
         let ours = topology.default_mask();
-        if let Some(first) = ours.first() {
+        if let Some(first) = first(&ours, receiver) {
             let mut left = ours.clone();
             for _ in 0..MEASURE_TRIES {
                 topology.measure(first, &left);
                 left = left.iter().filter(|cpu| *cpu != first && topology.latency(first, *cpu).is_none()).collect();
             }
         }
-        Self::of(&topology, nr_cpu_ids)
+        Self::of(&topology, nr_cpu_ids, receiver)
     }
 
     /// The CPUs of `topology`.
-    pub(super) fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
+    pub(super) fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
-        let Some(first) = ours.first() else {
+        let Some(first) = first(&ours, receiver) else {
             let (order, far, siblings) = (Vec::new(), CpuMask::new(), CpuMask::new());
             return Self { order, far, siblings, measured: None, is_known: false, nr_cpu_ids };
         };
@@ -77,4 +77,9 @@ impl CandidateCpus {
             order,
         }
     }
+}
+
+/// The CPU that receives: the one that is known to, or else the first.
+fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
+    receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

@@ -95,8 +95,8 @@ impl Commands {
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
         // A capture does not say which interface receives such traffic, and an interface need not
         // be told to do what it does anyway.
-        let kernel = match (&parallel, way.cpus.len()) {
-            (Some(_), 1) => Vec::new(),
+        let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
+            (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
         };
         Self { steerage: for_steerage(basis, way, &mask, backlog, stuck), kernel, parallel }

@@ -91,6 +91,8 @@ pub(super) struct Choice {
     pub(super) collector: Option<Assignment>,
     /// Whether the choice keeps up with the rate; `None` if there is no rate.
     pub(super) is_enough: Option<bool>,
+    /// The highest load of the busiest CPU that is enough.
+    pub(super) busy_max: f64,
 }
 
 impl Choice {
@@ -101,6 +103,7 @@ impl Choice {
         candidates: &CandidateCpus,
         costs: &Costs,
         rate: Option<f64>,
+        busy_max: f64,
     ) -> Self {
         let work = Work { buckets, candidates, costs };
         let way = |cpus: usize| {
@@ -110,12 +113,12 @@ impl Choice {
         let ways: Vec<Assignment> = (1..=candidates.order.len()).map(way).collect();
         let one = work.way(1, true);
         let most = ways.iter().map(|way| way.throughput).fold(0.0, f64::max);
-        let keeps_up = |way: &&Assignment| way.load(rate).is_some_and(|load| load <= BUSY_MAX);
+        let keeps_up = |way: &&Assignment| way.load(rate).is_some_and(|load| load <= busy_max);
         let is_near = |way: &&Assignment| way.throughput >= most * NEAR_THE_MOST;
         let enough = ways.iter().find(keeps_up);
         let best = enough.or_else(|| ways.iter().find(is_near)).unwrap_or(&one).clone();
         let collector = (ways.len() > 1).then(|| work.way(2, false));
-        Self { is_enough: rate.map(|_| enough.is_some()), best, one, collector }
+        Self { is_enough: rate.map(|_| enough.is_some()), best, one, collector, busy_max }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use steerage::{CpuId, CpuMask};
 
 use super::commands::BacklogMax;
-use super::cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
+use super::cpu_count::{Assignment, AssumedCosts, Choice};
 use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
 use crate::report::explain::{TrafficExplanation, advice};
 use crate::units::{self, counted, grouped, packets_a_second};
@@ -70,7 +70,7 @@ fn at(rate: &Rate) -> String {
 fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &AssumedCosts) -> String {
     let Choice { best, one, is_enough, .. } = choice;
     let count = best.cpus.len();
-    let most = percents(BUSY_MAX);
+    let most = percents(choice.busy_max);
     let is_all = count == traffic.basis.candidates.order.len();
     let more = if is_all { "there are no more CPUs" } else { "more CPUs would add little" };
     let speed_up = best.throughput / one.throughput;
@@ -87,7 +87,7 @@ fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &AssumedCos
     let at = at(rate);
     match (is_enough, count) {
         (Some(true), 1) => {
-            let room_ns = (BUSY_MAX * 1e9 / rate.packets_a_second - costs.path.receive).max(0.0);
+            let room_ns = (choice.busy_max * 1e9 / rate.packets_a_second - costs.path.receive).max(0.0);
             let room = short(Duration::from_nanos(room_ns as u64));
             format!("{at} it is {} busy, and it stays below {most} with up to {room} of work per packet", load(best))
         }

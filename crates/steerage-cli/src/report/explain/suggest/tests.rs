@@ -16,7 +16,7 @@ fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
 }
 
 fn choice(candidates: &CandidateCpus, elephant: f64, work_ns: f64, rate: Option<f64>) -> Choice {
-    Choice::make(&buckets(elephant), candidates, &AssumedCosts::of(false).with_work(work_ns), rate)
+    Choice::make(&buckets(elephant), candidates, &AssumedCosts::of(false).with_work(work_ns), rate, BUSY_MAX)
 }
 
 /// The time that the busiest CPU needs per packet.
@@ -117,7 +117,7 @@ fn machines_are_what_their_topology_tells() {
         write(&format!("cpu{cpu}/cache/index3/level"), "3");
         write(&format!("cpu{cpu}/cache/index3/shared_cpu_list"), cache);
     }
-    let candidates = CandidateCpus::of(&steerage::topology::Topology::below(&root, None), 8);
+    let candidates = CandidateCpus::of(&steerage::topology::Topology::below(&root, None), 8, None);
     std::fs::remove_dir_all(&root).unwrap();
     assert_eq!(candidates.order.iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [0, 1, 4, 2, 3]);
     assert_eq!((candidates.far.to_list(), candidates.siblings.to_list()), ("2-3".to_owned(), "4".to_owned()));

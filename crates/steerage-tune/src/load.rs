@@ -1,0 +1,153 @@
+//! What the kernel spent on the packets of an interface while somebody watched.
+
+use steerage::{CpuId, CpuMask};
+
+use crate::facts::{Sample, receivers};
+use crate::root::Root;
+
+/// The ticks of /proc/stat in a second.
+const TICKS_A_SECOND: f64 = 100.0;
+
+/// The most CPUs in a mask of /sys.
+const MASK_CPUS_MAX: usize = 8192;
+
+/// The load of the machine by an interface, between two samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelLoad {
+    /// The name of the interface.
+    pub interface: String,
+    /// The time between the samples in seconds.
+    pub seconds: f64,
+    /// Packets that the interface received.
+    pub packets: u64,
+    /// The CPU that receives the packets, if it is known.
+    pub receiver: Option<CpuId>,
+    /// The CPUs that are online.
+    pub cpus: Vec<CpuLoad>,
+    /// The share of all packets that this interface received, from 0 to 1.
+    pub share: f64,
+    /// The time in interrupts for a packet in nanoseconds, or `None` if it was too short to be
+    /// counted.
+    pub packet_ns: Option<f64>,
+    /// The masks of the receive queues (`rps_cpus`) that are not empty.
+    pub masks: Vec<(String, CpuMask)>,
+    /// Packets that found a full backlog, of all interfaces.
+    pub dropped: u64,
+    /// How often a CPU had more packets than its budget allows.
+    pub time_squeeze: u64,
+}
+
+/// The load of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuLoad {
+    /// The number of the CPU.
+    pub cpu: CpuId,
+    /// The share of its time in which it did anything, from 0 to 1.
+    pub busy: f64,
+    /// The share of its time in hard and soft interrupts, from 0 to 1.
+    pub softirq: f64,
+    /// Packets that it handled, of all interfaces.
+    pub packets: u64,
+    /// Interrupts of the interface.
+    pub interrupts: u64,
+}
+
+impl KernelLoad {
+    /// The load between two samples, the first of which is `earlier`.
+    pub fn between(root: &Root, interface: &str, earlier: &Sample, now: &Sample) -> Self {
+        let used = now.since(earlier);
+        let online: CpuMask = used.cpus.keys().copied().collect();
+        let of = |(cpu, counts): (&CpuId, &crate::facts::CpuCounts)| {
+            let share = |ticks: u64| ticks as f64 / counts.all.max(1) as f64;
+            let (busy, softirq) = (share(counts.busy), share(counts.softirq));
+            CpuLoad { cpu: *cpu, busy, softirq, packets: counts.processed, interrupts: counts.interrupts }
+        };
+        let processed: u64 = used.cpus.values().map(|cpu| cpu.processed).sum();
+        let ticks = used.cpus.values().map(|cpu| cpu.all).max().unwrap_or(0);
+        Self {
+            interface: interface.to_owned(),
+            seconds: ticks as f64 / TICKS_A_SECOND,
+            packets: used.packets,
+            receiver: receivers(&used, &online).first().copied(),
+            share: (used.packets as f64 / processed.max(1) as f64).min(1.0),
+            packet_ns: used.softirq_ns(),
+            masks: masks(root, interface),
+            dropped: used.cpus.values().map(|cpu| cpu.dropped).sum(),
+            time_squeeze: used.cpus.values().map(|cpu| cpu.time_squeeze).sum(),
+            cpus: used.cpus.iter().map(of).collect(),
+        }
+    }
+
+    /// The CPU that spends the most time on the packets of the interface.
+    pub fn busiest(&self) -> Option<CpuLoad> {
+        self.cpus.iter().copied().max_by(|one, other| one.softirq.total_cmp(&other.softirq))
+    }
+
+    /// The share of a CPU's time that the packets of the interface take.
+    pub fn softirq_of(&self, cpu: &CpuLoad) -> f64 {
+        cpu.softirq * self.share
+    }
+
+    /// The mask that all receive queues have, or `None` if they have none or several.
+    pub fn mask(&self) -> Option<&CpuMask> {
+        let (_, first) = self.masks.first()?;
+        self.masks.iter().all(|(_, mask)| mask == first).then_some(first)
+    }
+}
+
+fn masks(root: &Root, interface: &str) -> Vec<(String, CpuMask)> {
+    let queues = format!("/sys/class/net/{interface}/queues");
+    let mask = |queue: String| {
+        let text = root.read(&format!("{queues}/{queue}/rps_cpus")).ok()?;
+        let mask = CpuMask::parse_bitmap(&text, MASK_CPUS_MAX).ok().filter(|mask| !mask.is_empty())?;
+        Some((queue, mask))
+    };
+    let mut masks: Vec<_> =
+        root.names(&queues).into_iter().filter(|name| name.starts_with("rx-")).filter_map(mask).collect();
+    masks.sort_by_key(|(queue, _)| (queue.len(), queue.clone()));
+    masks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A machine of two CPUs, below a directory of the test.
+    fn machine(directory: &std::path::Path, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
+        let write = |path: &str, text: String| {
+            let path = directory.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/stat", format!("cpu 0\ncpu0 {}\ncpu1 {}\n", stat[0], stat[1]));
+        let row = |cpu: usize| format!("{:08x} 00000003 00000002 0 0 0 0 0 0 0 0 0 {cpu:08x}\n", softnet[cpu]);
+        write("proc/net/softnet_stat", row(0) + &row(1));
+        write("sys/class/net/veth0/statistics/rx_packets", format!("{packets}\n"));
+        write("sys/class/net/veth0/queues/rx-0/rps_cpus", "3\n".to_owned());
+        write("sys/class/net/veth0/queues/rx-1/rps_cpus", "0\n".to_owned());
+        Root::below(directory)
+    }
+
+    /// The figures of a flood that kept CPU 1 98 % busy, of which 45 % in softirq.
+    #[test]
+    fn a_flooded_cpu_is_seen() {
+        let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
+        let root = machine(&directory, ["0 0 0 1000 0 0 0 0", "0 0 0 1000 0 0 0 0"], [500, 500], 1000);
+        let before = Sample::read(&root, "veth0");
+        let root = machine(&directory, ["300 0 70 1130 0 0 0 0", "100 0 165 1010 0 0 225 0"], [500, 950_500], 761_000);
+        let load = KernelLoad::between(&root, "veth0", &before, &Sample::read(&root, "veth0"));
+        let idle = KernelLoad::between(&root, "veth0", &before, &before);
+        fs::remove_dir_all(&directory).unwrap();
+        let busiest = load.busiest().unwrap();
+        assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
+        // Four of five packets were those of the interface.
+        assert_eq!((load.share, load.softirq_of(&busiest)), (0.8, 0.36));
+        assert_eq!((load.seconds, load.packets, load.receiver), (5.0, 760_000, Some(CpuId(1))));
+        assert_eq!(load.packet_ns.map(f64::round), Some(2368.0));
+        assert_eq!(load.mask().map(CpuMask::to_list).as_deref(), Some("0-1"));
+        assert_eq!((load.masks.len(), load.dropped), (1, 0));
+        assert_eq!((idle.packet_ns, idle.packets, idle.busiest().unwrap().softirq), (None, 0, 0.0));
+    }
+}

@@ -35,7 +35,7 @@ pub(crate) enum Flows {
     /// The run is not over yet.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
     /// The run has ended.
-    Ended { metered: Metered, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
+    Ended { metered: Metered, table: Vec<String>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {

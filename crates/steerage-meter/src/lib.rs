@@ -50,6 +50,7 @@ mod record;
 mod record_ledger;
 mod record_writer;
 mod row;
+mod summary;
 mod table;
 mod tcp;
 #[cfg(test)]
@@ -82,6 +83,7 @@ pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use parts::{Edges, OtherTimeouts};
 pub use record::FlowRecord;
 pub use steerage_guard::file::{FilePattern, ParsePatternError};
+pub use summary::{By, Group, ReadFlowsError, Summary, UnknownGrouping};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};

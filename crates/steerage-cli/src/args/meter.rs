@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use steerage_meter::{ExportRate, FLOWS_DEFAULT, FLOWS_MAX};
+use steerage_meter::{By, ExportRate, FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::RunArgs;
 use super::values::{duration, number, period};
@@ -23,6 +23,10 @@ pub(crate) struct FlowArgs {
     #[arg(short = 't', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
         value_parser = top)]
     pub(crate) top: usize,
+
+    /// Add flows up: by flow, host, port, net (/24, /48) or name (with --names) [default: flow]
+    #[arg(hide_short_help = true, long, value_name = "KEY", value_parser = |text: &str| text.parse::<By>())]
+    pub(crate) by: Option<By>,
 
     /// Write all flows to FILE as they end: .csv, .jsonl, .ipfix, or - for standard output
     #[arg(long = "flows", value_name = "FILE", group = "somewhere")]

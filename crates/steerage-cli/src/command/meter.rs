@@ -1,16 +1,18 @@
 //! `steerage meter`: records flows with their endpoints, times and volumes.
 
 mod outputs;
+mod summary;
 
 use std::path::Path;
 use std::time::SystemTime;
 
 use steerage::WallTime;
-use steerage_meter::{MeterOptions, Metered, Metering};
+use steerage_meter::{MeterOptions, Metered, Metering, Summary};
 
 use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::instance;
+use crate::report::flows::flow_table;
 use crate::report::{EndedBy, FlowOutputReport, Flows, Printer};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
@@ -21,7 +23,17 @@ use outputs::{Outputs, Writers};
 /// these flows, the table shows the flows with the highest rates.
 const LIVE_FLOWS: usize = 200;
 
+/// The most records that are added up by `--by`, those with the most bytes.
+const SUMMED_RECORDS: usize = 1 << 18;
+
+/// The table joins the records of a flow. For each of its lines, this many records are kept: a flow
+/// of a day has 288 records of five minutes, but only flows among the largest matter.
+const JOINED: usize = 32;
+
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
+    if let Some(files) = summary::flow_files(&args.run.devices) {
+        return summary::read_again(args, &files);
+    }
     let flows = &args.flows;
     let outputs = Outputs::of(args)?;
     let written: Vec<_> = outputs.names().map(Path::to_owned).collect();
@@ -34,7 +46,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let keys = if args.run.report.quiet || verbose { None } else { Keys::take() };
     let needs =
         Needs::of(SandboxProfile::Meter).written_files(&written).connects(connects).restores_terminal(keys.is_some());
-    let top = if keys.is_some() { flows.top.max(LIVE_FLOWS) } else { flows.top };
+    let seen = if flows.by.is_some() { SUMMED_RECORDS } else { (flows.top * JOINED).min(SUMMED_RECORDS) };
+    let top = if keys.is_some() { seen.max(LIVE_FLOWS) } else { seen };
     let (mut writers, mut meters) = (Writers::default(), None);
     let (instance, services) = instance::receiving(&args.run, needs, |can_wait| {
         let advice = outputs.advice().filter(|_| can_wait && !args.run.report.quiet && !args.run.report.json);
@@ -69,10 +82,19 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
 
     let reports = ended.outcome.reports;
     let handled_bytes = reports.iter().map(|(cpu, report)| (cpu.0, report.handled_bytes)).collect();
-    let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
+    let (mut metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), seen);
+    let table = match flows.by {
+        None => flow_table(&metered, flows.top),
+        Some(by) => {
+            let mut summary = Summary::new(by);
+            metered.top.iter().for_each(|record| summary.add(record));
+            summary::table(summary, flows.top)
+        }
+    };
+    metered.top.truncate(flows.top);
     let written = writers.finish(open);
     let outputs = FlowOutputReport::of_all(&outputs);
-    let flows = Some(Flows::Ended { metered, outputs, sample: sampled(flows.sample) });
+    let flows = Some(Flows::Ended { metered, table, outputs, sample: sampled(flows.sample) });
     let mut report = ended.report.with_flows(flows);
     report.document.handled_bytes = handled_bytes;
     if written.is_err() {

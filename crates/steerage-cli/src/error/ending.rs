@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use steerage::stats::Drops;
 use steerage::{CpuId, CpuMask};
-use steerage_meter::ExportError;
+use steerage_meter::{ExportError, ReadFlowsError};
 
 use super::FAILED;
 use crate::units::{counted, grouped, plural};
@@ -27,6 +27,8 @@ pub(crate) enum EndingError {
     LeftBehind(usize),
     #[error("{}", .0.iter().map(ExportError::to_string).collect::<Vec<_>>().join("; "))]
     Flows(Vec<ExportError>),
+    #[error("cannot read the flows of {file}: {error}")]
+    FlowFile { file: String, error: ReadFlowsError },
     #[error("cannot write the report to standard output: {0}; redirect it to another place")]
     Report(io::Error),
     /// Some packets were not sent, although they should have been sent.

@@ -96,6 +96,12 @@ pub(crate) fn lines(mut columns: Vec<Column>, width: Option<usize>) -> Vec<Strin
             break;
         }
     }
+    // Addresses and ports are worth more than the end of a VLAN's or tunnel's name.
+    let over = total(&columns, gap).saturating_sub(width);
+    if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
+        let wanted = words.width().saturating_sub(over).max(words.heading.len());
+        words.cells.iter_mut().for_each(|cell| *cell = cell.chars().take(wanted).collect());
+    }
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     let headings = line(&columns, gap, |column| column.heading);
     let cell = |row: usize| move |column: &Column| column.cells.get(row).map_or(String::new(), Clone::clone);
@@ -160,6 +166,15 @@ mod tests {
         assert!(table(Some(30)).iter().all(|line| line.len() <= 30));
         // The port stays, however narrow the terminal is.
         assert!(table(Some(10))[1].ends_with(":65535") && table(Some(10))[2].ends_with("]:49152"));
+    }
+
+    #[test]
+    fn the_last_words_are_cut_before_a_line_is_too_long() {
+        let owned = |cell: &str| vec![cell.to_owned()];
+        let columns =
+            || vec![Column::ends("source", owned("[2001:db8:20:a::32]:49152")), Column::words("in", owned("vlan=10"))];
+        assert_eq!(lines(columns(), Some(27))[1], "[2001:d..:a::32]:49152 vlan");
+        assert_eq!(lines(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
     }
 
     #[test]

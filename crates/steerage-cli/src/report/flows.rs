@@ -1,5 +1,6 @@
 //! The flows in a report, as text and as a part of the JSON report.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
@@ -103,20 +104,60 @@ impl FlowCounters {
 
 /// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
-    let metered = match flows {
+    let (metered, table) = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
-        Flows::Ended { metered, .. } => metered,
+        Flows::Ended { metered, table, .. } => (metered, table),
     };
     let mut page = head(metered, lost(flows.outputs()), flows.sample());
     page.push('\n');
-    if let Some(first) = metered.top.first() {
-        let earliest = metered.earliest.unwrap_or(first.first());
-        table(&metered.top, earliest, terminal::width()).iter().for_each(|line| {
-            page.push_str(line);
-            page.push('\n');
-        });
+    for line in table {
+        page.push_str(line);
+        page.push('\n');
     }
     page
+}
+
+/// The records of one flow as one.
+struct Joined<'a> {
+    record: &'a FlowRecord,
+    /// Packets and bytes of the source, and of the destination.
+    forth: (u64, u64),
+    back: (u64, u64),
+    times: (WallTime, WallTime),
+}
+
+/// The flows with the most bytes. The records of a flow that was cut count as one flow.
+fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
+    let mut places = HashMap::new();
+    let mut flows: Vec<Joined<'_>> = Vec::new();
+    for record in records {
+        let (source, destination) = (record.source(), record.destination());
+        let ends = if source <= destination { [source, destination] } else { [destination, source] };
+        let key = (record.kind(), ends, inside(record));
+        let both = [record.forth(), record.back()].map(|traffic| (traffic.packets, traffic.bytes));
+        let place = *places.entry(key).or_insert(flows.len());
+        let Some(flow) = flows.get_mut(place) else {
+            let times = (record.first(), record.last());
+            flows.push(Joined { record, forth: both[0], back: both[1], times });
+            continue;
+        };
+        let is_turned = flow.record.source() != record.source();
+        let [forth, back] = if is_turned { [both[1], both[0]] } else { both };
+        flow.forth = (flow.forth.0 + forth.0, flow.forth.1 + forth.1);
+        flow.back = (flow.back.0 + back.0, flow.back.1 + back.1);
+        flow.times = (flow.times.0.min(record.first()), flow.times.1.max(record.last()));
+    }
+    // Equal flows keep the order of the records.
+    flows.sort_by_key(|flow| std::cmp::Reverse(flow.forth.1 + flow.back.1));
+    flows.truncate(most);
+    flows
+}
+
+/// The table of the flows with the most bytes.
+pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
+    let flows = joined(&metered.top, most);
+    let Some(first) = flows.first() else { return Vec::new() };
+    table(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
 }
 
 /// One line for each collector: the number of flows that were sent to the collector.
@@ -158,24 +199,24 @@ fn not_written(lost: u64) -> String {
 
 /// A line for each flow below a line of headings. Numbers have no separators and no units, so that
 /// `sort` and `awk` can read them.
-fn table(flows: &[FlowRecord], earliest: WallTime, width: Option<usize>) -> Vec<String> {
-    let of = |cell: &dyn Fn(&FlowRecord) -> String| flows.iter().map(cell).collect::<Vec<_>>();
-    let start = |flow: &FlowRecord| flow.first().since(earliest).as_secs_f64();
-    let length = |flow: &FlowRecord| flow.last().since(flow.first()).as_secs_f64();
+fn table(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
+    let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
+    let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();
+    let length = |flow: &Joined<'_>| flow.times.1.since(flow.times.0).as_secs_f64();
     let mut columns = vec![
         Column::numbers("start", of(&|flow| format!("{:.3}", start(flow))))
             .or_short("start", of(&|flow| format!("{:.1}", start(flow)))),
         Column::numbers("duration", of(&|flow| format!("{:.3}", length(flow))))
             .or_short("time", of(&|flow| format!("{:.1}", length(flow)))),
-        Column::words("proto", of(&|flow| flow.kind().into_owned())),
-        Column::ends("source", of(&|flow| flow.source())),
-        Column::ends("destination", of(&|flow| flow.destination())),
-        Column::counts("packets", "pkts", flows.iter().map(|flow| flow.forth().packets)),
-        Column::counts("bytes", "bytes", flows.iter().map(|flow| flow.forth().bytes)),
-        Column::counts("replies", "replies", flows.iter().map(|flow| flow.back().packets)),
-        Column::counts("reply-bytes", "bytes", flows.iter().map(|flow| flow.back().bytes)),
+        Column::words("proto", of(&|flow| flow.record.kind().into_owned())),
+        Column::ends("source", of(&|flow| flow.record.source())),
+        Column::ends("destination", of(&|flow| flow.record.destination())),
+        Column::counts("packets", "pkts", flows.iter().map(|flow| flow.forth.0)),
+        Column::counts("bytes", "bytes", flows.iter().map(|flow| flow.forth.1)),
+        Column::counts("replies", "replies", flows.iter().map(|flow| flow.back.0)),
+        Column::counts("reply-bytes", "bytes", flows.iter().map(|flow| flow.back.1)),
     ];
-    let inside: Vec<String> = of(&inside);
+    let inside: Vec<String> = of(&|flow| inside(flow.record));
     if inside.iter().any(|inside| !inside.is_empty()) {
         columns.push(Column::words("in", inside));
     }

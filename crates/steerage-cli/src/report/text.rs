@@ -11,7 +11,7 @@ use steerage::{
 
 use super::{Report, flows, steering};
 use crate::terminal::printable;
-use crate::units::{counted, grouped, percent, rate, recorded, size, time};
+use crate::units::{bit_rate, counted, grouped, percent, rate, recorded, size, time};
 
 /// The width of the labels.
 const LABEL_WIDTH: usize = 12;
@@ -170,9 +170,15 @@ fn head(report: &Report) -> String {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
             let recorded = capture.time().map_or(String::new(), |time| format!("{} recorded  ", recorded(time)));
-            format!("{devices}  {links}{packets}  {bytes}  {recorded}{when}read in {elapsed} ({speed})\n")
+            let bits = capture
+                .time()
+                .map_or(String::new(), |time| format!("; {} as recorded", bit_rate(snapshot.received_bytes(), time)));
+            format!("{devices}  {links}{packets}  {bytes}  {recorded}{when}read in {elapsed} ({speed}{bits})\n")
         }
-        None => format!("{devices}  {packets}  {bytes}  {when}in {elapsed} ({speed})\n"),
+        None => {
+            let bits = bit_rate(snapshot.received_bytes(), snapshot.elapsed);
+            format!("{devices}  {packets}  {bytes}  {when}in {elapsed} ({speed}, {bits})\n")
+        }
     }
 }
 

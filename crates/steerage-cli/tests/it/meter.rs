@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use steerage::flow::wire::FrameBuilder;
 use steerage_fixtures::capture::pcap;
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::tshark;
 
 use crate::program::{Started, command, report, run, sum};
@@ -92,10 +93,10 @@ fn the_flows_with_the_most_bytes() {
         lines[2..7],
         [
             "4 flows (udp 3, link 1), 0 evicted",
-            "  start  duration  proto  source         destination  packets  bytes  replies  reply-bytes",
-            "  4.000     0.000  udp    10.0.0.3:7     10.0.0.4:9         1   1200        0            0",
-            "  0.000     2.000  udp    10.0.0.1:5000  10.0.0.2:53        1     80        2          900",
-            "604.000     0.000  udp    10.0.0.3:7     10.0.0.4:9         1    100        0            0",
+            "start  duration  proto  source             destination        packets  bytes  replies  reply-bytes",
+            "4.000   600.000  udp    10.0.0.3:7         10.0.0.4:9               2   1300        0            0",
+            "0.000     2.000  udp    10.0.0.1:5000      10.0.0.2:53              1     80        2          900",
+            "3.000     0.000  link   02:00:00:00:00:01  ff:ff:ff:ff:ff:ff        1     60        0            0",
         ],
         "{ran:?}"
     );
@@ -405,5 +406,72 @@ fn parquet_takes_a_feature() {
         let ran = run(&["meter", "synthetic:packets=1", option, "flows.parquet"]);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{ran:?}");
         assert!(ran.complaint().contains("cargo install steerage-cli --features parquet"), "{ran:?}");
+    }
+}
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
+
+/// The table has one line for a flow, into however many records it was cut.
+#[test]
+fn the_records_of_a_flow_are_one_line() {
+    let table = |args: &[&str]| {
+        let ran = run(&[&["meter", DEMO, "--virtual-cpus", "1", "-t", "40"], args].concat());
+        let lines = ran.out.lines().skip(3).take_while(|line| !line.is_empty());
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (whole, cut) = (table(&[]), table(&["--active", "1"]));
+    assert!(whole.len() == 41 && whole == cut, "{whole:#?}\n{cut:#?}");
+    let hosts = table(&["--by", "host", "--active", "1"]);
+    assert!(hosts[0].starts_with("host ") && hosts[0].ends_with("rate  of bytes"), "{hosts:#?}");
+    assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
+}
+
+/// The flow files of a run say the same as the run.
+#[test]
+fn flow_files_are_read_again() {
+    let scratch = Scratch::new();
+    let whole = run(&["meter", DEMO, "--virtual-cpus", "1", "-t", "3"]);
+    let whole: Vec<&str> = whole.out.lines().skip(4).take(3).map(|line| line.split("  vlan").next().unwrap()).collect();
+    for name in ["flows.csv", "flows.jsonl"] {
+        let file = scratch.join(name);
+        let file = file.to_str().unwrap();
+        run(&["meter", DEMO, "-q", "--names", "--active", "1", "--flows", file]);
+        let again = run(&["meter", file, "-t", "3"]);
+        let lines: Vec<&str> = again.out.lines().collect();
+        assert!(lines[0].ends_with("  1,000 packets  479,907 bytes  4.2 s (918.4 kbit/s)"), "{again:?}");
+        assert_eq!(lines[3..6], whole, "{again:?}");
+        assert_eq!(lines[6], "... and 89 more (-t)");
+        for by in ["host", "port", "net", "name"] {
+            let again = run(&["meter", file, file, "--by", by, "--json", "-t", "1000"]);
+            let sums: Value = serde_json::from_str(&again.out).unwrap_or_else(|error| panic!("{error}: {again:?}"));
+            let groups = sums["groups"].as_array().unwrap();
+            let bytes: u64 = groups
+                .iter()
+                .map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap())
+                .sum();
+            // A flow counts for both of its hosts.
+            let times = match by {
+                "host" => 2..=2,
+                "net" => 1..=2,
+                _ => 1..=1,
+            };
+            let of_both = 2 * 479_907_u64;
+            assert!(times.contains(&(bytes / of_both)) && sums["bytes"] == of_both, "{by}: {bytes} {sums}");
+            assert_eq!(
+                (sums["packets"].as_u64(), sums["count"].as_u64()),
+                (Some(2000), Some(groups.len() as u64)),
+                "{by}"
+            );
+        }
+    }
+    let bad = scratch.join("bad.csv");
+    fs::write(&bad, "a,b\n1,2\n").unwrap();
+    for (file, why) in [
+        (bad.to_str().unwrap(), "line 2 is no flow of steerage meter"),
+        ("no-such.jsonl", "No such file"),
+        ("f.ipfix", ""),
+    ] {
+        let ran = run(&["meter", file]);
+        assert!(ran.code == Some(1) && ran.complaint().contains(why), "{ran:?}");
     }
 }

@@ -12,7 +12,7 @@ pub mod scratch;
 pub mod tshark;
 
 use std::env;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::panic;
@@ -45,7 +45,24 @@ pub fn in_ci() -> bool {
 /// Prints the reason for which a test skips to standard error. In CI, this is a failure.
 pub fn skip(why: &str) {
     assert!(!in_ci(), "a test would skip, and CI is set: {why}");
+    report_skip(why);
+}
+
+/// Prints the reason for which a test skips, and records it for the sum that `cargo test` ends with
+/// (xtask/tests/skipped.rs).
+pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
+    // Nobody misses the sum if the file cannot be written. Each test binary has a file of its own, whose
+    // name begins with the number of the process that runs the tests.
+    let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
+    else {
+        return;
+    };
+    let _ = fs::create_dir_all(&folder);
+    let name = format!("{}-{}", std::os::unix::process::parent_id(), std::process::id());
+    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(folder.join(name)) {
+        let _ = writeln!(file, "{}", why.lines().next().unwrap_or_default());
+    }
 }
 
 /// Prints the reason for which a test skips that needs Debian's kernel. In CI, this is no failure,
@@ -53,7 +70,7 @@ pub fn skip(why: &str) {
 /// that the kernel has what such tests need, it is a failure.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
-    let _ = writeln!(io::stderr(), "skipped: {why}; `bash .ci/full other_kernel` starts Debian's kernel");
+    report_skip(&format!("{why}; `bash .ci/full other_kernel` starts Debian's kernel"));
 }
 
 /// Whether a program of this Debian package is on the path. If the program is missing, the caller

@@ -1,11 +1,10 @@
 //! Real captures, and the output of tshark for them.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::skip;
+use crate::{report_skip, skip};
 
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
@@ -13,6 +12,9 @@ const BY_ITSELF: [&str; 6] =
 /// Protocols that are payload for steerage, but not for tshark. OpenFlow is a control protocol over
 /// TCP that quotes packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
+
+/// Why a test that needs a real capture skips.
+const NO_CAPTURES: &str = "the captures are not part of the repository";
 
 /// The folder of real captures: shared/captures, next to the workspace.
 pub fn folder() -> PathBuf {
@@ -33,7 +35,7 @@ pub fn all_captures() -> Vec<PathBuf> {
 
 fn captures_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
-        let _ = writeln!(io::stderr(), "skipped: there is no {}", folder.display());
+        report_skip(NO_CAPTURES);
         return Vec::new();
     };
     let is_capture = |path: &PathBuf| path.extension().is_some_and(|e| e == "pcap" || e == "pcapng");
@@ -47,7 +49,7 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
-        let _ = writeln!(io::stderr(), "skipped: there is no {}", path.display());
+        report_skip(NO_CAPTURES);
         return None;
     }
     Some(path)

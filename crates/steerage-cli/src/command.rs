@@ -15,6 +15,7 @@ mod meter;
 mod parallel;
 mod run_file;
 mod send;
+mod start;
 mod tune;
 
 use crate::args::{Cli, Command};
@@ -22,6 +23,8 @@ use crate::error::Error;
 use crate::instance;
 use crate::log;
 use crate::top;
+
+pub(crate) use start::run as start;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {

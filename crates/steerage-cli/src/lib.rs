@@ -58,6 +58,7 @@ mod units;
 mod usage;
 mod view;
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use error::Error;
@@ -75,15 +76,16 @@ pub fn definition() -> clap::Command {
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    let cli = match args::parse(arguments.clone()) {
-        Ok(cli) => cli,
+    let result = match args::parse(arguments.clone()) {
+        Ok(cli) => command::run(&cli),
+        Err(_) if arguments.len() == 1 && io::stdout().is_terminal() => command::start(),
         Err(error) if error.use_stderr() && names_parallel() => {
             usage::answer(&error, &arguments);
             return ExitCode::from(error::NOT_BY_JOBS);
         }
         Err(error) => return usage::answer(&error, &arguments),
     };
-    match command::run(&cli) {
+    match result {
         Ok(()) if signals::hung_up() => ExitCode::from(signals::HUNG_UP),
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),

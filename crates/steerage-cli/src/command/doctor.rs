@@ -7,6 +7,7 @@ use crate::args::DoctorArgs;
 use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
+use crate::terminal::{has_colours, width, wrapped};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
@@ -16,7 +17,20 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let text = if args.json {
         serde_json::to_string(&diagnosis).map_err(|error| EndingError::Report(error.into()))? + "\n"
     } else {
-        diagnosis.to_string()
+        coloured(wrapped(&diagnosis.to_string(), width()))
     };
     stdout::print(text.as_bytes())
+}
+
+/// Colours the first word of each line that says what is missing, on a terminal.
+fn coloured(text: String) -> String {
+    const MISSING: &str = "missing";
+    if !has_colours() {
+        return text;
+    }
+    let line = |line: &str| match line.strip_prefix(MISSING) {
+        Some(rest) => format!("\x1b[31m{MISSING}\x1b[0m{rest}"),
+        None => line.to_owned(),
+    };
+    text.split_inclusive('\n').map(line).collect()
 }

@@ -2,6 +2,7 @@
 
 mod advice;
 mod json;
+mod kernel;
 mod shares;
 mod suggest;
 
@@ -19,7 +20,7 @@ use steerage_apps::{Analysis, AnalyzedFlow, PacketDetail, Volume};
 use crate::args::SteeringCommand;
 use crate::error::{EndingError, Error};
 use crate::stdout;
-use crate::terminal::printable;
+use crate::terminal::{printable, width, wrapped};
 use crate::units::{counted, percent};
 use shares::Shares;
 use suggest::Suggestion;
@@ -104,7 +105,10 @@ impl TrafficExplanation {
 
 /// Prints the explanation to standard output, for people or as JSON.
 pub(crate) fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
-    let text = if json { json::line(explanation).map_err(EndingError::Report)? } else { page(explanation) };
+    let text = match json {
+        true => json::line(explanation).map_err(EndingError::Report)?,
+        false => wrapped(&page(explanation), width()),
+    };
     stdout::print(text.as_bytes())
 }
 
@@ -117,6 +121,11 @@ fn page(explanation: &Explanation) -> String {
         }
         Subject::Traffic(traffic) => {
             let Analysis { all, flows, .. } = &traffic.survey;
+            let suggestion = Suggestion::of(traffic);
+            let kernel = traffic.basis.kernel.as_ref();
+            page += &kernel.map_or(String::new(), |load| {
+                kernel::Verdict::of(load, suggestion.as_ref().map(Suggestion::advised)).page()
+            });
             let _ = writeln!(
                 page,
                 "{}  {}  {}  {}",
@@ -140,8 +149,9 @@ fn page(explanation: &Explanation) -> String {
             for note in advice::notes(traffic) {
                 let _ = writeln!(page, "\n{note}");
             }
-            if let Some(suggestion) = Suggestion::of(traffic) {
-                page += &suggestion.page();
+            page += &kernel.map_or(String::new(), kernel::figures);
+            if let Some(suggestion) = suggestion {
+                page += &suggestion.page(kernel.is_some());
             }
         }
     }

@@ -172,3 +172,46 @@ fn the_live_table_and_intervals_share_a_terminal() {
     screen(&mut terminal, None);
     out_of(child);
 }
+
+/// Without a command, a terminal shows what the machine can do and three commands. A pipe gets the help.
+#[test]
+fn without_a_command_a_terminal_shows_a_start() {
+    let pty = openpty(None, None).unwrap();
+    let mut child = command(&[]).stdout(pty.slave).env("TERM", "xterm").spawn().unwrap();
+    let page = screen(&mut File::from(pty.master), None).replace("\r\n", "\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(
+        page.starts_with("steerage ") && page.contains("\n  kernel        Linux ") && page.contains("\n  missing "),
+        "{page}"
+    );
+    let (_, commands) = page.split_once("\nThree commands to try:\n").unwrap();
+    let commands: Vec<&str> = commands.lines().filter(|line| line.starts_with("  s")).collect();
+    assert!(commands.len() == 3 && commands[1] == "  steerage meter FILE.pcap", "{page}");
+    let piped = crate::program::run(&[]);
+    assert!(piped.code == Some(2) && piped.err.contains("Usage: steerage") && piped.out.is_empty(), "{piped:?}");
+}
+
+/// On a terminal, lines break between words, and what is missing has a colour.
+#[test]
+fn doctor_fits_a_terminal() {
+    let shown = |no_colour: &str| {
+        let size = nix::pty::Winsize { ws_row: 24, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(Some(&size), None).unwrap();
+        let mut child =
+            command(&["doctor"]).stdout(pty.slave).env("TERM", "xterm").env("NO_COLOR", no_colour).spawn().unwrap();
+        let page = screen(&mut File::from(pty.master), None).replace("\r\n", "\n");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        page
+    };
+    let plain = shown("1");
+    // A command or a path that is longer than the rest of a line stays whole.
+    let long = plain.lines().filter(|line| line.chars().count() > 60);
+    assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
+    let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();
+    let coloured = shown("");
+    assert_eq!(
+        (coloured.matches("\x1b[31mmissing\x1b[0m ").count(), plain.contains('\x1b')),
+        (missing, false),
+        "{coloured:?}"
+    );
+}

@@ -98,7 +98,7 @@ fn shells_take_their_completions() {
     let script = run(&["completions", "bash"]).out;
     let offered = |words: &str| {
         let ask = format!(
-            "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_steerage steerage \
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_steerage_values steerage \
              \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"\necho \"${{COMPREPLY[@]}}\""
         );
         let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
@@ -107,6 +107,13 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage me"), "meter");
     assert_eq!(offered("steerage meter --max-f"), "--max-flows");
     assert_eq!(offered("steerage count --max-f"), "");
+    assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
+    // The paths are those of a run. Here `steerage` is a function that answers like one.
+    let paths = format!("steerage() {{ echo sys/a; echo proc/b; }}\n{script}");
+    let ask = paths
+        + "\nCOMP_WORDS=(steerage get sy); COMP_CWORD=2\n_steerage_values steerage sy get\necho \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "sys/a");
 }
 
 #[test]

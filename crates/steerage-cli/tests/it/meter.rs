@@ -484,3 +484,70 @@ fn flow_files_are_read_again() {
         assert!(ran.code == Some(1) && ran.complaint().contains(why), "{ran:?}");
     }
 }
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
+
+/// The table has one line for a flow, into however many records it was cut.
+#[test]
+fn the_records_of_a_flow_are_one_line() {
+    let table = |args: &[&str]| {
+        let ran = run(&[&["meter", DEMO, "--virtual-cpus", "1", "-t", "40"], args].concat());
+        let lines = ran.out.lines().skip(3).take_while(|line| !line.is_empty());
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (whole, cut) = (table(&[]), table(&["--active", "1"]));
+    assert!(whole.len() == 41 && whole == cut, "{whole:#?}\n{cut:#?}");
+    let hosts = table(&["--by", "host", "--active", "1"]);
+    assert!(hosts[0].starts_with("host ") && hosts[0].ends_with("rate  of bytes"), "{hosts:#?}");
+    assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
+}
+
+/// The flow files of a run say the same as the run.
+#[test]
+fn flow_files_are_read_again() {
+    let scratch = Scratch::new();
+    let whole = run(&["meter", DEMO, "--virtual-cpus", "1", "-t", "3"]);
+    let whole: Vec<&str> = whole.out.lines().skip(4).take(3).map(|line| line.split("  vlan").next().unwrap()).collect();
+    for name in ["flows.csv", "flows.jsonl"] {
+        let file = scratch.join(name);
+        let file = file.to_str().unwrap();
+        run(&["meter", DEMO, "-q", "--names", "--active", "1", "--flows", file]);
+        let again = run(&["meter", file, "-t", "3"]);
+        let lines: Vec<&str> = again.out.lines().collect();
+        assert!(lines[0].ends_with("  1,000 packets  479,907 bytes  4.2 s (918.4 kbit/s)"), "{again:?}");
+        assert_eq!(lines[3..6], whole, "{again:?}");
+        assert_eq!(lines[6], "... and 89 more (-t)");
+        for by in ["host", "port", "net", "name"] {
+            let again = run(&["meter", file, file, "--by", by, "--json", "-t", "1000"]);
+            let sums: Value = serde_json::from_str(&again.out).unwrap_or_else(|error| panic!("{error}: {again:?}"));
+            let groups = sums["groups"].as_array().unwrap();
+            let bytes: u64 = groups
+                .iter()
+                .map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap())
+                .sum();
+            // A flow counts for both of its hosts.
+            let times = match by {
+                "host" => 2..=2,
+                "net" => 1..=2,
+                _ => 1..=1,
+            };
+            let of_both = 2 * 479_907_u64;
+            assert!(times.contains(&(bytes / of_both)) && sums["bytes"] == of_both, "{by}: {bytes} {sums}");
+            assert_eq!(
+                (sums["packets"].as_u64(), sums["count"].as_u64()),
+                (Some(2000), Some(groups.len() as u64)),
+                "{by}"
+            );
+        }
+    }
+    let bad = scratch.join("bad.csv");
+    fs::write(&bad, "a,b\n1,2\n").unwrap();
+    for (file, why) in [
+        (bad.to_str().unwrap(), "line 2 is no flow of steerage meter"),
+        ("no-such.jsonl", "No such file"),
+        ("f.ipfix", ""),
+    ] {
+        let ran = run(&["meter", file]);
+        assert!(ran.code == Some(1) && ran.complaint().contains(why), "{ran:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Joins the pieces that a job writes into whole lines.
 
-use super::times::ACTION;
+/// Elasticsearch's line before a document, which must stay directly before it (tshark -T ek).
+pub(super) const ACTION: &[u8] = b"{\"index\":";
 
 /// The longest line that is kept in memory. A longer line is passed on in pieces, without output of
 /// other jobs between the pieces.

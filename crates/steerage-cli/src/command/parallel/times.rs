@@ -1,6 +1,6 @@
 //! The times at which lines begin, for `--order time`.
 
-use super::lines::LINE_BYTES_MAX;
+use super::lines::{ACTION, LINE_BYTES_MAX};
 
 const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
@@ -12,9 +12,6 @@ const DIGITS_MIN: usize = 9;
 /// The keys with which programs begin a line of JSON that begins with its time: tshark -T ek, Zeek,
 /// Suricata.
 const KEYS: [&[u8]; 4] = [b"{\"timestamp\":", b"{\"ts\":", b"{\"time\":", b"{\"@timestamp\":"];
-
-/// Elasticsearch's line before a document, which must stay directly before it (tshark -T ek).
-pub(super) const ACTION: &[u8] = b"{\"index\":";
 
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];

@@ -412,9 +412,9 @@ fn parquet_is_in_every_build() {
         let ran =
             run(&["meter", "synthetic:packets=10,flows=1", option, file.to_str().unwrap(), "--virtual-cpus", "1"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let bytes = std::fs::read(&file).unwrap();
+        let bytes = fs::read(&file).unwrap();
         assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1") && bytes.len() > 1000, "{bytes:?}");
-        std::fs::remove_file(&file).unwrap();
+        fs::remove_file(&file).unwrap();
     }
 }
 

@@ -7,7 +7,7 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::{GroupStart, Policy};
 
-/// Long enough for a second probe, because the budget allows one probe in ten seconds.
+/// Long enough for a second probe, which may wait for ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 

@@ -68,12 +68,8 @@ fn threshold(mut low: f64, mut high: f64, happens: impl Fn(f64) -> bool) -> f64 
 fn runs() -> Vec<Run> {
     vec![
         ("seconds until CPUs leave", left_after, 1.5..=2.1),
-        ("seconds of a probe", |tuning| probes(30.0, 5.0, 5, tuning).first().map_or(0.0, |probe| probe.1), 0.09..=0.15),
-        (
-            "seconds between probes of what is a little worse",
-            |tuning| between_probes(30.0, 4.0, 40, tuning),
-            9.0..=15.0,
-        ),
+        ("seconds of a probe", |tuning| probes(30.0, 8.0, 5, tuning).first().map_or(0.0, |probe| probe.1), 0.09..=0.15),
+        ("seconds between probes of what is a little worse", |tuning| between_probes(30.0, 4.0, 40, tuning), 2.0..=4.0),
         ("seconds between probes of what is far worse", |tuning| between_probes(5.0, 0.5, 300, tuning), 100.0..=280.0),
         ("other CPUs for a load of 6", |tuning| others_at(6.0, tuning), 7.0..=9.0),
         (

@@ -8,7 +8,6 @@ use steerage_device::af_xdp::Take;
 
 use super::memory;
 use super::values::{duration, number};
-use crate::instance::undoing::Done;
 
 /// How interfaces are listened to.
 #[derive(Clone, Debug, Args)]
@@ -78,7 +77,7 @@ pub(crate) struct LiveArgs {
 pub(crate) struct UndoArgs {
     /// Programs in dispatchers, by the numbers of their interfaces and their own, and files of interfaces
     #[arg(value_name = "INTERFACE:PROGRAM|INTERFACE/FILE=BEFORE=OURS", required = true)]
-    pub(crate) done: Vec<Done>,
+    pub(crate) done: Vec<String>,
 }
 
 /// The direction of packets.

@@ -268,7 +268,9 @@ fn packets_are_forwarded_between_vlans() {
     for kind in ["", "af_xdp:"] {
         let devices = ["a0.5", "b0.6"].map(|name| format!("{kind}{name}"));
         let take: &[&str] = if kind.is_empty() { &[] } else { &["--take", "udp"] };
-        let args = [&["forward", &devices[0], &devices[1], "--backlog", "10000", "--json", "-v"], take].concat();
+        let args =
+            [&["forward", &devices[0], &devices[1], "--backlog", "10000", "--check-order", "--json", "-v"], take]
+                .concat();
         let started = Started::of(ends.within(0, || command(&args).spawn().unwrap()));
         until("a datagram is forwarded", || {
             send(1);

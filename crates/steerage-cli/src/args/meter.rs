@@ -48,7 +48,7 @@ pub(crate) struct FlowArgs {
     #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "300", value_parser = duration)]
     pub(crate) active: Duration,
 
-    /// Cut records at multiples of the active timeout (UTC), instead of counting from a flow's first packet
+    /// End records at the multiples of --active since 1970 (UTC)
     #[arg(hide_short_help = true, long)]
     pub(crate) active_clock: bool,
 

@@ -251,10 +251,11 @@ impl Run {
         let handle = self.handle()?;
         // The instance's own CPUs are checked later: they need not be CPUs of this machine.
         let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
-        Ok(match queue {
+        match queue {
             Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,
             None => handle.set_rps_cpus(&mask)?,
-        })
+        }
+        Ok(())
     }
 }
 

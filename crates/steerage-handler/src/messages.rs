@@ -96,9 +96,12 @@ struct Letters<M> {
     has_ended: bool,
 }
 
+/// The messages for one CPU, shared by the threads that post them.
+type OfCpu<M> = Arc<Mutex<Letters<M>>>;
+
 struct Office<M> {
     /// Added when the handlers are made, each by its CPU.
-    cpus: Mutex<Vec<(CpuId, Arc<Mutex<Letters<M>>>)>>,
+    cpus: Mutex<Vec<(CpuId, OfCpu<M>)>>,
     places: usize,
     handle: OnceLock<Handle>,
 }
@@ -109,7 +112,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<M> Office<M> {
     /// The messages for a CPU. A CPU whose handler was not made yet gets them when it starts.
-    fn letters(&self, cpu: CpuId) -> Arc<Mutex<Letters<M>>> {
+    fn letters(&self, cpu: CpuId) -> OfCpu<M> {
         let mut cpus = lock(&self.cpus);
         if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {
             return Arc::clone(letters);
@@ -140,9 +143,8 @@ impl<M> Office<M> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
         let Ok(mut letters) = letters.try_lock() else { return Err(letter) };
-        match add(&mut letters, letter, self.places) {
-            Err((letter, false)) => return Err(letter),
-            Err((_, true)) | Ok(()) => {}
+        if let Err((letter, false)) = add(&mut letters, letter, self.places) {
+            return Err(letter);
         }
         drop(letters);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -224,7 +226,7 @@ impl<M: Send + 'static> Post<M> {
 pub struct WithMessages<H: TakesMessages> {
     handler: H,
     cpu: CpuId,
-    letters: Arc<Mutex<Letters<H::Message>>>,
+    letters: OfCpu<H::Message>,
     /// Messages that were taken from `letters` and not delivered yet. The vector keeps its memory.
     taken: VecDeque<Letter<H::Message>>,
     post: Post<H::Message>,

@@ -295,6 +295,8 @@ impl<H: Handler> HandlerTester<H> {
     }
 }
 
+type FlowKeyFn = fn(&[u8]) -> Option<FlowKey>;
+
 /// Settings of a [`HandlerTester`].
 ///
 /// ```
@@ -351,7 +353,7 @@ pub struct TesterOptions {
     /// As `Builder::layers`.
     pub layers: Layers,
     /// As `Builder::flow_key`.
-    pub flow_key: Option<fn(&[u8]) -> Option<FlowKey>>,
+    pub flow_key: Option<FlowKeyFn>,
 }
 
 impl Default for TesterOptions {

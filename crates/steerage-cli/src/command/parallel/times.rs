@@ -139,9 +139,9 @@ impl Text<'_> {
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
-            ..=11 => SECOND,
-            ..=14 => SECOND / 1_000,
-            ..=17 => SECOND / 1_000_000,
+            ..12 => SECOND,
+            12..15 => SECOND / 1_000,
+            15..18 => SECOND / 1_000_000,
             _ => 1,
         };
         let fraction = if unit == SECOND { self.fraction() } else { 0 };
@@ -157,7 +157,7 @@ impl Text<'_> {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,
         };
-        if digits.is_empty() || (before.starts_with(b",") && digits.len() % 3 != 0) {
+        if digits.is_empty() || (before.starts_with(b",") && !digits.len().is_multiple_of(3)) {
             self.0 = before;
             return 0;
         }

@@ -202,7 +202,7 @@ fn the_formats_of_tshark_are_merged() {
     let columns = ran(&["--order", "time"], &[&["-T", "fields", "-E", "header=y"], &fields[..]].concat());
     let lines: Vec<&str> = columns.out.lines().collect();
     assert_eq!((lines[0], lines.len()), ("frame.time_epoch\tip.src", 5001), "{}", columns.err);
-    assert!(lines[1..].is_sorted());
+    assert!(lines[1..].is_sorted_by_key(|line| line.split('\t').next()));
     let refused = ran(&[], &["-T", "pdml"]);
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
 }
@@ -256,13 +256,22 @@ fn editcap_and_capinfos_are_merged_as_the_table_says() {
 fn the_lines_of_tcpdump_are_sorted_by_time() {
     let scratch = Scratch::new();
     let capture = captures(&scratch).pop().unwrap();
-    for options in [&["-tt"][..], &["-tttt", "-v"], &["-x"]] {
+    for options in [&["-tt"][..], &["-tttt", "-v"], &["-tt", "-x"]] {
         let tool = [&["tcpdump", "-n", "--nano"], options, &["-r"]].concat();
         let Some(one) = alone(&tool, &capture) else { return };
         let name = capture.to_str().unwrap();
         let ran = run(&[&["parallel", name, "-j", "3", "-q", "--order", "time", "--"], &tool[..], &["-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.out == one, "{options:?}: {} and {} bytes", ran.out.len(), one.len());
+        // Packets of the same time have no order.
+        let packets = |text: &str| -> Vec<String> {
+            text.replace("\n\t", " ").replace("\n    ", " ").lines().map(str::to_owned).collect()
+        };
+        let (mut merged, mut expected) = (packets(&ran.out), packets(&one));
+        let time_len = if options[0] == "-tttt" { 29 } else { 20 };
+        assert!(merged.is_sorted_by_key(|packet| packet.get(..time_len).map(str::to_owned)), "{options:?}");
+        merged.sort_unstable();
+        expected.sort_unstable();
+        assert!(merged.len() == 5000 && merged == expected, "{options:?}: {} packets", merged.len());
     }
 }
 

@@ -139,9 +139,9 @@ impl Text<'_> {
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
-            ..=11 => SECOND,
-            12..=14 => SECOND / 1_000,
-            15..=17 => SECOND / 1_000_000,
+            ..12 => SECOND,
+            12..15 => SECOND / 1_000,
+            15..18 => SECOND / 1_000_000,
             _ => 1,
         };
         let fraction = if unit == SECOND { self.fraction() } else { 0 };

@@ -139,7 +139,7 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     helper::wait_for_end();
     for done in &args.done {
-        if let Err(error) = done.parse().and_then(|done| undo(&done)) {
+        if let Err(error) = done.parse::<Done>().and_then(|done| undo(&done)) {
             say(&error);
             return Ok(());
         }

@@ -54,7 +54,6 @@ struct Pair {
     ends: Namespaces,
     driver: String,
     near: String,
-    far: String,
     kernel: UdpSocket,
 }
 
@@ -93,7 +92,7 @@ fn each_pair(test: impl Fn(&Pair)) {
             ends.must(end, &format!("addr add 10.210.0.{}/24 dev {name}", end + 1));
         }
         let kernel = ends.within(0, || receiver(NEAR));
-        let pair = Pair { ends, driver, near: names[0].clone(), far: names[1].clone(), kernel };
+        let pair = Pair { ends, driver, near: names[0].clone(), kernel };
         pair.connects();
         test(&pair);
     }
@@ -402,64 +401,6 @@ fn packets_are_forwarded_from_a_card() {
                 "forward {kind}: {arrived:?} of {COUNT} arrived, dropped {}",
                 report["snapshot"]["dropped"]
             ));
-        }
-    });
-}
-
-/// Sends PTP events, which the card of igb stamps, from one interface to the link address of another.
-const SEND_PTP: &str = "\
-import socket, sys
-out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-out.bind((sys.argv[1], 0))
-address = lambda text: bytes.fromhex(text.replace(':', ''))
-sync = b'\\x00\\x02\\x00\\x2c' + bytes(26) + b'\\x00\\x01' + bytes(32)
-for _ in range(20):
-    out.send(address(sys.argv[2]) + out.getsockname()[4] + b'\\x88\\xf7' + sync)
-";
-
-/// Switches time stamping of PTP events on (`SIOCSHWTSTAMP`, `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the
-/// card's clock to a million seconds.
-const STAMP_PTP: &str = "\
-import array, fcntl, os, re, socket, struct, subprocess, sys, time
-config = array.array('i', [0, 0, 12])
-request = struct.pack('16sP', sys.argv[1].encode(), config.buffer_info()[0]).ljust(40, b'\\0')
-fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x89b0, request)
-shown = subprocess.run(['ethtool', '-T', sys.argv[1]], capture_output=True, text=True, check=True).stdout
-clock = os.open('/dev/ptp' + re.search(r'(?:Clock|index): (\\d+)', shown)[1], os.O_RDWR)
-time.clock_settime(~clock << 3 | 3, 1e6)
-";
-
-/// `time=card` is the card's clock, which differs from the system's.
-#[test]
-fn the_card_stamps_packets() {
-    each_pair(|pair| {
-        if pair.driver != "igb" {
-            return;
-        }
-        let must = |end: usize, words: &[&str]| {
-            let output = pair.ends.command(end, words).output().unwrap();
-            assert!(output.status.success(), "{words:?}: {output:?}");
-            String::from_utf8(output.stdout).unwrap().trim().to_owned()
-        };
-        let address = must(0, &["cat", &format!("/sys/class/net/{}/address", pair.near)]);
-        let directory = Scratch::new();
-        for (clock, seconds, mode) in
-            [("system", 1_000_000_000..u64::MAX, Value::Null), ("card", 1_000_000..2_000_000, json!("card time"))]
-        {
-            let file = directory.join(clock);
-            let device = format!("af_packet:{},direction=in,time={clock}", pair.near);
-            let to = format!("pcap:{}", file.display());
-            let started = pair.steerage(&["fanout", &device, "-f", "ether proto 0x88f7", "--to", &to]);
-            // A reset of the card sets its clock to the system's.
-            must(0, &["python3", "-c", STAMP_PTP, &pair.near]);
-            must(1, &["python3", "-c", SEND_PTP, &pair.far, &address]);
-            let report = started.stop_at_rest();
-            assert_eq!((received(&report), &queues(&report)[0]["mode"]), (20, &mode), "{report}");
-            let times = must(0, &["tcpdump", "-ttnr", file.to_str().unwrap()]);
-            let all = times.lines().filter_map(|line| line.split('.').next()?.parse().ok());
-            let times: Vec<u64> = all.collect();
-            assert!(times.len() == 20 && times.iter().all(|time| seconds.contains(time)), "{clock}: {times:?}");
-            pair.found(&format!("time={clock}: {} packets at {} s", times.len(), times[0]));
         }
     });
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use steerage::flow::FlowParts;
 use steerage::packet::Packets;
 use steerage::stats::{CpuSnapshot, DropReason, Drops, Verdicts};
-use steerage::{Batch, BucketId, FlowKey, Handle, Packet};
+use steerage::{Batch, BucketId, Cpu, CpuId, FlowKey, Handle, Handler, Packet};
 
 use crate::failure::{self, Code, Failure};
-use crate::handler::States;
 use crate::run::Run;
+use crate::states::States;
 
 /// `STEERAGE_ABI` of the header.
 const ABI: u32 = 0;
@@ -94,7 +94,7 @@ impl Functions {
 }
 
 /// The functions of a program.
-pub(crate) struct Callbacks {
+struct Callbacks {
     functions: Functions,
     batch: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut View<'static>),
 }
@@ -133,7 +133,7 @@ impl Callbacks {
         Ok(Self { functions, batch })
     }
 
-    pub(crate) fn batch(&self, cpu: &CpuPointer, view: &mut View<'_>) {
+    fn batch(&self, cpu: &CpuPointer, view: &mut View<'_>) {
         // SAFETY: the header's promise about `batch`, which uses the view only during the call.
         unsafe { (self.batch)(self.functions.shared, cpu.pointer, ptr::from_mut(view).cast()) };
     }
@@ -144,14 +144,14 @@ impl Callbacks {
         (!pointer.is_null()).then(|| State { pointer, callbacks: Arc::clone(self) })
     }
 
-    pub(crate) fn moved(&self, cpu: &CpuPointer, bucket: BucketId, state: &State) {
+    fn moved(&self, cpu: &CpuPointer, bucket: BucketId, state: &State) {
         if let Some(moved) = self.functions.state_moved {
             // SAFETY: the header's promise about `state_moved`.
             unsafe { moved(self.functions.shared, cpu.pointer, number_of(bucket), state.pointer) };
         }
     }
 
-    pub(crate) fn merged(&self, cpu: &CpuPointer, into: &State, from: &State) {
+    fn merged(&self, cpu: &CpuPointer, into: &State, from: &State) {
         if let Some(merged) = self.functions.state_merged {
             // SAFETY: the header's promise about `state_merged`.
             unsafe { merged(self.functions.shared, cpu.pointer, into.pointer, from.pointer) };
@@ -159,14 +159,20 @@ impl Callbacks {
     }
 }
 
+/// Starts the run with the program's functions.
+fn start(run: &Run, callbacks: Callbacks) -> Result<(), Failure> {
+    let callbacks = Arc::new(callbacks);
+    run.start(move |cpu| CpuHandler::new(&callbacks, cpu))
+}
+
 /// What `cpu_begins` returned. `cpu_ends` is called when this is dropped.
-pub(crate) struct CpuPointer {
+struct CpuPointer {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
 }
 
 impl CpuPointer {
-    pub(crate) fn new(callbacks: &Arc<Callbacks>, cpu: u32) -> Self {
+    fn new(callbacks: &Arc<Callbacks>, cpu: u32) -> Self {
         let shared = callbacks.functions.shared;
         // SAFETY: the header's promise about `cpu_begins`.
         let pointer = callbacks.functions.cpu_begins.map_or(ptr::null_mut(), |begins| unsafe { begins(shared, cpu) });
@@ -184,7 +190,7 @@ impl Drop for CpuPointer {
 }
 
 /// The state of a bucket. `state_dropped` is called when this is dropped, wherever it is then.
-pub(crate) struct State {
+struct State {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
 }
@@ -206,22 +212,22 @@ fn number_of(bucket: BucketId) -> u32 {
 }
 
 /// `steerage_batch` of the header: the packets of one call of `batch`.
-pub(crate) struct View<'a> {
+struct View<'a> {
     packets: Packets<'a>,
     len: u32,
     queue: u32,
     current: Option<Packet<'a>>,
     shown: PacketView,
     flow: FlowView,
-    states: &'a mut States,
+    states: &'a mut States<State>,
     cpu: &'a CpuPointer,
     callbacks: &'a Arc<Callbacks>,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(
+    fn new(
         batch: &'a mut Batch<'_>,
-        states: &'a mut States,
+        states: &'a mut States<State>,
         cpu: &'a CpuPointer,
         callbacks: &'a Arc<Callbacks>,
     ) -> Self {
@@ -267,6 +273,45 @@ impl<'a> View<'a> {
         }
         slot.as_ref().map(|state| state.pointer)
     }
+}
+
+/// Calls the program's functions on one CPU.
+struct CpuHandler {
+    // States are dropped before the CPU's pointer.
+    states: States<State>,
+    cpu: CpuPointer,
+    callbacks: Arc<Callbacks>,
+}
+
+impl CpuHandler {
+    fn new(callbacks: &Arc<Callbacks>, cpu: CpuId) -> Self {
+        let cpu = CpuPointer::new(callbacks, u32::from(cpu.0));
+        Self { states: States::new(), cpu, callbacks: Arc::clone(callbacks) }
+    }
+}
+
+impl Handler for CpuHandler {
+    type Moved = State;
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        let mut view = View::new(batch, &mut self.states, &self.cpu, &self.callbacks);
+        self.callbacks.batch(&self.cpu, &mut view);
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<State> {
+        self.states.take(bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, state: State) {
+        self.callbacks.moved(&self.cpu, bucket, &state);
+        match self.states.slot(bucket) {
+            Some(present) => self.callbacks.merged(&self.cpu, present, &state),
+            empty => *empty = Some(state),
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// A value that a function of the header returns.
@@ -473,7 +518,7 @@ exports! {
     }
 
     fn steerage_start(run: *mut Run, functions: *const Functions) -> c_int {
-        given(run, "the run")?.start(Callbacks::read(functions)?).map(|()| 0)
+        start(given(run, "the run")?, Callbacks::read(functions)?).map(|()| 0)
     }
 
     fn steerage_wait(run: *mut Run, timeout_ms: i64) -> c_int {
@@ -487,7 +532,7 @@ exports! {
 
     fn steerage_run(run: *mut Run, functions: *const Functions) -> c_int {
         let run = given(run, "the run")?;
-        run.start(Callbacks::read(functions)?)?;
+        start(run, Callbacks::read(functions)?)?;
         run.join().map(|()| 0)
     }
 

@@ -3,8 +3,8 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `ffi` | the functions and types of the header, and all `unsafe` |
-//! | `handler` | the handler of a CPU, which calls the program's functions |
+//! | `ffi` | the functions and types of the header, the handler that calls the program, and all `unsafe` |
+//! | `states` | the states of the buckets on a CPU |
 //! | `run` | a run from the opening of its inputs to its end |
 //! | `failure` | codes of errors, and the text of the last error |
 #![deny(unsafe_code)]
@@ -12,5 +12,5 @@
 mod failure;
 #[allow(unsafe_code)]
 mod ffi;
-mod handler;
 mod run;
+mod states;

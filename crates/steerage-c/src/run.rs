@@ -1,20 +1,18 @@
 //! A run, from the opening of its inputs to its end.
 
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use steerage::flow::Layers;
 use steerage::limits::{BACKLOG_MAX, CPUS_MAX};
 use steerage::policy::{POLICIES, Policy};
 use steerage::topology::Topology;
-use steerage::{Builder, CpuMask, Handle, Outcome, Running, Snapshot};
+use steerage::{Builder, CpuId, CpuMask, Handle, Handler, Outcome, Running, Snapshot};
 use steerage_capture::CaptureOptions;
 use steerage_device::Opened;
 
 use crate::failure::{Code, Failure};
-use crate::ffi::Callbacks;
-use crate::handler::CpuHandler;
 
 /// A wait without a limit is a series of waits of this length, since a clock cannot reach the end
 /// of time.
@@ -160,7 +158,11 @@ impl Run {
         }
     }
 
-    pub(crate) fn start(&self, callbacks: Callbacks) -> Result<(), Failure> {
+    /// Starts the run. `make` makes the handler of a CPU.
+    pub(crate) fn start<H: Handler<Report = ()>>(
+        &self,
+        make: impl Fn(CpuId) -> H + Send + Sync + 'static,
+    ) -> Result<(), Failure> {
         let mut stage = self.stage();
         let (opened, options) = match std::mem::replace(&mut *stage, Stage::Changing) {
             Stage::Opened(opened, options) => (opened, options),
@@ -169,7 +171,7 @@ impl Run {
                 return Err(Failure::new(Code::State, "cannot start the run: it has started; open another one"));
             }
         };
-        let started = Self::started(opened, options, callbacks);
+        let started = Self::started(opened, options, make);
         *stage = match &started {
             Ok(_) => Stage::Changing,
             Err(failure) => Stage::Ended(Err(failure.clone())),
@@ -180,14 +182,17 @@ impl Run {
         Ok(())
     }
 
-    fn started(opened: Opened, options: Options, callbacks: Callbacks) -> Result<Running<()>, Failure> {
+    fn started<H: Handler<Report = ()>>(
+        opened: Opened,
+        options: Options,
+        make: impl Fn(CpuId) -> H + Send + Sync + 'static,
+    ) -> Result<Running<()>, Failure> {
         let opened = match options.packets {
             Some(packets) => opened.limited(packets),
             None => opened,
         };
         let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
-        let callbacks = Arc::new(callbacks);
-        Ok(builder.build(move |cpu| CpuHandler::new(&callbacks, cpu))?.start()?)
+        Ok(builder.build(make)?.start()?)
     }
 
     /// The handle of a run that has started.

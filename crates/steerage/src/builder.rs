@@ -25,6 +25,9 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
 use crate::handle::Handle;
 use crate::instance::{Instance, STACK_BYTES, Threads};
 
+/// An instance whose handlers get messages, and what posts the messages.
+type WithPost<H> = (Instance<WithMessages<H>>, Post<<H as TakesMessages>::Message>);
+
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
 /// Builds an instance. Every setting except the inputs has a default.
@@ -396,11 +399,7 @@ impl Builder {
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    pub fn build_with_messages<H, F>(
-        self,
-        places: usize,
-        make: F,
-    ) -> Result<(Instance<WithMessages<H>>, Post<H::Message>), BuildError>
+    pub fn build_with_messages<H, F>(self, places: usize, make: F) -> Result<WithPost<H>, BuildError>
     where
         H: TakesMessages,
         F: Fn(CpuId) -> H + Send + Sync + 'static,

@@ -102,7 +102,7 @@ pub(crate) struct JobOutputArgs {
     #[arg(short, long, conflicts_with_all = ["no_merge", "results", "order"])]
     pub(crate) keep_order: bool,
 
-    /// Order of the output: any (as the jobs write it), job, or time, for lines that begin with a time [default: any; captures by time]
+    /// Output in any, job or time order [default: any]
     #[arg(long, value_name = "ORDER", value_enum, hide_possible_values = true, conflicts_with_all = ["no_merge", "results"])]
     pub(crate) order: Option<Order>,
 

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let needs =
         Needs::of(SandboxProfile::Meter).written_files(&written).connects(connects).restores_terminal(keys.is_some());
     let seen = if flows.by.is_some() { SUMMED_RECORDS } else { (flows.top * JOINED).min(SUMMED_RECORDS) };
-    let top = if keys.is_some() { seen.max(LIVE_FLOWS) } else { seen };
+    let live_top = if keys.is_some() { flows.top.max(LIVE_FLOWS) } else { flows.top };
     let (mut writers, mut meters) = (Writers::default(), None);
     let (instance, services) = instance::receiving(&args.run, needs, |can_wait| {
         let advice = outputs.advice().filter(|_| can_wait && !args.run.report.quiet && !args.run.report.json);
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             active_by_clock: flows.active_clock,
             inactive: flows.inactive,
             flows_max: flows.max_flows,
-            top,
+            // A live run reports these flows while it runs, and a file only at its end.
+            top: if can_wait || flows.by.is_some() { seen.max(live_top) } else { live_top },
             layers: args.run.steering.hash.layers(),
             epoch: now(),
             can_wait,

@@ -150,7 +150,7 @@ fn a_full_directory_of_temporary_files_is_named_and_no_job_gets_a_part() {
     }
 
     // Job 1 does not end by itself: the output of job 2 is kept only as long as job 1 runs.
-    let job = "-j 2 -k -q -- sh -c 'cat >/dev/null; [ {n} = 2 ] || exec sleep 1000; yes | head -c 400000'";
+    let job = "-j 2 -k -q -- sh -c 'cat >/dev/null; [ {n} = 2 ] || exec sleep 1000; yes | head -c 4000000'";
     let kept = script.replace("-j 2 --json -- wc -c {file}", job);
     let ran = Ran::of(Command::new("unshare").args(["-m", "sh", "-c", &kept]).output().unwrap());
     assert_eq!(ran.code, Some(255), "{}", ran.err);

@@ -235,7 +235,9 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        assert!(partial > 0, "{to:?} {format:?}: {room}");
+        // The footer of a Parquet file is longer than a group of so few rows: a disk that has no room for
+        // the second group has none for the footer either.
+        assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }
 

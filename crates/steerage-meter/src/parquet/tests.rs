@@ -72,7 +72,7 @@ fn what_is_written_is_read() {
     let file = fs::read(scratch.join("file")).unwrap();
     let (groups, rows) = read::rows(&file);
     assert_eq!(groups, [ROWS_MAX, 1000, 3]);
-    assert_eq!(read::count(&file), rows.len());
+    assert_eq!(count(&file), rows.len());
     let expected = expected(&[&records[..], &records[..3]].concat());
     assert_eq!(rows.len(), expected.len());
     for (row, expected) in rows.iter().zip(&expected) {

@@ -440,10 +440,12 @@ mod tests {
             let rules = flow.to_queues(&queues).unwrap();
             assert!(rules.len() <= 1024, "{count}");
             let mut ports = vec![0; queues.len()];
-            let mask = rules[0].flow.ports[0].map_or(0, |(_, mask)| mask);
+            let at = flow.known().iter().position(|(name, ..)| *name == SOURCE_PORT).unwrap();
+            let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+            let mask = number(&rules[0].flow.fields[at].mask);
             // The masks are the same, so a port matches the rule with its bits.
             let by_bits: std::collections::HashMap<u16, u32> =
-                rules.iter().map(|rule| (rule.flow.ports[0].map_or(0, |(bits, _)| bits), rule.queue)).collect();
+                rules.iter().map(|rule| (number(&rule.flow.fields[at].value), rule.queue)).collect();
             assert_eq!(by_bits.len(), rules.len());
             for port in (0..=u16::MAX).step_by(2) {
                 ports[by_bits[&(port & mask)] as usize] += 1;

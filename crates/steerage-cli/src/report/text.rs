@@ -10,7 +10,7 @@ use steerage::{
 };
 
 use super::{Report, flows, steering};
-use crate::terminal::printable;
+use crate::terminal::{printable, wrapped};
 use crate::units::{bit_rate, counted, grouped, percent, rate, recorded, size, time};
 
 /// The width of the labels.
@@ -95,6 +95,7 @@ pub(super) fn page(report: &Report) -> String {
         None if report.verbose => push(&mut page, "order", "not checked (--check-order)"),
         None => {}
     }
+    snapshot.notes.iter().for_each(|text| page.push_str(&note(text)));
     if report.verbose {
         push(&mut page, "memory", &format!("{} in {}", size(snapshot.memory_bytes), snapshot.backing));
         by_purpose(&snapshot.memory).iter().for_each(|line| push(&mut page, "", line));
@@ -113,6 +114,13 @@ pub(super) fn page(report: &Report) -> String {
         push(&mut page, "sandbox", &sandbox);
     }
     page
+}
+
+/// A note of the ledger, in lines that fit the page.
+fn note(text: &str) -> String {
+    let mut lines = String::new();
+    push(&mut lines, "note", &printable(text));
+    wrapped(&lines, Some(WIDTH))
 }
 
 /// The purposes of the memory, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
@@ -309,6 +317,14 @@ fn advice(reason: DropReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_fit_the_page() {
+        let text = "CPU 1: the handler panicked once and was made again, so its report covers only the packets after the last time";
+        let expected = "note        CPU 1: the handler panicked once and was made again, so its report
+            covers only the packets after the last time\n";
+        assert_eq!(note(text), expected);
+    }
 
     #[test]
     fn columns_fill_the_width_and_no_more() {

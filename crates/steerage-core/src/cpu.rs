@@ -102,12 +102,12 @@ impl Cpu {
 
     /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
     /// received, and packets in flight are handled. A handler calls this when it has its result or
-    /// cannot continue. The handler returns the reason in its [report](Handler::Report).
+    /// cannot continue. The handler returns the reason in its [report](crate::handler::Handler::Report).
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Requests a call of [`Handler::tick`] at `time`, unless the handler has already requested an
+    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`, unless the handler has already requested an
     /// earlier tick. A handler calls this when a batch creates work that is due before the next
     /// tick.
     pub fn tick_by(&mut self, time: Timestamp) {

@@ -61,9 +61,9 @@ mod links;
 mod mapping;
 pub mod memory;
 pub mod merged;
-#[cfg(not(loom))] // The lane casts a list of completions to cells, which loom makes larger.
 pub mod no_room;
-mod outbox;
+#[cfg(not(loom))] // The lane casts a list of completions to cells, which loom makes larger.
+pub mod outbox;
 pub mod outlet;
 pub mod page;
 pub mod park;

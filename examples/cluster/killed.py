@@ -40,8 +40,7 @@ def check(files, directory, marker=None):
     import steerage
 
     assert marker is None or os.path.exists(marker), "no worker was killed"
-    # On one CPU, since a flow that moves between CPUs may end early if the recording has a gap that is longer than idle_timeout.
-    whole = steerage.meter(files, active_timeout=None, cpus=1)
+    whole = steerage.meter(files, active_timeout=None)
     duckdb.sql(f"create table whole as select {EQUAL} from whole")
     duckdb.sql(f"create table parts as select {EQUAL} from '{directory}/*.parquet'")
     for one, other in (("whole", "parts"), ("parts", "whole")):

@@ -22,6 +22,7 @@
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod batch;
 mod cells;
 mod cic;
@@ -92,6 +93,7 @@ pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};
 pub use writer_state::{FlowOutput, OutputCounts};
 
+use arrivals::Arrivals;
 use cic::{DepartedFeatures, Features};
 use counts::{AllPublished, Published};
 use export::RECORDS_AT_A_TIME;
@@ -269,6 +271,7 @@ impl Metering {
             timeouts,
             clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive, self.first_time.clone()),
             table: Table::new(timeouts, &self.limit),
+            arrivals: Arrivals::default(),
             datagrams: FlowsOfDatagrams::new(self.seeds),
             names: Names::new(self.options.names),
             features: Features::new(self.options.cic),
@@ -298,6 +301,7 @@ pub struct Meter {
     timeouts: Timeouts,
     clock: Clock,
     table: Table,
+    arrivals: Arrivals,
     datagrams: FlowsOfDatagrams,
     names: Names,
     features: Features,
@@ -557,7 +561,7 @@ impl Meter {
 
     fn expire(&mut self, looks: usize) {
         for _ in 0..looks {
-            match self.table.look(self.clock.now()) {
+            match self.table.look(self.clock.now(), |bucket| self.arrivals.has(bucket)) {
                 Some(Some(flow)) => self.end(FlowRecord::new(flow, flow.reason_when_over())),
                 Some(None) => {}
                 None => return,
@@ -577,6 +581,7 @@ impl Handler for Meter {
         } else {
             self.count(batch, count)
         }
+        self.arrivals.pass(cpu.now());
         self.expire(LOOKS_PER_PACKET * count);
         if !self.ended.is_empty() && self.clock.now().abs_diff(self.ended_since) >= nanos(HAND_OVER_AFTER) {
             self.hand_over();
@@ -588,6 +593,7 @@ impl Handler for Meter {
             return None; // The clock follows the packets.
         }
         self.clock.advance(cpu.now());
+        self.arrivals.pass(cpu.now());
         self.expire(LOOKS_PER_TICK);
         self.largest.go_on(&self.table, LOOKS_PER_TICK, &self.published);
         self.hand_over();
@@ -604,6 +610,7 @@ impl Handler for Meter {
 
     fn bucket_arrives(&mut self, bucket: BucketId, moved: MovedFlows) {
         if let Some(flows) = moved.flows {
+            self.arrivals.add(bucket);
             self.table.arrive(bucket, flows);
             self.names.arrive(moved.names);
             self.features.arrive(moved.features);

@@ -165,11 +165,12 @@ impl Table {
     }
 
     /// Checks one flow that may have timed out. Returns `None` if no flow is due, `Some(None)` if
-    /// the flow goes on, and the flow if it has timed out and was removed.
-    pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
+    /// the flow goes on, and the flow if it has timed out and was removed. Flows of a bucket for which `stays` is
+    /// true go on.
+    pub(super) fn look(&mut self, now: u64, stays: impl Fn(BucketId) -> bool) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
-        if flow.is_over(now, nanos(LATE_MAX), &self.timeouts) {
+        if flow.is_over(now, nanos(LATE_MAX), &self.timeouts) && !stays(flow.bucket) {
             return Some(Some(self.remove(place)));
         }
         self.wheel.later(place, self.end_of(&flow));

@@ -177,7 +177,7 @@ impl World {
         self.now += seconds * S;
         for at in 0..TABLES {
             for _ in 0..ALL_LOOKS {
-                match self.tables[at].look(self.now) {
+                match self.tables[at].look(self.now, |_| false) {
                     Some(Some(flow)) => {
                         assert!(flow.is_over(self.now, nanos(LATE_MAX), &timeouts()));
                         self.end(&flow);
@@ -186,7 +186,7 @@ impl World {
                     None => break,
                 }
             }
-            assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
+            assert!(self.tables[at].look(self.now, |_| false).is_none(), "looking comes to an end");
         }
         // Flows that timed out more than one slot of the wheel ago must be gone. Flows that have
         // not timed out must still be in the tables.

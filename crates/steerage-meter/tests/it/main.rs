@@ -1,6 +1,7 @@
 //! Tests of the meter with capture files, most of which compare it with tshark.
 
 mod meter_captures;
+mod moves;
 mod packet_times;
 mod parts;
 mod tcp_health;

@@ -1,0 +1,66 @@
+//! The buckets that have just come from another CPU.
+
+use std::collections::HashSet;
+use std::mem;
+use std::time::Duration;
+
+use steerage::{BucketId, Timestamp};
+
+/// After a bucket has moved, its packets that waited for the move follow, and other packets of this CPU may have much later
+/// times: a capture is read faster than it was recorded. Waiting packets arrive within milliseconds, or within a few hundred
+/// if CPUs are busy.
+const FOLLOWED_FOR: Duration = Duration::from_secs(1);
+
+/// Buckets whose flows may not time out yet by the times of other packets.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    /// The buckets that arrived after `since`.
+    young: HashSet<BucketId>,
+    /// The buckets that arrived before `since`.
+    old: HashSet<BucketId>,
+    since: Option<Timestamp>,
+}
+
+impl Arrivals {
+    pub(super) fn add(&mut self, bucket: BucketId) {
+        self.young.insert(bucket);
+    }
+
+    /// Forgets each bucket after one to two times [`FOLLOWED_FOR`].
+    #[inline]
+    pub(super) fn pass(&mut self, now: Timestamp) {
+        if self.young.is_empty() && self.old.is_empty() {
+            return;
+        }
+        if now.since(*self.since.get_or_insert(now)) >= FOLLOWED_FOR {
+            self.old = mem::take(&mut self.young);
+            self.since = (!self.old.is_empty()).then_some(now);
+        }
+    }
+
+    pub(super) fn has(&self, bucket: BucketId) -> bool {
+        self.young.contains(&bucket) || self.old.contains(&bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bucket_stays_for_a_second_and_not_for_ever() {
+        let bucket = |bucket| BucketId { group: 0, bucket };
+        let at = |millis| Timestamp::from_nanos(millis * 1_000_000);
+        let mut arrivals = Arrivals::default();
+        arrivals.pass(at(0));
+        // The CPU had nothing to do for an hour before the bucket arrived.
+        arrivals.add(bucket(1));
+        arrivals.pass(at(3_600_000));
+        arrivals.pass(at(3_600_900));
+        arrivals.add(bucket(2));
+        arrivals.pass(at(3_601_000));
+        assert!(arrivals.has(bucket(1)) && arrivals.has(bucket(2)) && !arrivals.has(bucket(3)));
+        arrivals.pass(at(3_602_000));
+        assert!(!arrivals.has(bucket(1)) && !arrivals.has(bucket(2)));
+    }
+}

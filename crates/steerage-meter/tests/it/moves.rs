@@ -1,0 +1,58 @@
+//! Flows whose bucket moves to another CPU.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use steerage::flow::wire::FrameBuilder;
+use steerage::testing::{Frame, HandlerTester, TesterOptions};
+use steerage::{CpuId, WallTime};
+use steerage_meter::{FlowRecord, FlowWriter, Meter, MeterOptions, Metered, Metering};
+
+/// A packet of a flow, at a second of the recording.
+fn packet(flow: u8, second: u64) -> Frame {
+    let frame = FrameBuilder::udp(([192, 0, 2, flow], 9), ([192, 0, 2, 200], 9)).frame(b"data");
+    Frame::new(frame).with_time(WallTime::from_nanos((1_700_000_000 + second) * 1_000_000_000))
+}
+
+fn tester(metering: Metering) -> HandlerTester<Meter> {
+    let options = TesterOptions { cpus: 2, ..TesterOptions::default() };
+    HandlerTester::with(options, move |_cpu| metering.meter())
+}
+
+/// Packets that waited while their bucket moved come after packets of other flows that were recorded much later. The times
+/// of these end no flow that the waiting packets continue.
+#[test]
+fn a_flow_that_moves_does_not_time_out_before_its_waiting_packets_come() {
+    let mut tester = tester(Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, None));
+    tester.handle([packet(1, 0)]);
+    tester.move_to(CpuId(1));
+    tester.handle([packet(2, 1000), packet(2, 1001)]);
+    tester.handle([packet(1, 10), packet(1, 1002)]);
+    let reports = tester.finish_all().into_iter().map(|tested| tested.report);
+    let (metered, _open) = Metered::of(reports, 0);
+    assert_eq!(metered.total, 3, "flow 1 until second 10, flow 1 again, and flow 2");
+}
+
+/// The flows of a bucket time out again soon after the bucket has moved, before the run ends.
+#[test]
+fn a_flow_that_has_moved_times_out() {
+    let records = Arc::<Mutex<Vec<FlowRecord>>>::default();
+    let to = Arc::clone(&records);
+    let take = move |some: &[FlowRecord]| {
+        to.lock().unwrap().extend_from_slice(some);
+        Ok(())
+    };
+    let writer = FlowWriter::pass_to("a test", take, || {}).unwrap();
+    let metering = Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, Some(writer.exporter(true)));
+    let mut tester = tester(metering);
+    tester.handle([packet(1, 0)]);
+    tester.move_to(CpuId(1));
+    for second in [1000, 1001, 1002, 1010, 1020] {
+        tester.advance(Duration::from_secs(1));
+        tester.handle([packet(2, second)]);
+    }
+    drop(tester.finish_all());
+    writer.finish(Vec::new()).unwrap();
+    let sources: Vec<String> = records.lock().unwrap().iter().map(|record| record.source().to_string()).collect();
+    assert_eq!(sources, ["192.0.2.1:9"], "flow 2 is open at the end");
+}

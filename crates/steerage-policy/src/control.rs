@@ -161,8 +161,8 @@ impl PolicyControl {
     /// [`Handle::now`]. A call before the time has no effect. A late call works like a call in
     /// time: the load is measured over the time that has really passed.
     ///
-    /// If a policy panics, buckets stay where they are, and no load check is due until another
-    /// policy is set.
+    /// If a policy panics that is not [`Guarded`](crate::Guarded), buckets stay where they are, and no
+    /// load check is due until another policy is set.
     pub fn check(&mut self, now: Timestamp) -> Option<Timestamp> {
         if now < self.due? {
             return self.due;

@@ -20,7 +20,7 @@ const NO_PATHS: &[&str] = &[
     "HASH",
     "HEX",
     "IFACE",
-    "INTERFACE:PROGRAM",
+    "INTERFACE:PROGRAM|INTERFACE/FILE=BEFORE=OURS",
     "KEY",
     "LIST",
     "MASK",

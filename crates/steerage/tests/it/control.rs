@@ -263,21 +263,24 @@ fn a_policy_that_is_set_is_in_force_without_a_call() {
 }
 
 #[test]
-fn a_policy_that_panics_is_not_called_again() {
+fn a_policy_that_panics_is_replaced_by_hash() {
     quiet_panics();
     let told = Told::default();
     let mut two = ByHands::new(told.clone());
     two.handle.control(Timestamp::ZERO);
     told.asked().panics = true;
-    assert_eq!(two.handle.control(Timestamp::ZERO + REFINE_EVERY), None);
-    assert_eq!(two.handle.control(Timestamp::ZERO + REFINE_EVERY_MAX), None);
+    for check in 1..=3 {
+        two.handle.control(Timestamp::ZERO + check * REFINE_EVERY_MAX);
+        two.settle();
+    }
     assert_eq!(told.asked().looks.len(), 1);
+    assert_eq!(two.shares(), [BUCKETS / 2, BUCKETS / 2]);
     two.receive(10);
     assert_eq!(two.handle.snapshot().delivered(), 10);
     let other = Told::default();
     two.handle.set_policy(other.clone());
-    two.handle.control(Timestamp::ZERO + 2 * REFINE_EVERY_MAX);
-    two.handle.control(Timestamp::ZERO + 3 * REFINE_EVERY_MAX);
+    two.handle.control(Timestamp::ZERO + 4 * REFINE_EVERY_MAX);
+    two.handle.control(Timestamp::ZERO + 5 * REFINE_EVERY_MAX);
     assert_eq!(other.asked().looks.len(), 1);
     two.end();
 }

@@ -54,6 +54,7 @@ fn snapshot() -> Snapshot {
     snapshot.totals = Totals::of(std::slice::from_ref(&queue));
     (snapshot.queues, snapshot.cpus, snapshot.outputs) = (vec![queue], vec![cpu], vec![output]);
     snapshot.moves.count(steerage::stats::MoveCause::Joined, 4);
+    snapshot.notes = vec!["CPU 3: the handler panicked once".to_owned()];
     snapshot.groups = vec![GroupSnapshot::new("balance", vec![0], vec![CpuId(0)], elephants, findings)];
     snapshot
 }

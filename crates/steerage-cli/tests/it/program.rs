@@ -223,7 +223,7 @@ impl Started {
         loop {
             let mut line = String::new();
             assert_ne!(self.err.read_line(&mut line).unwrap(), 0, "it ended without another line");
-            if !line.contains(" INFO ") {
+            if ![" INFO ", " WARN "].iter().any(|level| line.contains(level)) {
                 return line;
             }
         }

@@ -9,7 +9,8 @@
 //!
 //! While CPUs are short of time, the group changes to the regime with the best value, if the gain
 //! is certain and pays for the switch within a second. If the gain is possible but not certain, the
-//! policy probes: it tries that regime for at most a tenth of a second (`pace`). While CPUs have time, CPUs leave as long as the remaining CPUs are enough for the peak of
+//! policy probes: it tries that regime for a tenth of a second. Probes take at most 1 % of all
+//! time. While CPUs have time, CPUs leave as long as the remaining CPUs are enough for the peak of
 //! the last second (`demand`).
 //!
 //! Within a regime, buckets move from the busiest CPU to the least busy CPU (`place`).
@@ -17,7 +18,6 @@
 mod costs;
 mod demand;
 mod learn;
-mod pace;
 mod place;
 mod regime;
 mod report;
@@ -29,7 +29,6 @@ use costs::Estimate;
 pub use costs::{Costs, PathCosts};
 use demand::Demand;
 use learn::{Choice, Known};
-use pace::Pace;
 use regime::Regime;
 pub use regime::{Prediction, RegimeKind, Workers, predict};
 use report::Reason;
@@ -67,7 +66,7 @@ pub struct Balance {
     /// and is therefore ignored.
     moving: Option<Timestamp>,
     switch: f64,
-    pace: Pace,
+    budget: Duration,
     /// How long CPUs must have been unnecessary before they leave.
     patience: Duration,
     left: Option<Timestamp>,
@@ -133,7 +132,7 @@ impl Balance {
             began: None,
             moving: None,
             switch: REFINE_EVERY.as_nanos() as f64,
-            pace: Pace::default(),
+            budget: tuning.probe,
             patience: tuning.dwell,
             left: None,
             doubt: None,
@@ -159,15 +158,15 @@ impl Balance {
             why = self.reason.name(),
             mpps = format_args!("{:.1}", seen.rate * 1e3),
             short = seen.is_short,
+            budget_ms = self.budget.as_millis(),
             "another regime"
         );
         self.findings.joined += u64::from(cause == MoveCause::Joined);
         self.findings.left += u64::from(cause == MoveCause::Left);
         self.began = Some(now);
         if seen.regime.kind == RegimeKind::Spread && !self.is_even {
-            self.known.doubt_measured(seen, self.findings.uneven, &self.tuning);
+            self.known.measure_anew(seen, &seen.regime, &self.tuning);
         }
-        self.findings.uneven = None;
         self.is_even = false;
         MapRequest { map, cause }
     }
@@ -180,6 +179,10 @@ impl Balance {
         }
         if self.left.take().is_some_and(|left| now.since(left) < self.patience * 2) {
             self.patience *= 2;
+        }
+        if self.began.is_none() {
+            // The first change is an experiment, however certain it seems.
+            self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
             before: seen.regime.clone(),
@@ -229,19 +232,18 @@ impl Balance {
         let wanted = self.demand.peak() / tuning.fill;
         // A gain that the switch would use up does not count.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
-        // More CPUs may join at once. Any other change waits for a dwell, or until the load has
-        // lasted twice as long as at the last change. If the distance decided how the group began,
-        // the decision may have been wrong. The policy corrects this decision earlier if the gain
-        // pays for a probe, provided that the load will last as long as it has lasted so far.
-        let dwell = self.began.map_or(Duration::ZERO, |began| self.pace.lasted(began).min(tuning.dwell));
-        let is_settled = self.has_settled(now, dwell);
+        let is_settled = self.has_settled(now, tuning.dwell);
+        // More CPUs may join at once. Any other change waits for a dwell. If the distance decided
+        // how the group began, the decision may have been wrong. The policy corrects this decision
+        // earlier if the gain pays for a probe, provided that the load will last as long as it has
+        // lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
-            _ if joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
-            Some(began) if self.began == self.seen_since && now.since(began) < tuning.dwell => {
+            _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
+            Some(began) if self.began == self.seen_since => {
                 tuning.probe.as_nanos() as f64 / now.since(began).as_nanos().max(1) as f64
             }
-            _ if is_settled || joins(choice) => least,
+            _ if joins(choice) => least,
             _ => f64::INFINITY,
         };
         let gains: Vec<(Gain, f64, Choice)> = self
@@ -266,18 +268,14 @@ impl Balance {
             self.reason = Reason::Predicted;
             return self.enter(seen, choice, here);
         }
-        if !self.pace.allows(now) || !is_settled {
+        if self.budget < tuning.probe || !is_settled {
             return None;
         }
-        // The load is expected to last as long as it has lasted so far.
-        let lasts = self.pace.lasted(now).as_nanos() as f64;
-        let pays = |gain: &Gain| {
-            let loss = (-gain.mean).max(0.0) * tuning.probe.as_nanos() as f64;
-            gain.high * lasts > loss + 2.0 * self.switch
-        };
-        let possible = gains.iter().filter(|(gain, _, _)| pays(gain));
+        let possible = gains.iter().filter(|(gain, _, _)| gain.high > 2.0 * least || gain.low > least);
         let (_, _, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
-        self.enter(seen, choice, here)
+        let request = self.enter(seen, choice, here)?;
+        self.budget = self.budget.saturating_sub(tuning.probe);
+        Some(request)
     }
 
     fn judge(&mut self, seen: &Seen<'_>, mut probe: Box<Probe>) -> Option<MapRequest> {
@@ -295,11 +293,7 @@ impl Balance {
         // for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
-        // One load check may have been disturbed. Even CPUs may do as much more as they are uneven.
-        let is_placed = seen.regime.kind != RegimeKind::Spread || self.is_even;
-        let more = if is_placed { 1.0 } else { self.findings.uneven.unwrap_or(f64::INFINITY) };
-        let is_worse = probe.measured > 1 && value.is_known() && (1.0 + gain.high) * more < 1.0;
-        if !is_better && !is_worse && now.since(arrived) < tuning.probe {
+        if !is_better && now.since(arrived) < tuning.probe {
             self.state = State::Probing(probe);
             return None;
         }
@@ -316,8 +310,6 @@ impl Balance {
             return None;
         }
         self.reason = Reason::ProbeFailed;
-        let took = self.began.map_or(tuning.probe, |began| now.since(began));
-        self.pace.failed(now, took, &tuning);
         self.known.refute(seen, &tuning);
         Some(self.switch(seen, &probe.before, probe.map))
     }
@@ -399,7 +391,7 @@ impl Policy for Balance {
     fn cpus_changed(&mut self) {
         // Earlier measurements are not comparable, so the policy starts over.
         self.state = State::Steady;
-        self.pace = Pace::default();
+        self.budget = self.tuning.probe;
         self.is_even = false;
         self.known.start_over();
     }
@@ -427,7 +419,7 @@ impl Policy for Balance {
         }
         self.known.costs.cpus(load.cpus.len(), &tuning);
         self.known.forget(load.elapsed, &tuning);
-        self.pace.begin(load.now);
+        self.budget = (self.budget + load.elapsed.mul_f64(tuning.budget)).min(tuning.probe);
         if let Some(window) = &load.window {
             self.buckets.clear();
             self.buckets.extend_from_slice(window.buckets);

@@ -69,15 +69,6 @@ impl Known {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
     }
 
-    /// The group leaves the current regime before its CPUs are even, so that its throughput may be
-    /// as much higher as the busiest CPU is busier than it has to be.
-    pub(super) fn doubt_measured(&mut self, seen: &Seen<'_>, uneven: Option<f64>, tuning: &Tuning) {
-        let measured = self.measured(seen, &seen.regime, tuning);
-        let off = uneven.map_or(f64::INFINITY, |uneven| uneven - 1.0) * measured.mean;
-        *measured =
-            if off.is_finite() { Estimate { var: measured.var + off * off, ..*measured } } else { Estimate::UNKNOWN };
-    }
-
     /// Records that the current regime was probed and is no better than the previous regime.
     pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         self.refuted = Some(self.key(seen, &seen.regime, tuning));

@@ -70,8 +70,6 @@ pub(super) struct Machine {
     sums: Vec<CpuLoad>,
     checks: f64,
     window: Duration,
-    /// The last time at which a CPU joined or left.
-    changed: Timestamp,
     is_moving: bool,
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
@@ -113,7 +111,6 @@ impl Machine {
             sums: vec![CpuLoad::default(); cpus],
             checks: 0.0,
             window: Duration::ZERO,
-            changed: Timestamp::ZERO,
             is_moving: false,
             changes: Vec::new(),
         }
@@ -339,9 +336,6 @@ impl Machine {
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             (self.map, self.shares) = (wish.map, None);
-            if wish.cause != MoveCause::Balance {
-                self.changed = self.now;
-            }
             let now = others(self.active());
             let joined = now.iter().filter(|cpu| !before.contains(cpu)).count();
             self.only_wakes |= joined > self.wakes_at_most;
@@ -361,10 +355,7 @@ impl Machine {
         if self.is_moving {
             self.window = Duration::ZERO;
         }
-        // As long as the windows of the load meter.
-        let since = self.now.since(self.changed);
-        let least = since.mul_f64(Tuning::DEFAULT.recent).clamp(2 * REFINE_EVERY, Tuning::DEFAULT.probe);
-        if self.window < least {
+        if self.window < Tuning::DEFAULT.probe {
             if self.window.is_zero() {
                 (self.sums, self.checks) = (vec![CpuLoad::default(); cpus.len()], 0.0);
             }

@@ -41,12 +41,6 @@ fn probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> Vec<(f64, f6
     machine.changes.chunks_exact(2).map(|pair| (at(&pair[0]), at(&pair[1]) - at(&pair[0]))).collect()
 }
 
-/// The last wait, since the first waits are short.
-fn between_last_probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> f64 {
-    let probes = probes(receive, work, seconds, tuning);
-    probes.iter().rev().nth(1).map_or(999.0, |before| probes[probes.len() - 1].0 - before.0)
-}
-
 fn between_probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> f64 {
     let probes = probes(receive, work, seconds, tuning);
     probes.get(1).map_or(999.0, |probe| probe.0 - probes[0].0)
@@ -74,10 +68,10 @@ fn threshold(mut low: f64, mut high: f64, happens: impl Fn(f64) -> bool) -> f64 
 fn runs() -> Vec<Run> {
     vec![
         ("seconds until CPUs leave", left_after, 1.5..=2.1),
-        ("seconds of a probe", |tuning| probes(30.0, 8.0, 5, tuning).first().map_or(0.0, |probe| probe.1), 0.09..=0.15),
+        ("seconds of a probe", |tuning| probes(30.0, 5.0, 5, tuning).first().map_or(0.0, |probe| probe.1), 0.09..=0.15),
         (
             "seconds between probes of what is a little worse",
-            |tuning| between_last_probes(30.0, 8.0, 60, tuning),
+            |tuning| between_probes(30.0, 4.0, 40, tuning),
             9.0..=15.0,
         ),
         ("seconds between probes of what is far worse", |tuning| between_probes(5.0, 0.5, 300, tuning), 100.0..=280.0),

@@ -158,19 +158,13 @@ impl Classic {
         }
     }
 
-    /// Returns the length of the first record of `rest` and its packet's time.
+    /// Returns the length of the first record of `rest` and its packet's time. `records` has its own copy of
+    /// these steps: through a common function, each packet took 20 instructions more.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
-        let number = if self.big_endian { u32::from_be_bytes } else { u32::from_le_bytes };
-        self.record(rest, number).map(|(len, _, header)| (len, header.nanos))
-    }
-
-    /// Reads the header of the first record of `rest`. Returns the length of the record, and the
-    /// number of captured bytes.
-    #[inline(always)]
-    fn record(&self, rest: &[u8], number: impl Fn([u8; 4]) -> u32) -> Result<(usize, u32, FrameHeader), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });
         };
+        let number = if self.big_endian { u32::from_be_bytes } else { u32::from_le_bytes };
         let word = |at: usize| number([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (captured, original) = match self.lengths {
             Lengths::InOrder => (word(8), word(12)),
@@ -184,15 +178,30 @@ impl Classic {
             return Err(Stop::Short { needs });
         }
         let time = (word(0), word(4), self.nanos_a_fraction);
-        let header = FrameHeader { link: self.link.0, ..FrameHeader::of_record(time, (captured, original)) };
-        Ok((needs, captured, header))
+        Ok((needs, FrameHeader::of_record(time, (captured, original)).nanos))
     }
 
     #[inline(never)]
     fn records(&self, walk: &mut Walk<'_>, mut sieve: impl Sieve, number: impl Fn([u8; 4]) -> u32) -> Stop {
         let (until, mut met, record_bytes) = (walk.until, walk.met, self.record_bytes);
         let stop = walk.push_each(self.form(), |rest| {
-            let (needs, captured, header) = self.record(rest, &number)?;
+            let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
+                return Err(Stop::Short { needs: RECORD_HEADER_BYTES });
+            };
+            let word = |at: usize| number([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            let (captured, original) = match self.lengths {
+                Lengths::InOrder => (word(8), word(12)),
+                lengths => lengths.of_old_version(word(8), word(12)),
+            };
+            if captured as usize > PACKET_BYTES_MAX {
+                return Err(Stop::Wrong(too_long(captured)));
+            }
+            let needs = record_bytes + captured as usize;
+            if rest.len() < needs {
+                return Err(Stop::Short { needs });
+            }
+            let time = (word(0), word(4), self.nanos_a_fraction);
+            let header = FrameHeader { link: self.link.0, ..FrameHeader::of_record(time, (captured, original)) };
             let Some(len) = sieve.wanted(&rest[record_bytes..needs], self.link, header.wire_len)? else {
                 met.filtered += 1;
                 return Ok(Found::Other { bytes: needs });

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn each_bucket_stays_for_a_second_and_not_for_ever() {
         let bucket = |bucket| BucketId { group: 0, bucket };
-        let at = |millis| Timestamp::from_nanos(millis * 1_000_000);
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         let mut arrivals = Arrivals::default();
         arrivals.pass(at(0));
         // The CPU had nothing to do for an hour before the bucket arrived.

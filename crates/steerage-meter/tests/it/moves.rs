@@ -43,7 +43,8 @@ fn a_flow_that_has_moved_times_out() {
         Ok(())
     };
     let writer = FlowWriter::pass_to("a test", take, || {}).unwrap();
-    let metering = Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, Some(writer.exporter(true)));
+    let metering =
+        Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, Some(writer.exporter(true)));
     let mut tester = tester(metering);
     tester.handle([packet(1, 0)]);
     tester.move_to(CpuId(1));

@@ -279,6 +279,7 @@ fn a_policy_that_panics_is_replaced_by_hash() {
     assert_eq!(two.handle.snapshot().delivered(), 10);
     let other = Told::default();
     two.handle.set_policy(other.clone());
+    two.settle();
     two.handle.control(Timestamp::ZERO + 4 * REFINE_EVERY_MAX);
     two.handle.control(Timestamp::ZERO + 5 * REFINE_EVERY_MAX);
     assert_eq!(other.asked().looks.len(), 1);

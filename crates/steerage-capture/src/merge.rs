@@ -348,7 +348,7 @@ mod tests {
         let file = pcapng(&[(LinkType::ETHERNET, 5)]);
         let names = [file.clone(), block(4)].concat();
         assert_eq!(merged(&[[names.clone(), block(5)].concat()]).unwrap(), names);
-        // A block of the past: its interface has 16 bits.
+        // The obsolete Packet Block, which has the number of its interface in 16 bits.
         let old = [2_u32, 36, 0, 0, 6, 4, 4, 0, 36].map(u32::to_ne_bytes).concat();
         let streams = [file, [pcapng(&[(LinkType::RAW, 4)]), old].concat()];
         let out = merged(&streams).unwrap();

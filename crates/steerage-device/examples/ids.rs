@@ -16,7 +16,7 @@ const ALERTS_MAX: usize = 10;
 /// A CPU knows at most this many sources. One that is silent for the window makes room for another.
 const SOURCES_MAX: usize = 100_000;
 
-/// The time of a source's last attempt at each port.
+/// For each port, the time at which a source last tried to connect to it.
 type Ports = HashMap<u16, WallTime>;
 
 pub(crate) struct Ids {

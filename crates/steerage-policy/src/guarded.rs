@@ -1,4 +1,4 @@
-//! A policy that others wrote, and what happens if it fails.
+//! Guards the path against a policy that panics or chooses wrong CPUs: [`Hash`](struct@Hash) replaces it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

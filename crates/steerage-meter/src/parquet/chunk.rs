@@ -230,7 +230,7 @@ impl Values {
     }
 }
 
-/// Encodes values by a dictionary if that is shorter, and otherwise one after the other. `plain`
+/// Writes the values of a column: as numbers of a dictionary if that is shorter, or else each value in full. `plain`
 /// appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,

@@ -22,7 +22,9 @@ lab/results/tables.json describes the tables that --from makes: the heading of t
 them (heading, metric, whether the least and the most are shown, and perhaps a series: the cell is then how many times as fast that
 series is as the row's, round by round), the page (performance, if none is named), whether a column says how far apart the CPUs were, and the rows (name,
 experiment, series, text of the last column). A table with the key "x" has a row for each of these points of one experiment, and its columns are (heading, series); the last of the
-first columns ("fixed") is divided by the best of those before it in the column "best". A table has the runs with near CPUs, or with far CPUs if these are more.
+first columns ("fixed") is divided by the best of those before it in the column "best". A table with the key "control" has a row for each of
+these experiments (name, experiment, metric): how many rounds it had, and the same case beside itself, one round after the other. A table has the runs with near
+CPUs, or with far CPUs if these are more.
 lab/results/scale.json describes the tables of simulated runs.
 """
 
@@ -130,7 +132,8 @@ def tables_of_runs(results, paths):
     groups = {name: page.group(runs) for name, runs in by_experiment.items()}
     tables_of_simulations(results, groups)
     for name, table in json.loads((results / "tables.json").read_text()).items():
-        rows = (rows_by_x if "x" in table else rows_by_series)(table, groups, described)
+        make = rows_of_control if "control" in table else rows_by_x if "x" in table else rows_by_series
+        rows = make(table, groups, described)
         if rows:
             write_table(results / table.get("page", "performance") / f"{name}.csv", rows)
 
@@ -185,6 +188,23 @@ def rows_by_x(table, groups, _):
         cells = [shown(median) if some else "not measured" for median, some in zip(medians, values)]
         best = [f"{medians[fixed - 1] / max(medians[:fixed - 1]):.2f}"] if fixed else []
         rows.append([f"{x:,}", *cells[:fixed], *best, *cells[fixed:]])
+    return rows
+
+
+def rows_of_control(table, groups, _):
+    """Compares each case with itself: its run in a round relative to its run in the round before. A difference between two cases that is
+    smaller than what nine of ten such ratios show is none."""
+    if not all(experiment in groups for _, experiment, _ in table["control"]):
+        return []
+    rows = [[table["first"], "rounds", "a round relative to the one before", "nine of ten such ratios"]]
+    for label, experiment, metric in table["control"]:
+        cases = [[statistics.median(of) for _, of in sorted(metrics[metric].items())] for metrics in groups[experiment].values() if metric in metrics]
+        ratios = sorted(after / before for case in cases for before, after in zip(case, case[1:]) if before)
+        if not ratios:
+            return []
+        least, most = (ratios[round(part * (len(ratios) - 1))] for part in (0.05, 0.95))
+        rounds = statistics.median(len(case) for case in cases)
+        rows.append([label, f"{rounds:.0f}", shown(statistics.median(ratios)), f"{shown(least)}..{shown(most)}"])
     return rows
 
 

@@ -4,6 +4,7 @@
 mod machine;
 mod masks;
 mod model;
+mod packing;
 mod tuning;
 
 use std::time::Duration;

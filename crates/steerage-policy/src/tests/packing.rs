@@ -1,0 +1,90 @@
+//! The assignment of buckets to CPUs, up to 1,024 CPUs, where each CPU has four buckets.
+
+use steerage_core::limits::BUCKETS;
+
+use super::model::Chance;
+use crate::packing::Loads;
+
+const CPUS: [usize; 5] = [2, 16, 100, 512, 1024];
+const WITHIN: f64 = 1.05;
+
+struct Case {
+    map: Box<[u16; BUCKETS]>,
+    buckets: Vec<f64>,
+    base: Vec<f64>,
+    active: Vec<u16>,
+}
+
+impl Case {
+    fn loads(&self) -> Loads<'_> {
+        Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
+    }
+
+    /// All buckets are on one CPU or anywhere, some CPUs are to have none, and each CPU does other work too.
+    fn random(cpus: usize, chance: &mut Chance) -> Self {
+        let mut map = Box::new([0; BUCKETS]);
+        if chance.below(2) == 0 {
+            map.iter_mut().for_each(|cpu| *cpu = chance.below(cpus) as u16);
+        }
+        // A few buckets have most packets.
+        let tail = 1.0 + chance.share();
+        let buckets = (0..BUCKETS).map(|_| chance.share().max(1e-3).powf(-1.0 / tail)).collect();
+        let base = (0..cpus).map(|_| chance.share() * BUCKETS as f64 / cpus as f64).collect();
+        let mut active: Vec<u16> = (0..cpus as u16).filter(|_| chance.below(4) > 0).collect();
+        if active.is_empty() {
+            active.push(0);
+        }
+        Self { map, buckets, base, active }
+    }
+
+    fn moved(&self, map: &[u16; BUCKETS]) -> usize {
+        self.map.iter().zip(map).filter(|(from, to)| from != to).count()
+    }
+}
+
+/// Returns whether a bucket of the busiest CPU that has any would make that CPU less busy, and no CPU as busy, on the least busy CPU.
+fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
+    let packed = Loads { map, ..case.loads() };
+    let cpus = packed.of_cpus();
+    let busiest = packed.busiest();
+    let least = case.active.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(f64::INFINITY, f64::min);
+    let on_the_busiest = |cpu: &u16| cpus[usize::from(*cpu)] >= busiest;
+    // A move has to gain a 64th of the CPU's load, else it is not made.
+    map.iter().zip(&case.buckets).any(|(cpu, load)| on_the_busiest(cpu) && least + load < busiest * (1.0 - 1.0 / 32.0))
+}
+
+#[test]
+fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
+    let mut chance = Chance::new(1);
+    for cpus in CPUS {
+        for _ in 0..20 {
+            let case = Case::random(cpus, &mut chance);
+            let map = case.loads().pack(WITHIN);
+            assert!(map.iter().all(|cpu| case.active.contains(cpu)), "{cpus} CPUs: a bucket is on a CPU that should have none");
+            let packed = Loads { map: &map, ..case.loads() };
+            let is_near = packed.busiest() <= packed.best() * WITHIN * 1.001;
+            assert!(is_near || !is_improved_by_a_move(&case, &map), "{cpus} CPUs: {} of {}", packed.busiest(), packed.best());
+        }
+    }
+}
+
+/// With equal buckets, 1,024 CPUs get four each. The CPU that had all of them gives away the others, each once.
+#[test]
+fn equal_buckets_are_dealt_out_with_one_move_each() {
+    for cpus in CPUS {
+        let case = Case {
+            map: Box::new([0; BUCKETS]),
+            buckets: vec![1.0; BUCKETS],
+            base: vec![0.0; cpus],
+            active: (0..cpus as u16).collect(),
+        };
+        let map = case.loads().pack(1.0);
+        let mut held = vec![0; cpus];
+        map.iter().for_each(|cpu| held[usize::from(*cpu)] += 1);
+        let (least, most) = (BUCKETS / cpus, BUCKETS.div_ceil(cpus));
+        assert!(held.iter().all(|held| (least..=most + 1).contains(held)), "{cpus} CPUs: {held:?}");
+        assert_eq!(case.moved(&map), BUCKETS - held[0]);
+        let again = Case { map, ..case };
+        assert_eq!(again.moved(&again.loads().pack(WITHIN.max(most as f64 / least as f64))), 0, "{cpus} CPUs: an even map changed");
+    }
+}

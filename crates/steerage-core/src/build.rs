@@ -37,7 +37,7 @@ use crate::queue::hash::QueueHasher;
 use crate::rx::{Input, RxQueue};
 use crate::sender::Sender;
 use crate::shared::{Shared, StopsUnlessFinished};
-use crate::softnet::CpuPart;
+use crate::softnet::{CpuPart, CpuSide};
 use crate::steering::{InTransit, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
@@ -143,6 +143,16 @@ pub fn build<H: Handler>(
     nearness: impl FnOnce(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>,
     make: MakeHandler<H>,
 ) -> Result<Built<H>, BuildError> {
+    let (sides, handle) = build_sides(spec, Box::new(nearness))?;
+    let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
+    let part = |side| CpuPart { side, make: Arc::clone(&make), in_transit: Arc::clone(&in_transit) };
+    Ok(Built { parts: sides.into_iter().map(part).collect(), handle })
+}
+
+type Nearness<'a> = Box<dyn FnOnce(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>> + 'a>;
+
+/// Builds everything that does not have the handler's type. So it is compiled once, and not for each handler.
+fn build_sides(spec: Spec, nearness: Nearness<'_>) -> Result<(Vec<CpuSide>, Handle), BuildError> {
     let start = Instant::now();
     let (mut plan, inputs) = CheckedSpec::of(spec)?;
     let mut queues = plan.plan_queues(inputs)?;
@@ -208,20 +218,17 @@ pub fn build<H: Handler>(
         cpus: plan.cpus,
     });
     senders.iter().for_each(|sender| sender.open(&shared, &plan.spec.hasher));
-    let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
-    let parts = owned.into_iter().zip(backlogs).zip(sends.into_iter().zip(origins)).enumerate();
-    let parts = parts.map(|(at, ((queues, backlogs), (outputs, origin)))| CpuPart {
+    let sides = owned.into_iter().zip(backlogs).zip(sends.into_iter().zip(origins)).enumerate();
+    let sides = sides.map(|(at, ((queues, backlogs), (outputs, origin)))| CpuSide {
         index: at as CpuIndex,
-        make: Arc::clone(&make),
         shared: Arc::clone(&shared),
-        in_transit: Arc::clone(&in_transit),
         stops: StopsUnlessFinished { shared: Arc::clone(&shared), finished: false },
         queues,
         backlogs,
         outputs,
         origin,
     });
-    Ok(Built { parts: parts.collect(), handle: Handle(Arc::clone(&shared)) })
+    Ok((sides.collect(), Handle(Arc::clone(&shared))))
 }
 
 struct CheckedSpec {

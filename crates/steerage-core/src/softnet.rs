@@ -63,10 +63,15 @@ pub enum Phase {
 /// One CPU's part of an instance, before its thread starts. `Instance::split` of the crate
 /// `steerage` creates the parts.
 pub struct CpuPart<H: Handler> {
-    pub(crate) index: CpuIndex,
+    pub(crate) side: CpuSide,
     pub(crate) make: MakeHandler<H>,
-    pub(crate) shared: Arc<Shared>,
     pub(crate) in_transit: Arc<InTransit<H::Moved>>,
+}
+
+/// What a CPU uses whatever its handler is.
+pub(crate) struct CpuSide {
+    pub(crate) index: CpuIndex,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) stops: StopsUnlessFinished,
     pub(crate) queues: Vec<OwnedQueue>,
     pub(crate) backlogs: Vec<Backlog>,
@@ -83,7 +88,7 @@ impl<H: Handler> fmt::Debug for CpuPart<H> {
 impl<H: Handler> CpuPart<H> {
     /// The number of this CPU.
     pub fn cpu(&self) -> CpuId {
-        self.shared.cpus[usize::from(self.index)]
+        self.side.shared.cpus[usize::from(self.side.index)]
     }
 
     /// Builds the handler on the calling thread, and prepares the CPU for its first step.
@@ -93,7 +98,7 @@ impl<H: Handler> CpuPart<H> {
 
     /// Like [`enter`](Self::enter), on the machine on which this process runs.
     pub fn enter_machine(self) -> Softnet<H, Machine> {
-        let machine = Machine::new(self.shared.start, u64::from(self.index));
+        let machine = Machine::new(self.side.shared.start, u64::from(self.side.index));
         self.enter(machine)
     }
 }
@@ -161,7 +166,8 @@ impl<H: Handler, P: Platform> fmt::Debug for Softnet<H, P> {
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
     fn new(part: CpuPart<H>, mut platform: P) -> Self {
-        let CpuPart { index, make, shared, in_transit, stops, queues, backlogs, outputs, origin } = part;
+        let CpuPart { side, make, in_transit } = part;
+        let CpuSide { index, shared, stops, queues, backlogs, outputs, origin } = side;
         let id = shared.cpus[usize::from(index)];
         let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;

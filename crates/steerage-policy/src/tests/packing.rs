@@ -60,10 +60,18 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
         for _ in 0..20 {
             let case = Case::random(cpus, &mut chance);
             let map = case.loads().pack(WITHIN);
-            assert!(map.iter().all(|cpu| case.active.contains(cpu)), "{cpus} CPUs: a bucket is on a CPU that should have none");
+            assert!(
+                map.iter().all(|cpu| case.active.contains(cpu)),
+                "{cpus} CPUs: a bucket is on a CPU that should have none"
+            );
             let packed = Loads { map: &map, ..case.loads() };
             let is_near = packed.busiest() <= packed.best() * WITHIN * 1.001;
-            assert!(is_near || !is_improved_by_a_move(&case, &map), "{cpus} CPUs: {} of {}", packed.busiest(), packed.best());
+            assert!(
+                is_near || !is_improved_by_a_move(&case, &map),
+                "{cpus} CPUs: {} of {}",
+                packed.busiest(),
+                packed.best()
+            );
         }
     }
 }
@@ -85,6 +93,10 @@ fn equal_buckets_are_dealt_out_with_one_move_each() {
         assert!(held.iter().all(|held| (least..=most + 1).contains(held)), "{cpus} CPUs: {held:?}");
         assert_eq!(case.moved(&map), BUCKETS - held[0]);
         let again = Case { map, ..case };
-        assert_eq!(again.moved(&again.loads().pack(WITHIN.max(most as f64 / least as f64))), 0, "{cpus} CPUs: an even map changed");
+        assert_eq!(
+            again.moved(&again.loads().pack(WITHIN.max(most as f64 / least as f64))),
+            0,
+            "{cpus} CPUs: an even map changed"
+        );
     }
 }

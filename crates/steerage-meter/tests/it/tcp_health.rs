@@ -42,7 +42,7 @@ impl Connection {
         self.now += micros;
     }
 
-    /// Records a segment of a side with these values.
+    /// Records a segment that `side` sends, with these values.
     fn segment(&mut self, side: usize, sequence: u32, flags: u16, bytes: usize, window: u16) {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);

@@ -308,8 +308,8 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
     connection
 }
 
-/// tshark and steerage agree on segments that no TCP sends, except on the time of the handshake,
-/// which tshark also takes from other acknowledgements than the one of the handshake.
+/// tshark and steerage agree on segments that no real TCP sends. Only the time of the handshake may
+/// differ, because tshark also takes it from acknowledgements that do not belong to the handshake.
 #[test]
 fn lawless_connections() {
     let mut random = Rng::with_seed(54);

@@ -73,7 +73,7 @@ pub struct Rates {
 
 impl Rates {
     /// What the simulation says if one CPU does as much as measured. The rate of `balance` is that of the best map, which the model of
-    /// the policy predicts. The work of a packet follows from the rate of one CPU, since the works of several packets overlap.
+    /// the policy predicts. The time of a packet's work is computed from the rate of one CPU, because work on several packets overlaps.
     ///
     /// # Errors
     /// If a simulated instance cannot be built.

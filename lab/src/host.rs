@@ -26,7 +26,7 @@ use crate::respond::{Config, End, Fate, Responding};
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The maximum number of packets that a CPU originates per batch, apart from replies in place. Each
-/// packet of a full batch may send a whole buffer of its connection.
+/// packet of a full batch may make its connection send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
 /// The first bytes of our link address on a TAP. The kernel's end has the interface's address. Our

@@ -48,7 +48,7 @@ impl Allocated {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Writes a field of each cache line and one more.
+    /// Writes one field of each cache line, and one more field.
     fn fill_in(&self, len: usize, number: u32) {
         let known = [len as u64, len as u64, 1, u64::from(number)];
         self.0.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));

@@ -73,7 +73,7 @@ pub struct Rates {
 
 impl Rates {
     /// What the simulation says if one CPU does as much as measured. The rate of `balance` is that of the best map, which the model of
-    /// the policy predicts. The work of a packet follows from the rate of one CPU, since the works of several packets overlap.
+    /// the policy predicts. The time of a packet's work is computed from the rate of one CPU, because work on several packets overlaps.
     ///
     /// # Errors
     /// If a simulated instance cannot be built.
@@ -236,8 +236,8 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     // One CPU that does nothing else with a packet shows what receiving costs, and one that reads a header what reading costs.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // Two targets, as if packets are spread. Their lists are shorter, so that the works of fewer packets overlap, as with a function that
-    // does something.
+    // Uses the costs with two targets, as in a spread run. The lists are shorter there, so the work of fewer packets overlaps, as with
+    // a function that does something.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(

@@ -182,8 +182,8 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames from one CPU to another CPU with the [bare] loop, with the same work on both sides
-/// as in [`run`] with a device's hash. The last batch may add up to 31 frames.
+/// Hands frames from one CPU to another CPU with the [bare] loop. Both CPUs do the same work as in
+/// [`run`] with a device's hash. The last batch may add up to 31 frames.
 ///
 /// # Errors
 /// If the run cannot be set up.

@@ -33,8 +33,9 @@ const TRAILER_BYTES: usize = 4;
 
 /// The sizes of the headers before a packet. An enhanced packet block has type, length, interface,
 /// time (8), captured length and original length. A simple packet block has type, length and
-/// original length. The [`FrameHeader`] replaces the end of this header. For a simple packet, the
-/// [`FrameHeader`] also replaces the length at the end of the previous block, which always exists.
+/// original length. The [`FrameHeader`] overwrites the end of this header. A simple packet's header
+/// is too short for that, so the [`FrameHeader`] also overwrites the length at the end of the
+/// previous block. There is always a previous block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);

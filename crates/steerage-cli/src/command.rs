@@ -58,7 +58,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
-        // `run_file::run` has handled these commands, which a run file cannot name.
+        // `run_file::run` handles these commands earlier. A run file cannot name them.
         Command::Run(_) | Command::Check(_) => Ok(()),
     }
 }

@@ -218,7 +218,7 @@ impl Printer {
     /// standard output. With `-q`, only JSON on standard output is written.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, the user wants only the other data.
+            // With `-q`, only the other data goes to standard output, and no report is written.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,

@@ -83,8 +83,8 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // Selects the party with the most clients, and of this party the client whose time is the
-        // earliest.
+        // Selects the party with the most clients, and then the client of this party that has the
+        // earliest time.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))

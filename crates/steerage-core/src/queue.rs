@@ -239,8 +239,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Stages the frames of a poll after the first `staged` frames one by one, because there are
-    /// too many rings for lists, or some rings are full.
+    /// Stages all frames of a poll but the first `staged` frames, one by one. This is for polls for
+    /// which there are too many rings for lists, or some rings are full.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);

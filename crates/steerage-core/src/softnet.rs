@@ -214,7 +214,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// How many packets the handler got since the last [`poll`](Self::poll) began, or the start.
+    /// How many packets the handler got since the last [`poll`](Self::poll) began. Before the first
+    /// poll, since the start.
     pub fn handled(&self) -> usize {
         self.handled
     }

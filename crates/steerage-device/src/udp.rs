@@ -58,7 +58,8 @@ const BUFFER: usize = 8 << 20;
 /// The maximum number of entries that are read at once from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
-/// The maximum number of log lines about path MTUs, because peers can cause them.
+/// The maximum number of log lines about path MTUs. There is a limit because peers can cause these
+/// lines.
 const MTU_LINES_MAX: u64 = 16;
 
 /// The address to bind sockets to, and their options.

@@ -70,7 +70,8 @@ fn poll_to_end(
     panic!("it does not end");
 }
 
-/// Waits until the queue has data, or lets other threads run if it cannot be waited for.
+/// Waits until the queue has data. If the queue has no file descriptor to wait on, lets other
+/// threads run.
 pub fn wait_for_data(tester: &QueueTester) {
     match tester.queue().wait_on() {
         Some(fd) => {

@@ -297,8 +297,8 @@ impl FlowHasher {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
-    /// Returns the kernel that hashes plain frames without making a [`FlowKey`], if this CPU has
-    /// AES. A frame with one of the ports in `tunnels` is not plain.
+    /// Returns the code that hashes plain frames without making a [`FlowKey`], if this CPU has AES
+    /// instructions. A frame with one of the ports in `tunnels` is not plain.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {

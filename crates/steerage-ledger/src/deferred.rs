@@ -12,8 +12,8 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// The source of a batch's packets. An output that finishes packets later passes the source to its
-/// account.
+/// Where the packets of a batch come from: a receive queue, or the handler itself. An output that
+/// finishes packets later reports them to its account with this source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 

@@ -22,9 +22,9 @@
 //! can reach memory that the kernel is writing.
 //!
 //! Two costs determine how a device should use blocks. A reader should fill a block in less time
-//! than its workers need for their backlogs. Otherwise, reader and workers wait for each other in
-//! turn. The owner collects finished frames only in every eighth poll, because the finished index
-//! is in a cache line that the worker writes.
+//! than its workers need for their backlogs. Otherwise, the workers wait while the reader fills a
+//! block, and then the reader waits for the workers. The owner collects finished frames only in
+//! every eighth poll, because the finished index is in a cache line that the worker writes.
 
 mod bus_error;
 mod lease;

@@ -97,7 +97,8 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
     let shown = order.1;
     for (at, nth) in order.0.map(usize::from).into_iter().enumerate().take(shown) {
-        // The copy at `at` has moved, unless the frame there is hidden and has none.
+        // An earlier swap has already moved the copy that was at `at`, unless the frame at `at` is
+        // hidden, which has no copy.
         copies.swap(at, nth);
         if let Some(copy) = &mut copies[at] {
             copy.hide(order.1, members[nth].count_ones() as usize - 1);

@@ -205,8 +205,8 @@ impl RecordForm {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
-    /// The header of a frame whose record begins with these bytes. The link type is
-    /// [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT), because the record does not contain it.
+    /// The header of a frame whose record begins with these bytes. The record does not contain the
+    /// link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT) instead.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {

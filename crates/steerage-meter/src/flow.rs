@@ -286,8 +286,8 @@ impl Flow {
         std::mem::replace(self, next)
     }
 
-    /// Takes the source and the TCP state of the record that the active timeout ended before this
-    /// record.
+    /// Copies the source and the TCP state of the previous record of the same flow, which the
+    /// active timeout ended.
     pub(super) fn continue_after(&mut self, before: &Self) {
         self.state = self.state & !TURNED | before.state & TURNED;
         let mut tcp = before.tcp.restarted();

@@ -210,7 +210,7 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
         // The frame may have padding after the packet.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
-        // The SYN takes the number before its data (RFC 7413).
+        // The SYN itself takes a sequence number, before those of its data (RFC 7413).
         let sequence = seen.segment.sequence.wrapping_add(u32::from(seen.tcp_flags & SYN != 0));
         Some(Payload { data, sequence: Some(sequence), is_whole: data.len() == bytes })
     } else {

@@ -1,4 +1,4 @@
-//! The destination and format of records, and the error of a failed write.
+//! Where records are written, in which format, and the error if a write fails.
 
 use std::io;
 use std::path::PathBuf;

@@ -4,8 +4,8 @@
 //! unknown, and these packets decide where some records end: a flow that was closed ends after a
 //! shorter pause, and a SYN opens another connection if its number differs from that of the
 //! connection. Therefore a flow that may have begun before the part is kept as a chain of *pieces*.
-//! Between two pieces lies a packet of which only the packets before the part decide whether it
-//! begins another record. As soon as the packets of the part alone decide, the chain has ended.
+//! A new piece begins with each packet that may begin another record, if the packets before the part
+//! decide whether it does. When the packets of the part alone decide, the chain ends.
 //!
 //! [`Edges`] has the chains of a part, and its flows that were open at the end. [`Edges::join`] appends the
 //! edges of the next part. All other flows of a part are finished, and have their records already.

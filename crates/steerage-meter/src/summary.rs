@@ -19,7 +19,8 @@ const GROUPS_MAX: usize = 1 << 20;
 /// The longest line of a flow file. Names in a record are shorter than 300 bytes each.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// The length of a network's prefix, for IPv4 and IPv6: what a site usually has.
+/// The prefix lengths by which addresses are grouped into networks, for IPv4 and IPv6. A site
+/// usually has a prefix of this length.
 const NET_BITS: (u32, u32) = (24, 48);
 
 /// The name of the group of everything that has no name, and of the groups beyond the limit.

@@ -412,7 +412,7 @@ mod tests {
         (health.forth.retransmitted, health.forth.out_of_order)
     }
 
-    /// SYN and FIN take a sequence number, so that a repeated one ends at the highest number.
+    /// SYN and FIN take a sequence number. So a repeated SYN or FIN ends at the highest number.
     #[test]
     fn repeated_syn_and_fin_are_retransmitted() {
         let twice = |line: Line| [line, (line.0 + 10, line.1, line.2, line.3, line.4, line.5)];

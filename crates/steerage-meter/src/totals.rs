@@ -129,8 +129,8 @@ pub struct MeterReport {
 }
 
 impl MeterReport {
-    /// The edges of a part, and the records of flows that are at no edge. `None` unless the meter is
-    /// one [of a part](super::Metering::of_part).
+    /// The edges of a part, and the records of the flows that no other part can continue. `None`
+    /// unless the meter is one [of a part](super::Metering::of_part).
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();

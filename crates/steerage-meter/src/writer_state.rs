@@ -132,8 +132,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer: reports that the writer has ended. From now on, meters cannot send anything
-    /// to the writer, and `FlowWriter::finish` gets the result.
+    /// The writer calls this function when it ends. From then on, meters cannot send anything to
+    /// the writer, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);

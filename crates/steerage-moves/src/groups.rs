@@ -83,8 +83,8 @@ impl Moves {
     }
 
     /// The group with this mask and at least one queue that has not ended. If all queues of a group
-    /// have ended, the state of their flows may not have moved. A queue whose mask becomes equal to
-    /// the group's mask later gets another group.
+    /// have ended, the state of their flows may not have moved. So a queue that later gets the same
+    /// mask belongs to another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)

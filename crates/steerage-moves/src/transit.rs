@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{CpuIndex, Slice};
 
-/// The state of buckets, each with the number of its bucket.
+/// The numbers of buckets, each with the state of that bucket.
 pub type States<M> = Vec<(u16, M)>;
 
 /// The state that old handlers returned for the current slice, until the new handlers take it. The

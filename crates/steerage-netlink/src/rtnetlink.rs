@@ -126,8 +126,8 @@ impl Rtnetlink {
     }
 
     /// Replaces the XDP program of a hook of the link, in one step, if the program that is attached
-    /// is still `expected`. If `expected` is `None`, no program must be attached. `None` as the new
-    /// program detaches the old one. The caller needs `CAP_NET_ADMIN`.
+    /// is still `expected`. `expected` is `None` if no program may be attached yet. `None` as the
+    /// new program detaches the old one. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the change.

@@ -5,7 +5,7 @@
 //! work, and the receiving CPUs may work too. The policy estimates the cost of a packet (`costs`),
 //! predicts the throughput of every regime from these costs (`regime`), and measures the throughput
 //! of the current regime. The *value* of a regime is the mean of prediction and measurement,
-//! weighted by their certainty (`learn`). `docs/balance.md` has the formulas.
+//! weighted by their certainty (`learn`). `lab/notes/balance.md` has the formulas.
 //!
 //! While CPUs are short of time, the group changes to the regime with the best value, if the gain
 //! is certain and pays for the switch within a second. If the gain is possible but not certain, the

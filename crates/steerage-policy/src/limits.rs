@@ -31,8 +31,8 @@ pub(crate) struct Tuning {
     pub(crate) probe: Duration,
     /// The share of time that may be spent on probes: a loss that users do not notice.
     pub(crate) budget: f64,
-    /// The deviation, relative to the mean, by which an estimate that is not renewed grows less
-    /// certain in the first second. The deviation grows with the square root of time. A regime that
+    /// How much the deviation of an estimate, relative to its mean, grows in the first second in
+    /// which no new sample arrives. The deviation grows with the square root of time. A regime that
     /// was half as good is tried again after a minute or two, and a regime that was nearly as good
     /// after seconds. An estimate that is renewed at each load check follows within a quarter of a
     /// second.

@@ -218,7 +218,7 @@ impl Shown {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The table and its version, if the version is not `than`.
+    /// Returns the table and its version, if the version differs from `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
         // `Acquire` pairs with the `Release` in `show`.

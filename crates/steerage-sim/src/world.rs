@@ -347,7 +347,7 @@ impl<H: Handler> World<H> {
                 let hashed = if matches!(phase, Phase::Steer(_)) { hashed() - hashed_before } else { 0 };
                 let received = ledgers.cpus[at].polled.get() - polled;
                 let took = meter.end_phase(at, phase, received, hashed);
-                // Changes by control wake CPUs in the phase in which a CPU follows them.
+                // In its control phase, a CPU carries out changes, and may wake other CPUs.
                 self.may_have_rung = phase == Phase::Control || ledgers.cpus[at].wakes_sent.get() > wakes_sent;
                 let before = cpu.busy;
                 cpu.busy += took;

@@ -11,8 +11,8 @@ use crate::files::{self, Files};
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// No event for this works without privileges, so a program polls the watch every 100 ms to 1 s. A
-/// poll reads four small files, which takes 30 to 60 us.
+/// Without privileges, a program gets no event when this changes. So it polls the watch every
+/// 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
 ///
 /// A watch only reports. When a CPU goes offline, the kernel moves its threads to other CPUs, and
 /// they stay there when the CPU is back. The caller must pin these threads again.

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine of two CPUs, below a directory of the test.
+    /// Makes the files of a machine with two CPUs in a directory of the test.
     fn machine(directory: &std::path::Path, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
         let write = |path: &str, text: String| {
             let path = directory.join(path);

@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// What a candidate wants of a stage.
+/// The values that a candidate gives to the knobs of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
@@ -25,13 +25,12 @@ pub enum Value {
     Text(String),
 }
 
-/// What a candidate wants: a value for each stage, by the name of the stage. Stages without a value
-/// stay as they are.
+/// The values of a candidate, by the name of the stage. Stages without a value stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
 impl Wish {
-    /// Also wants this value.
+    /// Adds the value of a stage.
     #[must_use]
     pub fn set(mut self, stage: &'static str, value: Value) -> Self {
         self.0.insert(stage, value);

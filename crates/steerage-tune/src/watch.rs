@@ -104,7 +104,7 @@ impl Watch {
         Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
     }
 
-    /// The counts, which go on changing.
+    /// The counts of the watch. They change while the watch runs.
     pub fn counts(&self) -> Arc<WatchCounts> {
         Arc::clone(&self.counts)
     }
@@ -136,7 +136,7 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // Also if the other end was closed.
+        // The result is also true if the other end was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 

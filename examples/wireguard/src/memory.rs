@@ -219,7 +219,7 @@ fn gateway(
     let mut counts = Counts::default();
     outcome.reports.into_iter().for_each(|(_cpu, part)| counts += part);
     let done = if work == Work::Seal { counts.sealed } else { counts.opened };
-    // The check refuses all packets after one that overtook another.
+    // If a packet overtakes another packet, the check refuses all later packets.
     let sent: u64 = outcome.snapshot.cpus.iter().map(|cpu| cpu.originated).sum();
     if [done, sent] != [packets; 2] {
         let dropped = outcome.snapshot.dropped();

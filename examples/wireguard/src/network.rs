@@ -90,8 +90,8 @@ impl Network {
     /// The flow key of a frame: the number of its peer. The function is called on the CPU that receives.
     ///
     /// The first message of a handshake names its sender only in encrypted form, so this CPU has to do
-    /// one of the handshake's five Diffie-Hellman operations. It took 82 us on a busy machine (`memory`
-    /// prints it). The rate limiter keeps that rare.
+    /// one of the handshake's five Diffie-Hellman operations. This operation took 82 us on a busy
+    /// machine (the command `memory` prints the time). The rate limiter keeps it rare.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
             (Some(peer), _) => Some(peer),

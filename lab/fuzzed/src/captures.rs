@@ -160,7 +160,7 @@ thread_local! {
 }
 
 /// All frames, if the bytes arrive in pieces of this size, and the error's line if there is one.
-/// `None` if it takes more than `polls` polls, besides those that find no data yet.
+/// `None` if reading takes more than `polls` polls. Polls that find no data yet do not count.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

@@ -33,7 +33,7 @@ const LOOK_MILLIS: u8 = 5;
 /// How long a write to the socket may take until the thread checks whether the run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// What a client wants, as it is sent by the control socket.
+/// The request of a client, as the control socket receives it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {

@@ -38,8 +38,9 @@ const DIRECTORY_INODE: u64 = 3;
 /// The name whose lookup stops the file system.
 const STOP: &str = "stop";
 
-/// A file system whose process stops when the name [`STOP`] is looked up. Later requests are not even
-/// read, so a process that waits for one can be killed, as with a hard NFS mount.
+/// A file system whose process stops when the name [`STOP`] is looked up. The process does not read
+/// later requests. So a program that waits for such a request can be killed, as with a hard NFS
+/// mount.
 struct Stopping {
     /// The process of the file system continues when the other end of this channel is dropped.
     goes_on: Mutex<Receiver<()>>,

@@ -175,7 +175,7 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // Outputs of two kinds, and options that a kind cannot have.
+    // The jobs write outputs of two kinds, or the option does not fit the kind of output.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),

@@ -2,8 +2,8 @@
 //!
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
-//! the block at the place from which its frames are read, and the kernel gets the block back. The
-//! frames that the kernel then puts into that block are lent from another place. If no place is
+//! the block at the address from which its frames are read, and the kernel gets the block back. The
+//! frames that the kernel then puts into that block are lent from another address. If no address is
 //! free, these frames are copied one by one.
 //!
 //! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,

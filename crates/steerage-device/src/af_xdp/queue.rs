@@ -239,8 +239,8 @@ impl Queue {
         Ok(bond::uses(bond, &Rtnetlink::open()?.link_at(device.index)?))
     }
 
-    /// Fills up the fill ring. Received frames leave no gap in it, so it has gaps only at the start
-    /// and if all pages were in use then.
+    /// Fills up the fill ring. A received frame is replaced by another page at once. So the ring
+    /// has gaps only at the start, and as long as too few pages were free at the start.
     fn refill(&mut self, out: &mut Completions<'_>) {
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
         let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);

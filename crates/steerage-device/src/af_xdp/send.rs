@@ -308,9 +308,9 @@ impl SendQueue {
         self.bound.sender.push(address, len as u32, goes_on);
     }
 
-    /// Makes the kernel take the pushed descriptors. If the kernel copies, descriptors that the
-    /// kernel does not take now are not sent at all. If they stayed in the ring, another CPU's
-    /// later packets of the same flow could overtake them.
+    /// Makes the kernel take the pushed descriptors. In copy mode, descriptors that the kernel does
+    /// not take at once are taken back, and their packets are not sent. If the descriptors stayed in
+    /// the ring, another CPU's later packets of the same flow could overtake these packets.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };

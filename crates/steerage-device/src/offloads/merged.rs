@@ -82,8 +82,8 @@ pub(crate) trait Wire<'p> {
     /// Sends a frame after all packets that were queued earlier.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
 
-    /// Sends a packet that must not be cut, now or at the latest with [`flush`](Self::flush), and
-    /// counts it.
+    /// Sends and counts a packet that must not be cut. The packet leaves now, or in the next call
+    /// of [`flush`](Self::flush).
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
     fn flush(&mut self) {}

@@ -9,8 +9,8 @@
 //!
 //! 1. One loop hashes frames as long as they have the shape of the first frame. In uniform traffic
 //!    this step hashes the whole batch.
-//! 2. The EtherTypes of the remaining frames show, without a branch, the only shape that each frame
-//!    can have. The frames are sorted into one set per shape.
+//! 2. Code without branches reads the EtherTypes of the remaining frames, which determine the only
+//!    shape that each frame can have. The frames are sorted into one set per shape.
 //! 3. One loop for each set hashes its frames. The loop also detects frames that are not plain
 //!    after all.
 //!
@@ -163,8 +163,8 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
             return _mm_and_si128(ends, low_word);
         }
         let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
-        // The low half must become the lesser endpoint. Therefore the low half is exchanged if it
-        // is greater, and the high half if it is not.
+        // The low half must become the lesser endpoint. So if the low half is greater, both halves
+        // change places.
         let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
         let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
         _mm_and_si128(sorted, low_word)

@@ -240,7 +240,7 @@ pub mod ipv4 {
     pub const MORE_FRAGMENTS: u16 = 0x2000;
     /// The bits of the flags' word that are the fragment offset, in units of eight bytes.
     pub const OFFSET: u16 = 0x1fff;
-    /// The bits of the flags' word of which at least one is set in every fragment.
+    /// A packet is a fragment if at least one of these bits of the flags' word is set.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
     /// The offset of the payload's protocol.
     pub const PROTOCOL_AT: usize = 9;

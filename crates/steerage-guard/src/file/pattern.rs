@@ -59,7 +59,7 @@ impl FilePattern {
         Self::fill(&self.0, time.into()).unwrap_or_default()
     }
 
-    /// Whether [`at`](Self::at) returns this name for some time.
+    /// Whether there is a time for which [`at`](Self::at) returns this name.
     pub fn matches(&self, name: &str) -> bool {
         Self::is_filled(&self.0, name).is_some()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use seccompiler::BpfProgram;
 
-/// The instructions that seccompiler generates: linux/bpf_common.h.
+/// The codes of the BPF instructions that seccompiler generates, as in linux/bpf_common.h.
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;

@@ -24,7 +24,8 @@ const PATH_BYTES: usize = 128;
 const ENDED: c_int = 128 + libc::SIGSYS;
 
 /// Files that the C library reads for kernel settings, in any thread that allocates or frees
-/// memory. The library does not require them, so opening them fails with "permission denied".
+/// memory. The library works without these files, so the sandbox lets their opening fail with
+/// "permission denied", and does not end the process.
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 #[repr(C)]

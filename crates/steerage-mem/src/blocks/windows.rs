@@ -388,8 +388,8 @@ mod tests {
     const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
     const STEP_BYTES: usize = 64 << 10;
 
-    /// A file of records, each with its number in all bytes of the packet. The file is deleted when
-    /// this value is dropped.
+    /// A file of records. All bytes of a record's packet are the number of the record. The file is
+    /// deleted when this value is dropped.
     struct Records(PathBuf);
 
     impl Records {

@@ -212,7 +212,8 @@ fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
 #[test]
 fn finished_flows_leave_the_edges() {
     let (edges, records) = part(&[at(0, true, ACK), at(100, true, ACK), at(200, true, ACK), at(300, true, ACK)]);
-    // The first flow may continue one of an earlier part, and the last one goes on.
+    // The first record may continue a flow of an earlier part, and a later part may continue the
+    // last record.
     assert_eq!((records.len(), edges.flows()), (2, 1));
     assert_eq!(edges.finish().len(), 2);
 }

@@ -42,7 +42,7 @@ impl Connection {
         self.now += micros;
     }
 
-    /// Records a segment of a side with these values.
+    /// Records a segment that `side` sends, with these values.
     fn segment(&mut self, side: usize, sequence: u32, flags: u16, bytes: usize, window: u16) {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);
@@ -308,8 +308,8 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
     connection
 }
 
-/// tshark and steerage agree on segments that no TCP sends, except on the time of the handshake,
-/// which tshark also takes from other acknowledgements than the one of the handshake.
+/// tshark and steerage agree on segments that no real TCP sends. Only the time of the handshake may
+/// differ, because tshark also takes it from acknowledgements that do not belong to the handshake.
 #[test]
 fn lawless_connections() {
     let mut random = Rng::with_seed(54);

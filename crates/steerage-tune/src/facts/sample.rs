@@ -60,7 +60,7 @@ pub struct CpuCounts {
     pub all: u64,
 }
 
-/// The counters at one moment, or their differences between two.
+/// The counters at one moment, or their differences between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The time since the machine started, in hundredths of a second. 0 if it cannot be read.

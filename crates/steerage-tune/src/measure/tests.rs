@@ -14,7 +14,7 @@ use crate::plan::{Change, Value};
 /// of CPU 0 and CPU 1.
 type Load = (u64, u64, [u64; 2]);
 
-/// A machine with one knob. Each value of the knob has a load.
+/// A machine with one knob. The value of the knob determines the load.
 struct Machine {
     loads: BTreeMap<&'static str, Load>,
     knob: &'static str,

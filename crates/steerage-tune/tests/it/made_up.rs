@@ -199,7 +199,7 @@ fn the_card_has_the_commands_of_ethtool() {
     assert_eq!(commands, ["ethtool -L eth0 combined 8", "ethtool -G eth0 rx 1024", "ethtool -X eth0 hkey 6d:5a:6d:5a"]);
     assert!(plan.may_take_the_link_down());
     assert_eq!(plan.notes.len(), 2, "packets in the rings are lost: {:?}", plan.notes);
-    // A new number of queues resets the queues' own knobs.
+    // When the number of queues changes, the kernel resets the settings of each queue.
     assert_eq!(plan.dependent.0.len(), 6);
     let scoped = steerage_tune::scoped::candidates(
         &mut made_up.machine(),

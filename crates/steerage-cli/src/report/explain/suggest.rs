@@ -30,7 +30,8 @@ use reasons::Reasons;
 /// 30 to 100 ns, and the kernel forwards IP in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The load that packets may always cause, however busy the CPU is with other work.
+/// The share of a CPU's time that is always left for packets, even if other work takes nearly all of
+/// the CPU's time.
 const BUSY_LEAST: f64 = 0.05;
 
 /// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.

@@ -124,7 +124,7 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     Some((asm.finish()?, functions))
 }
 
-/// The number of the first function in the types of [`types`].
+/// The type id of the first function, in the BTF types that [`types`] makes.
 pub(super) const FIRST_FUNCTION: u32 = 5;
 
 /// The number of the function that component number `nth` replaces.

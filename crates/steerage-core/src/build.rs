@@ -123,36 +123,32 @@ impl fmt::Debug for BeginWith {
     }
 }
 
-/// An instance that is built and has not started.
+/// An instance that is built and has not started. It has no handlers yet, so that [`build`] is compiled once and not for each type of
+/// handler.
 #[derive(Debug)]
-pub struct Built<H: Handler> {
-    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own.
-    pub parts: Vec<CpuPart<H>>,
+pub struct Built {
+    sides: Vec<CpuSide>,
     /// Changes, reads and stops the instance.
     pub handle: Handle,
 }
 
-/// Builds an instance. `make` creates the handler of each CPU, and is called on that CPU.
-/// `nearness` gets the CPUs of the instance and the indices of the CPUs that poll queues. For each
-/// CPU, it returns the other CPUs in the order in which they should join.
+impl Built {
+    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own, where it calls `make` for its handler.
+    pub fn into_parts<H: Handler>(self, make: &MakeHandler<H>) -> Vec<CpuPart<H>> {
+        let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
+        let part = |side| CpuPart { side, make: Arc::clone(make), in_transit: Arc::clone(&in_transit) };
+        self.sides.into_iter().map(part).collect()
+    }
+}
+
+type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
+
+/// Builds an instance. `nearness` gets the CPUs of the instance and the indices of the CPUs that
+/// poll queues. For each CPU, it returns the other CPUs in the order in which they should join.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
-pub fn build<H: Handler>(
-    spec: Spec,
-    nearness: impl FnOnce(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>,
-    make: MakeHandler<H>,
-) -> Result<Built<H>, BuildError> {
-    let (sides, handle) = build_sides(spec, Box::new(nearness))?;
-    let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
-    let part = |side| CpuPart { side, make: Arc::clone(&make), in_transit: Arc::clone(&in_transit) };
-    Ok(Built { parts: sides.into_iter().map(part).collect(), handle })
-}
-
-type Nearness<'a> = Box<dyn FnOnce(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>> + 'a>;
-
-/// Builds everything that does not have the handler's type. So it is compiled once, and not for each handler.
-fn build_sides(spec: Spec, nearness: Nearness<'_>) -> Result<(Vec<CpuSide>, Handle), BuildError> {
+pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let start = Instant::now();
     let (mut plan, inputs) = CheckedSpec::of(spec)?;
     let mut queues = plan.plan_queues(inputs)?;
@@ -228,7 +224,7 @@ fn build_sides(spec: Spec, nearness: Nearness<'_>) -> Result<(Vec<CpuSide>, Hand
         outputs,
         origin,
     });
-    Ok((sides.collect(), Handle(Arc::clone(&shared))))
+    Ok(Built { sides: sides.collect(), handle: Handle(Arc::clone(&shared)) })
 }
 
 struct CheckedSpec {

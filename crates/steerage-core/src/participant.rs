@@ -44,6 +44,14 @@ pub(crate) struct Own<'a, H: Handler> {
     pub(crate) runner: &'a mut Runner<H>,
 }
 
+/// This CPU, for what does not have the handler's type, and so is not compiled for each handler.
+#[derive(Clone, Copy)]
+struct Me<'a> {
+    index: CpuIndex,
+    now: Timestamp,
+    shared: &'a Shared,
+}
+
 pub(crate) struct Participant<M> {
     /// The version of control on which this CPU last acted.
     seen: u64,
@@ -103,43 +111,16 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows new limits, and does this CPU's part in the moving slice as far as possible now.
+    /// Follows the requests, and does the handler's part in the moving slice as far as possible now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
         let shared = Arc::clone(&own.runner.shared);
-        let me = own.runner.index;
         loop {
-            // Read the version before the state, so that a later change is seen in the next round.
-            let version = shared.steering.version();
-            self.pending = true;
-            let Some(mut state) = shared.steering.try_lock() else { return };
-            if self.is_void {
-                self.rejoin(own, &mut state);
-            }
-            self.seen = version;
-            self.pending = false;
-            self.take_queues(own, &mut state);
-            self.offer_queues(own, &mut state);
-            self.limits = state.limits.read_by(me);
-            sampler.follow(state.policy.measures, state.to_name());
-            for queue in own.queues.iter_mut() {
-                queue.set_limits(self.limits, state.limits.of_queues[queue.id], &state.limits.flow_limited);
-            }
-            self.hook = state.take_hook(me).or(self.hook.take());
-            self.report(me, &mut state);
-            let handler_part = self.advance_move(own, &mut state);
-            // A CPU whose queue takes part in a slice, or waits for a slice, watches the moving
-            // slice, because some CPU must detect a slice that takes too long.
-            self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
-            if self.pending {
-                let now = own.runner.cpu.now;
-                state.check_deadline((me, now), &self.open, &shared.gates, &shared.ledgers.queues);
-            }
-            self.publish(&shared, state, me);
+            let me = Me { index: own.runner.index, now: own.runner.cpu.now, shared: &shared };
             // The handler runs without the control lock, because a handler may take time. Control
             // gets a report after the handler has run.
-            let Some(part) = handler_part else { return };
+            let Some(part) = self.follow(me, own.queues, own.sleep, sampler) else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
                 _ => self.take_over_state(part, own.runner),
@@ -148,6 +129,44 @@ impl<M: Send> Participant<M> {
                 self.start_over(own.runner);
             }
         }
+    }
+
+    /// Follows new limits, and does the part of this CPU's queues in the moving slice. Returns the handler's task, if there is one.
+    fn follow(
+        &mut self,
+        me: Me<'_>,
+        queues: &mut Vec<OwnedQueue>,
+        sleep: &Sleep,
+        sampler: &mut Sampler,
+    ) -> Option<HandlerPart> {
+        let Me { index, now, shared } = me;
+        // Read the version before the state, so that a later change is seen in the next round.
+        let version = shared.steering.version();
+        self.pending = true;
+        let mut state = shared.steering.try_lock()?;
+        if self.is_void {
+            self.rejoin(me, queues, &mut state);
+        }
+        self.seen = version;
+        self.pending = false;
+        self.take_queues(me, queues, sleep, &mut state);
+        self.offer_queues(me, queues, sleep, &mut state);
+        self.limits = state.limits.read_by(index);
+        sampler.follow(state.policy.measures, state.to_name());
+        for queue in queues.iter_mut() {
+            queue.set_limits(self.limits, state.limits.of_queues[queue.id], &state.limits.flow_limited);
+        }
+        self.hook = state.take_hook(index).or(self.hook.take());
+        self.report(index, &mut state);
+        let handler_part = self.advance_move(me, queues, &mut state);
+        // A CPU whose queue takes part in a slice, or waits for a slice, watches the moving
+        // slice, because some CPU must detect a slice that takes too long.
+        self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
+        if self.pending {
+            state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
+        }
+        self.publish(shared, state, index);
+        handler_part
     }
 
     /// Does what other threads requested of this CPU: calls `woken`, and sends their packets.
@@ -179,24 +198,24 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    fn take_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
-        let me = runner.index;
-        while let Some(Offer { mut queue, to, .. }) = state.take_queue(me, runner.cpu.now) {
-            if to == me {
-                state.on(Event::Owner { queue: queue.id, cpu: me });
-                runner.shared.ledgers.queues[queue.id].set_owner(me);
+    fn take_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
+        let Me { index, now, shared } = me;
+        while let Some(Offer { mut queue, to, .. }) = state.take_queue(index, now) {
+            if to == index {
+                state.on(Event::Owner { queue: queue.id, cpu: index });
+                shared.ledgers.queues[queue.id].set_owner(index);
             } else {
-                tracing::warn!(queue = queue.id, "CPU {} does not take it", runner.shared.cpus[usize::from(to)]);
+                tracing::warn!(queue = queue.id, "CPU {} does not take it", shared.cpus[usize::from(to)]);
             }
             {
                 let _outside = round::leave(); // This may take memory.
                 queues.reserve(1);
-                self.published.reserve((queues.len() + 1) * runner.shared.cpus.len());
+                self.published.reserve((queues.len() + 1) * shared.cpus.len());
             }
-            queue.outbox.set_owner(usize::from(me));
-            self.apply_current_map(&mut queue, runner, state);
+            queue.outbox.set_owner(usize::from(index));
+            self.apply_current_map(&mut queue, shared, state);
             sleep.add(&mut queue);
-            if runner.shared.is_stopping() {
+            if shared.is_stopping() {
                 queue.stop();
             }
             queues.push(queue);
@@ -206,10 +225,11 @@ impl<M: Send> Participant<M> {
 
     /// Releases the queues that other CPUs should poll. Frames that a queue has received are
     /// published first. A queue that takes part in a slice stays until the slice is over.
-    fn offer_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
-        let me = runner.index;
+    fn offer_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
         for at in (0..queues.len()).rev() {
-            let Some(to) = state.wanted_owner(queues[at].id, me).filter(|_| !queues[at].state.ended) else { continue };
+            let Some(to) = state.wanted_owner(queues[at].id, me.index).filter(|_| !queues[at].state.ended) else {
+                continue;
+            };
             let is_busy = queues[at].is_parked() || !queues[at].outbox.has_owner_finished();
             if is_busy || state.moves.concerns(queues[at].id) {
                 self.pending = true;
@@ -219,16 +239,16 @@ impl<M: Send> Participant<M> {
             queue.frames_polled = 0; // Nothing more comes now, so all is published.
             queue.publish(&mut self.published);
             sleep.forget(&queue);
-            state.offer(Offer { queue, from: me, to, since: runner.cpu.now });
+            state.offer(Offer { queue, from: me.index, to, since: me.now });
             self.has_other_queues = true;
         }
-        runner.shared.notify(&mut self.published, me);
-        self.pending |= state.has_offered(me);
+        me.shared.notify(&mut self.published, me.index);
+        self.pending |= state.has_offered(me.index);
     }
 
-    fn apply_current_map<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
+    fn apply_current_map(&mut self, queue: &mut OwnedQueue, shared: &Shared, state: &State) {
         let (map, group) = state.moves.map_of(queue.id);
-        runner.shared.ledgers.queues[queue.id].set_group(group);
+        shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
         // If a slice is half finished, the queue of this CPU must send no more packets to the old
         // CPU.
@@ -267,34 +287,30 @@ impl<M: Send> Participant<M> {
 
     /// Advances the move of the current slice for this CPU's queues, one phase after another as far
     /// as possible. Returns the handler's task, if there is one.
-    fn advance_move<H: Handler<Moved = M>>(
-        &mut self,
-        Own { queues, runner, .. }: &mut Own<'_, H>,
-        state: &mut State,
-    ) -> Option<HandlerPart> {
-        let me = runner.index;
+    fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
+        let Me { index, .. } = me;
         self.open.clear();
         loop {
             let slice = state.moves.slice()?;
             let (phase, epoch) = (slice.phase, slice.epoch);
-            let waits_for_me = slice.waits_for(usize::from(me)) && self.pending_report == Report::Nothing;
+            let waits_for_me = slice.waits_for(usize::from(index)) && self.pending_report == Report::Nothing;
             match phase {
-                MovePhase::Park => self.park(queues, runner, state),
+                MovePhase::Park => self.park(me, queues, state),
                 MovePhase::Leave if waits_for_me => {
-                    let from_here = slice.moves.iter().filter(|m| m.from == me);
+                    let from_here = slice.moves.iter().filter(|m| m.from == index);
                     self.buckets.clear();
                     self.buckets.extend(from_here.map(|m| m.bucket));
                     return Some(HandlerPart { phase, epoch, group: slice.group_before });
                 }
                 MovePhase::Arrive if waits_for_me => {
                     if let Some(mut transit) = self.in_transit.try_lock() {
-                        transit.take(slice, me, &mut self.states);
+                        transit.take(slice, index, &mut self.states);
                         return Some(HandlerPart { phase, epoch, group: slice.group_after });
                     }
                     self.pending = true;
                 }
                 MovePhase::Leave | MovePhase::Arrive => {}
-                MovePhase::Release => self.release(queues, runner, state),
+                MovePhase::Release => self.release(me, queues, state),
             }
             let next = state.moves.slice()?;
             // Packets wait while this CPU moves buckets, so a round takes part in at most one
@@ -306,7 +322,7 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    fn park<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
+    fn park(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) {
         self.open.clear();
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
@@ -329,24 +345,24 @@ impl<M: Send> Participant<M> {
             }
             self.pending = true;
         }
-        runner.shared.notify(&mut self.published, runner.index);
+        me.shared.notify(&mut self.published, me.index);
     }
 
-    fn release<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
+    fn release(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) {
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
             if slice.phase != MovePhase::Release || !slice.waits_for(queue.id) {
                 continue;
             }
-            runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
+            me.shared.ledgers.queues[queue.id].set_group(slice.group_after);
             if queue.release(&slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
             } else {
                 self.pending = true;
             }
         }
-        runner.shared.notify(&mut self.published, runner.index);
+        me.shared.notify(&mut self.published, me.index);
     }
 
     /// Calls the handler to return its state of the leaving buckets. Returns whether this CPU was
@@ -399,11 +415,11 @@ impl<M: Send> Participant<M> {
         self.is_void
     }
 
-    fn rejoin<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
-        state.on(Event::Revived(runner.index));
-        queues.iter_mut().for_each(|queue| self.apply_current_map(queue, runner, state));
+    fn rejoin(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) {
+        state.on(Event::Revived(me.index));
+        queues.iter_mut().for_each(|queue| self.apply_current_map(queue, me.shared, state));
         self.is_void = false;
-        runner.shared.gates[usize::from(runner.index)].revive();
+        me.shared.gates[usize::from(me.index)].revive();
     }
 }
 

@@ -79,9 +79,15 @@ pub(crate) struct CpuSide {
     pub(crate) origin: Origin,
 }
 
+impl fmt::Debug for CpuSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CPU {}", self.shared.cpus[usize::from(self.index)])
+    }
+}
+
 impl<H: Handler> fmt::Debug for CpuPart<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CpuPart of CPU {}", self.cpu())
+        write!(f, "CpuPart of {:?}", self.side)
     }
 }
 

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use steerage_core::build::{BeginWith, Built, InputSpec, Spec, build};
+use steerage_core::build::{BeginWith, InputSpec, Spec, build};
 use steerage_core::control::Handle;
-use steerage_core::handler::{Cpu, Handler};
+use steerage_core::handler::{Cpu, Handler, MakeHandler};
 use steerage_core::ids::{BucketId, InputId, TxId, Verdict};
 use steerage_core::limits::{KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits};
 use steerage_core::packet::Batch;
@@ -163,11 +163,13 @@ impl<H: Handler> HandlerTester<H> {
             mask: None,
         };
         let noted = Arc::clone(&verdicts);
-        let make = Arc::new(move |cpu| Recording { handler: make(cpu), verdicts: Arc::clone(&noted) });
+        let make: MakeHandler<_> = Arc::new(move |cpu| Recording { handler: make(cpu), verdicts: Arc::clone(&noted) });
         let may_panic = options.may_panic;
         let spec = spec(H::AFFINITY, inputs.iter().map(spec_of).collect(), outputs, options);
-        let built = build(spec, |cpus, _| vec![(0..cpus.len() as u16).collect(); cpus.len()], make);
-        let Built { parts, handle } = built.expect("an instance for a test");
+        let built = build(spec, &|cpus, _| vec![(0..cpus.len() as u16).collect(); cpus.len()]);
+        let built = built.expect("an instance for a test");
+        let handle = built.handle.clone();
+        let parts = built.into_parts(&make);
         let clock = Rc::new(Cell::new(Timestamp::ZERO));
         let cpus = parts.into_iter().map(|part| part.enter(Still(Rc::clone(&clock)))).collect();
         let mut tester = Self { cpus, handle, clock, inputs, may_panic, verdicts, recorded };

@@ -384,14 +384,20 @@ impl Builder {
         H: Handler,
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
+        let (built, handle, threads) = self.build_without_handlers(H::AFFINITY)?;
+        let make: MakeHandler<H> = Arc::new(make);
+        Ok(Instance::new(built.into_parts(&make), handle, threads))
+    }
+
+    fn build_without_handlers(self, affinity: Affinity) -> Result<(Built, Handle, Threads), BuildError> {
         let (pin, policy) = (self.pin, self.policy.fresh());
         let threads = Threads { pin, idle_poll: self.idle_poll, stack_size: self.stack_size };
         let setting = Setting::new(&self.inputs, pin);
-        let spec = self.spec(H::AFFINITY, setting.clone())?;
-        let make: MakeHandler<H> = Arc::new(make);
-        let Built { parts, handle } = build(spec, |cpus, owners| setting.joining_orders(cpus, owners), make)?;
-        let control = SharedControl::new(handle.clone(), policy, setting);
-        Ok(Instance::new(parts, Handle::new(handle, control), threads))
+        let spec = self.spec(affinity, setting.clone())?;
+        let built = build(spec, &|cpus, owners| setting.joining_orders(cpus, owners))?;
+        let control = SharedControl::new(built.handle.clone(), policy, setting);
+        let handle = Handle::new(built.handle.clone(), control);
+        Ok((built, handle, threads))
     }
 
     /// Like [`build`](Self::build), for handlers that get messages from other threads. At most

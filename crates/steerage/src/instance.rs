@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -88,44 +89,18 @@ impl<H: Handler> Instance<H> {
     /// # Errors
     /// [`BuildError::System`] if a thread cannot be started.
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
-        let (handle, Threads { pin, idle_poll, stack_size }) = (self.handle(), self.threads);
-        let (to_join, ended) = mpsc::channel();
-        let mut threads = Vec::with_capacity(self.parts.len());
-        let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();
-        let pinned = PinnedThreads::new(&cpus);
-        // Virtual CPUs cannot go offline.
-        let watch = pin.then(|| CpuWatch::new(pinned.clone()));
-        let control = handle
-            .control
-            .start_thread(watch)
-            .map_err(|error| BuildError::System { operation: "start the control thread", error })?;
-        for (place, part) in self.parts.into_iter().enumerate() {
-            let (to_join, handle, control) = (to_join.clone(), handle.clone(), control.clone());
-            let pinned = pin.then(|| pinned.clone());
-            let cpu = part.cpu();
-            let body = move || {
-                if let Some(Err(error)) = pinned.map(|pinned| pinned.pin(place)) {
-                    tracing::warn!(cpu = cpu.0, "cannot pin a thread to its CPU: {error}");
-                }
-                let report = catch_unwind(AssertUnwindSafe(|| part.enter_machine().run(idle_poll)));
-                if report.is_err() {
-                    tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
-                    handle.stop();
-                }
-                // The receiving end may already be dropped.
-                let _ = to_join.send((cpu, report.ok()));
-                drop(control);
-            };
-            let thread = std::thread::Builder::new().name(format!("steerage/{cpu}")).stack_size(stack_size).spawn(body);
-            match thread {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    self.handle.stop();
-                    return Err(BuildError::System { operation: "start a thread for each CPU", error });
-                }
-            }
+        let idle_poll = self.threads.idle_poll;
+        let (mut cpus, mut bodies) = (Vec::with_capacity(self.parts.len()), Vec::with_capacity(self.parts.len()));
+        let reports = Arc::new(Mutex::new(Vec::with_capacity(self.parts.len())));
+        for part in self.parts {
+            let (cpu, reports) = (part.cpu(), Arc::clone(&reports));
+            cpus.push(cpu);
+            bodies.push(Box::new(move || {
+                let report = part.enter_machine().run(idle_poll);
+                reports.lock().unwrap_or_else(PoisonError::into_inner).push((cpu, report));
+            }) as Box<dyn FnOnce() + Send>);
         }
-        Ok(Running { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
+        Ok(Running { threads: CpuThreads::start(cpus, bodies, self.handle, self.threads)?, reports })
     }
 }
 
@@ -152,9 +127,17 @@ impl<H: Handler> Instance<H> {
 #[derive(Debug)]
 #[must_use = "dropping it stops the run: join it or detach it"]
 pub struct Running<R> {
+    threads: CpuThreads,
+    reports: Arc<Mutex<Vec<(CpuId, R)>>>,
+}
+
+/// The threads of a run. They do not have the handler's type, so that they are compiled once.
+#[derive(Debug)]
+struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    ended: Receiver<(CpuId, Option<R>)>,
+    /// Each CPU that has ended, and whether the path did not panic there.
+    ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
 }
@@ -211,27 +194,91 @@ impl<R> Outcome<R> {
 impl<R> Running<R> {
     /// The handle that changes, reads and stops the instance.
     pub fn handle(&self) -> Handle {
-        self.run.handle.clone()
+        self.threads.run.handle.clone()
     }
 
     /// Lets the run continue until every queue has ended or the returned handle stops it. The final
     /// reports of the handlers are lost.
     pub fn detach(mut self) -> Handle {
-        self.run.armed = false;
+        self.threads.run.armed = false;
         self.handle()
     }
 
     /// Waits until every queue has ended or a stop is complete, and until the outputs have finished
     /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
     /// `join` does not wait for a CPU whose handler does not return.
-    pub fn join(mut self) -> Outcome<R> {
-        let mut reports = Vec::with_capacity(self.cpus.len());
-        let mut failed = Vec::new();
+    pub fn join(self) -> Outcome<R> {
+        let Joined { snapshot, left_behind, failed, partial } = self.threads.join();
+        let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
+        // A CPU that was left behind may have ended since then.
+        reports.retain(|(cpu, _)| !left_behind.contains(cpu));
+        reports.sort_by_key(|(cpu, _)| *cpu);
+        Outcome { snapshot, reports, left_behind, failed, partial }
+    }
+}
+
+/// An [`Outcome`] without the reports.
+struct Joined {
+    snapshot: Snapshot,
+    left_behind: Vec<CpuId>,
+    failed: Vec<CpuId>,
+    partial: Vec<CpuId>,
+}
+
+impl CpuThreads {
+    /// Starts a thread for each CPU, which runs the CPU's body, and the thread of control.
+    fn start(
+        cpus: Vec<CpuId>,
+        bodies: Vec<Box<dyn FnOnce() + Send>>,
+        handle: Handle,
+        with: Threads,
+    ) -> Result<Self, BuildError> {
+        let pinned = PinnedThreads::new(&cpus);
+        // Virtual CPUs cannot go offline.
+        let watch = with.pin.then(|| CpuWatch::new(pinned.clone()));
+        let control = handle
+            .control
+            .start_thread(watch)
+            .map_err(|error| BuildError::System { operation: "start the control thread", error })?;
+        let (to_join, ended) = mpsc::channel();
+        let mut threads = Vec::with_capacity(cpus.len());
+        for (place, (cpu, body)) in cpus.iter().copied().zip(bodies).enumerate() {
+            let (to_join, stops, keeps_control) = (to_join.clone(), handle.clone(), control.clone());
+            let pinned = with.pin.then(|| pinned.clone());
+            let body = move || {
+                if let Some(Err(error)) = pinned.map(|pinned| pinned.pin(place)) {
+                    tracing::warn!(cpu = cpu.0, "cannot pin a thread to its CPU: {error}");
+                }
+                let has_ended = catch_unwind(AssertUnwindSafe(body)).is_ok();
+                if !has_ended {
+                    tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
+                    stops.stop();
+                }
+                // The receiving end may already be dropped.
+                let _ = to_join.send((cpu, has_ended));
+                drop(keeps_control);
+            };
+            let builder = std::thread::Builder::new().name(format!("steerage/{cpu}")).stack_size(with.stack_size);
+            match builder.spawn(body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    handle.stop();
+                    return Err(BuildError::System { operation: "start a thread for each CPU", error });
+                }
+            }
+        }
+        Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
+    }
+
+    fn join(mut self) -> Joined {
+        let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());
         let mut give_up: Option<Instant> = None;
-        while reports.len() + failed.len() < self.cpus.len() {
+        while ended.len() < self.cpus.len() {
             match self.ended.recv_timeout(JOIN_LOOK) {
-                Ok((cpu, Some(report))) => reports.push((cpu, report)),
-                Ok((cpu, None)) => failed.push(cpu),
+                Ok((cpu, has_ended)) => {
+                    ended.push(cpu);
+                    failed.extend((!has_ended).then_some(cpu));
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     if self.run.handle.is_stopping() {
@@ -245,16 +292,14 @@ impl<R> Running<R> {
         }
         self.run.armed = false;
         self.control.end();
-        let ended = |cpu: &CpuId| failed.contains(cpu) || reports.iter().any(|(reported, _)| reported == cpu);
-        let left_behind: Vec<CpuId> = self.cpus.into_iter().filter(|cpu| !ended(cpu)).collect();
+        let left_behind: Vec<CpuId> = self.cpus.into_iter().filter(|cpu| !ended.contains(cpu)).collect();
         if left_behind.is_empty() {
             self.threads.into_iter().for_each(|thread| drop(thread.join()));
         }
-        reports.sort_by_key(|(cpu, _)| *cpu);
         self.run.handle.finish_outputs();
         let snapshot = self.run.handle.snapshot();
         let was_made_again = |cpu: &&CpuSnapshot| cpu.panics + cpu.deaths > 0;
         let partial = snapshot.cpus.iter().filter(was_made_again).map(|cpu| cpu.cpu).collect();
-        Outcome { snapshot, reports, left_behind, failed, partial }
+        Joined { snapshot, left_behind, failed, partial }
     }
 }

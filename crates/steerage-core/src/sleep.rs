@@ -188,10 +188,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::build::{Built, InputSpec, build};
+    use crate::build::{InputSpec, build};
     use crate::completions::Completions;
     use crate::device::{Capabilities, DeviceError};
-    use crate::handler::{Cpu, Handler};
+    use crate::handler::{Cpu, Handler, MakeHandler};
     use crate::packet::Batch;
     use crate::rx::{Input, RxQueue};
     use crate::test_support::spec;
@@ -223,8 +223,9 @@ mod tests {
         let mut spec = spec(1);
         let input = Input::new("nothing", "test", vec![Box::new(Nothing)]);
         spec.inputs = vec![InputSpec { input, rx_cpus: Vec::new(), mask: None }];
-        let Built { parts, .. } = build(spec, |_, _| Vec::new(), Arc::new(|_| Nothing)).unwrap();
-        let shared = &parts[0].shared;
+        let make: MakeHandler<Nothing> = Arc::new(|_| Nothing);
+        let parts = build(spec, &|_, _| Vec::new()).unwrap().into_parts(&make);
+        let shared = &parts[0].side.shared;
         let (mut sleep, bell) = (Sleep::default(), &shared.bells[0]);
         bell.ring();
         sleep.arm(0, shared);

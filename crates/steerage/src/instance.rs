@@ -208,21 +208,13 @@ impl<R> Running<R> {
     /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
     /// `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
-        let Joined { snapshot, left_behind, failed, partial } = self.threads.join();
+        let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
         // A CPU that was left behind may have ended since then.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }
     }
-}
-
-/// An [`Outcome`] without the reports.
-struct Joined {
-    snapshot: Snapshot,
-    left_behind: Vec<CpuId>,
-    failed: Vec<CpuId>,
-    partial: Vec<CpuId>,
 }
 
 impl CpuThreads {
@@ -270,7 +262,8 @@ impl CpuThreads {
         Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
     }
 
-    fn join(mut self) -> Joined {
+    /// Waits for the end. The outcome has no reports, because these have the handler's type.
+    fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());
         let mut give_up: Option<Instant> = None;
         while ended.len() < self.cpus.len() {
@@ -300,6 +293,6 @@ impl CpuThreads {
         let snapshot = self.run.handle.snapshot();
         let was_made_again = |cpu: &&CpuSnapshot| cpu.panics + cpu.deaths > 0;
         let partial = snapshot.cpus.iter().filter(was_made_again).map(|cpu| cpu.cpu).collect();
-        Joined { snapshot, left_behind, failed, partial }
+        Outcome { snapshot, reports: Vec::new(), left_behind, failed, partial }
     }
 }

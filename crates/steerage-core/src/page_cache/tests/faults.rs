@@ -6,12 +6,12 @@ use std::sync::Arc;
 use steerage_mem::{Blocks, Claim, Fit, Page, Region};
 use steerage_topology::{CpuId, NodeMap};
 
-use crate::build::{Built, InputSpec, build};
+use crate::build::{InputSpec, build};
 use crate::completions::{Completions, Filled};
 use crate::device::DeviceError;
 use crate::device::{Capabilities, Opened};
 use crate::device::{TxCapabilities, TxResources};
-use crate::handler::{Cpu, Handler};
+use crate::handler::{Cpu, Handler, MakeHandler};
 use crate::ids::{DropReason, TxId};
 use crate::limits::{HEADROOM, POLL_BUDGET};
 use crate::packet::{Batch, Kept};
@@ -181,7 +181,10 @@ fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     spec.outputs = vec![Output { name: "swaps".into(), kind: "test", open: Box::new(open) }];
     let input = Input::new("varied", "test", queues);
     spec.inputs = vec![InputSpec { input, rx_cpus: Vec::new(), mask: None }];
-    let Built { parts, handle } = build(spec, |_, _| Vec::new(), Arc::new(|_| Varied::default())).unwrap();
+    let built = build(spec, &|_, _| Vec::new()).unwrap();
+    let handle = built.handle.clone();
+    let make: MakeHandler<Varied> = Arc::new(|_| Varied::default());
+    let parts = built.into_parts(&make);
     handle.set_queue_limits(1, |limits| limits.copybreak = 8).unwrap();
     let mut cpus: Vec<Softnet<Varied, Still>> = parts.into_iter().map(|part| part.enter(Still)).collect();
     let mut rounds = 0;

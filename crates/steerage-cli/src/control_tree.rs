@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::process::geteuid;
 use steerage::{CpuId, CpuMask, Handle};
 use steerage_control::{Audience, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree, find};
+use steerage_text::printable;
 
 use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
@@ -16,7 +17,7 @@ use crate::host_cpus;
 use crate::instances::{self, USER_VARIABLE};
 use crate::sandbox::Needs;
 use crate::tap::Tap;
-use crate::terminal::{print_to_stderr, printable};
+use crate::terminal::print_to_stderr;
 
 const NONE: &str = "none";
 

@@ -27,7 +27,7 @@
 //! | `usage` | help and mistakes of the command line, from clap |
 //! | `habits` | advice for mistakes that users of tcpdump make out of habit |
 //! | `args` | the command line: commands, options, and the texts of `--help` |
-//! | `log`, `terminal`, `units` | traces; the terminal, its keys and text that is safe for it; numbers for people |
+//! | `log`, `terminal` | traces; the terminal, its size, its keys, and lines on standard error |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -54,7 +54,6 @@ mod stdout;
 mod tap;
 mod terminal;
 mod top;
-mod units;
 mod usage;
 mod view;
 mod web;

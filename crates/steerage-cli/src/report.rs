@@ -1,6 +1,5 @@
 //! The reports of a run, as text for people or as JSON.
 
-pub(crate) mod columns;
 mod document;
 pub(crate) mod explain;
 pub(crate) mod flows;

@@ -17,6 +17,7 @@ use steerage_capture::PcapngEncoder;
 use steerage_capture::filter::{Filter, FilterError};
 use steerage_device::output::OutputError;
 use steerage_guard::file::{self, Opened, Readers};
+use steerage_text::counted;
 
 use crate::args::DumpArgs;
 use crate::error::{Error, SearchError};
@@ -26,7 +27,6 @@ use crate::stdout;
 use crate::tap::Wanted;
 use crate::tap::ring::{DumpedHead, Record, first_record};
 use crate::terminal::print_to_stderr;
-use crate::units::counted;
 
 const STDOUT: &str = "-";
 

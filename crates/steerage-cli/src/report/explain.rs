@@ -16,12 +16,12 @@ use steerage::{
     limits::BUCKETS,
 };
 use steerage_apps::{Analysis, AnalyzedFlow, PacketDetail, Volume};
+use steerage_text::{counted, percent, printable, wrapped};
 
 use crate::args::SteeringCommand;
 use crate::error::{EndingError, Error};
 use crate::stdout;
-use crate::terminal::{printable, width, wrapped};
-use crate::units::{counted, percent};
+use crate::terminal::width;
 use shares::Shares;
 use suggest::Suggestion;
 pub(crate) use suggest::{AdviceBasis, CandidateCpus, InterfaceQueues, Rate, RateFrom};

@@ -7,9 +7,9 @@ use std::thread;
 
 use serde_json::Value;
 use steerage_control::Client;
+use steerage_text::{printable, printable_lines};
 
 use crate::instances::InstanceSocket;
-use crate::terminal::{printable, printable_lines};
 use crate::view::{Bucket, Seen};
 
 /// The directory of the devices in the tree.

@@ -6,9 +6,9 @@ use steerage::{
     flow::{FlowHasher, HashKey},
 };
 use steerage_apps::Analysis;
+use steerage_text::{counted, grouped, percent};
 
 use super::{Shares, TrafficExplanation, is_ip, tunnels};
-use crate::units::{counted, grouped, percent};
 
 /// A flow with more than this share of the packets is an elephant: with such a flow, eight CPUs
 /// cannot have an eighth of the packets each.

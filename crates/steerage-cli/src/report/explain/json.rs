@@ -10,12 +10,11 @@ use steerage::{
     flow::{FlowHash, bucket_of, even_share},
 };
 use steerage_apps::{PacketDetail, Volume};
+use steerage_text::{percent, printable};
 
 use super::super::document::SCHEMA;
 use super::kernel::{self, KernelJson};
 use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
-use crate::terminal::printable;
-use crate::units::percent;
 
 #[derive(Serialize)]
 struct ExplanationJson<'a> {

@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use steerage::CpuMask;
+use steerage_text::{counted, grouped};
 use steerage_tune::{CpuLoad, KernelLoad};
-
-use crate::units::{counted, grouped};
 
 /// The most CPUs that the table lists, those with the most time in softirq.
 const ROWS_MAX: usize = 16;

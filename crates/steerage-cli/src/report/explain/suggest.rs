@@ -14,12 +14,12 @@ use std::time::Duration;
 use serde::Serialize;
 use steerage::policy::{RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
+use steerage_text::{grouped, packets_a_second};
 use steerage_tune::KernelLoad;
 
 use super::kernel::Advised;
 use super::{TrafficExplanation, is_ip};
 use crate::args::SteeringCommand;
-use crate::units::{grouped, packets_a_second};
 pub(crate) use candidates::CandidateCpus;
 pub(crate) use commands::InterfaceQueues;
 use commands::{BacklogMax, Commands, Parallel};

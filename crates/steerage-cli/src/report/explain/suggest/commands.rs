@@ -3,12 +3,12 @@
 use std::fs;
 
 use serde::Serialize;
+use steerage_text::shell_word;
 
 use super::cpu_count::Assignment;
 use super::{AdviceBasis, RateFrom};
 use crate::args::SteeringCommand;
 use crate::report::explain::{Shares, TrafficExplanation};
-use crate::terminal::shell_word;
 
 /// How long a CPU may do other work while packets arrive, in seconds: a time slice, at least 4 ms
 /// at 250 ticks per second.

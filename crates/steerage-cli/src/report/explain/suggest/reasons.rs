@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use steerage::CpuMask;
+use steerage_text::{counted, grouped, packets_a_second};
 
 use super::commands::BacklogMax;
 use super::cpu_count::{Assignment, AssumedCosts, Choice};
 use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
 use crate::report::explain::{TrafficExplanation, advice};
-use crate::units::{self, counted, grouped, packets_a_second};
 
 /// The sentences that give the reasons for the advice.
 #[derive(Debug, Serialize)]
@@ -48,12 +48,12 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`; longer times as in `units`.
+/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`; longer times as everywhere.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),
         ns @ ..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        _ => units::time(time),
+        _ => steerage_text::time(time),
     }
 }
 

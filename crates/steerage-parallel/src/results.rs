@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use steerage_guard::path::{Directory, PathError};
 
-use crate::error::JobsError;
+use super::error::Error;
 
 /// Output that comes from packets is for the owner and the group, like captures.
 const DIRECTORY_MODE: u32 = 0o750;
@@ -32,14 +32,14 @@ pub(super) struct JobResults {
 impl Results {
     /// Creates the directory if it does not exist. Parent directories are not created, so that a
     /// mistyped name does not hide the results.
-    pub(super) fn open(path: &Path) -> Result<Self, JobsError> {
-        let failed = |error| JobsError::Results { path: path.to_owned(), error };
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let failed = |error| Error::Results { path: path.to_owned(), error };
         Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
     }
 
-    pub(super) fn job(&self, number: usize) -> Result<JobResults, JobsError> {
+    pub(super) fn job(&self, number: usize) -> Result<JobResults, Error> {
         let name = number.to_string();
-        let failed = |path: &Path, error| JobsError::Results { path: path.to_owned(), error };
+        let failed = |path: &Path, error| Error::Results { path: path.to_owned(), error };
         let directory = match self.0.create_dir(name.as_ref(), DIRECTORY_MODE) {
             Err(PathError::System(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.0.open_own(name.as_ref())

@@ -20,9 +20,9 @@ use super::elements::Elements;
 use super::header::Headers;
 use super::kind::Kind;
 use super::lines::{Lines, Tag};
+use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
-use crate::args::Order;
 
 /// The number of merged bytes that are written at once.
 const WRITE_BYTES: usize = 64 << 10;

@@ -1,15 +1,14 @@
-//! The results of the jobs: JSON, or a table and a line that says whether splitting was worthwhile.
+//! The results of the jobs: a table, and a line that says whether splitting was worthwhile.
 
-use std::fmt::Write as _;
-use std::io;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use steerage::Snapshot;
 use steerage::stats::{DropReason, Drops};
+use steerage_text::{counted, grouped, percent, size, time};
 
 use super::job::Job;
-use crate::units::{counted, grouped, percent, size, time};
 
 /// If the jobs waited for a smaller part of their time than this, the verdict does not mention
 /// waiting.
@@ -17,60 +16,86 @@ const WAITING_MUCH: f64 = 0.5;
 /// If the jobs used fewer CPUs than this, splitting gained nothing.
 const PAID_FROM: f64 = 1.2;
 
+/// What happened to the packets and the jobs of a run. As text, a table of the jobs, a line for the
+/// whole run, and the verdict. docs/parallel.md describes the fields as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Summary {
-    pub(super) jobs: Vec<JobSummary>,
-    pub(super) packets: u64,
-    pub(super) delivered: u64,
-    pub(super) lost: u64,
+#[non_exhaustive]
+pub struct Summary {
+    /// The jobs, in the order of their numbers.
+    pub jobs: Vec<JobSummary>,
+    /// Packets that were received.
+    pub packets: u64,
+    /// Packets that were handed to a job.
+    pub delivered: u64,
+    /// Packets that a job should have got, and did not get.
+    pub lost: u64,
     /// Packets that were lost before they were split, because a live input was too fast.
-    pub(super) missed: u64,
+    pub missed: u64,
     /// Packets of capture files that the filter removed. No other count includes them.
-    pub(super) filtered: u64,
-    pub(super) seconds: f64,
-    /// The CPU time that this program itself used for reading and splitting packets. The next field
-    /// has its CPU time for merging the jobs' output.
-    pub(super) split_cpu_seconds: f64,
-    pub(super) merge_cpu_seconds: f64,
-    pub(super) jobs_cpu_seconds: f64,
-    pub(super) failed: u64,
-    pub(super) verdict: String,
+    pub filtered: u64,
+    /// The time of the whole run in seconds.
+    pub seconds: f64,
+    /// The CPU time that this program itself used for reading and splitting packets.
+    pub split_cpu_seconds: f64,
+    /// The CPU time that this program itself used for merging the jobs' output.
+    pub merge_cpu_seconds: f64,
+    /// The CPU time of all jobs.
+    pub jobs_cpu_seconds: f64,
+    /// The number of jobs that failed, or did not get all of their packets.
+    pub failed: u64,
+    /// Whether splitting was worthwhile, as a sentence.
+    pub verdict: String,
 }
 
+/// What happened to one job.
 #[derive(Debug, Serialize)]
-pub(super) struct JobSummary {
-    pub(super) job: usize,
-    pub(super) packets: u64,
-    pub(super) bytes: u64,
-    pub(super) lost: Lost,
+#[non_exhaustive]
+pub struct JobSummary {
+    /// The number of the job, from 1.
+    pub job: usize,
+    /// Packets that were handed to the job.
+    pub packets: u64,
+    /// The bytes of these packets.
+    pub bytes: u64,
+    /// Packets that the job should have got, and did not get.
+    pub lost: Lost,
     /// The exit status. `None` if a signal ended the job, or if the job did not run.
-    pub(super) exit_status: Option<i32>,
-    pub(super) signal: Option<&'static str>,
-    pub(super) cpu_seconds: f64,
-    /// How long the job's input was open, and how much of that time the input was empty.
-    pub(super) fed_seconds: f64,
-    pub(super) waited_seconds: f64,
-    pub(super) seconds: f64,
-    pub(super) last_stderr_line: Option<String>,
+    pub exit_status: Option<i32>,
+    /// The name of the signal that ended the job.
+    pub signal: Option<&'static str>,
+    /// The CPU time of the job.
+    pub cpu_seconds: f64,
+    /// How long the job's input was open.
+    pub fed_seconds: f64,
+    /// How much of that time the input was empty.
+    pub waited_seconds: f64,
+    /// The time from the start of the job to its end.
+    pub seconds: f64,
+    /// The last line that the job wrote to standard error.
+    pub last_stderr_line: Option<String>,
     /// The reason for which the job did not get all of its packets.
-    pub(super) incomplete: Option<String>,
+    pub incomplete: Option<String>,
+    /// Whether the job failed, or did not get all of its packets.
     #[serde(skip)]
-    pub(super) failed: bool,
+    pub failed: bool,
 }
 
+/// The packets that a job lost, by reason.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lost(Drops);
+pub struct Lost(Drops);
 
 impl Lost {
     pub(super) fn of_output(snapshot: &Snapshot, nth: usize) -> Self {
         Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
     }
 
-    pub(super) fn total(&self) -> u64 {
+    /// The number of packets, for all reasons.
+    pub fn total(&self) -> u64 {
         self.0.total()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    /// Each reason for which packets were lost, and their number.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter()
     }
 }
@@ -148,22 +173,19 @@ impl Summary {
     pub(super) fn filtered(self, packets: u64) -> Self {
         Self { filtered: packets, ..self }
     }
+}
 
-    pub(super) fn json(&self) -> io::Result<String> {
-        Ok(serde_json::to_string(self)? + "\n")
-    }
-
-    pub(super) fn text(&self) -> String {
-        let mut text = String::new();
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = ["job", "packets", "bytes", "lost", "exit", "CPU", "waited"];
-        let _ = writeln!(
-            text,
+        writeln!(
+            f,
             "{:>4} {:>13} {:>10} {:>11} {:>8} {:>9} {:>7}",
             head[0], head[1], head[2], head[3], head[4], head[5], head[6]
-        );
+        )?;
         for job in &self.jobs {
-            let _ = writeln!(
-                text,
+            writeln!(
+                f,
                 "{:>4} {:>13} {:>10} {:>11} {:>8} {:>9} {:>5.0} %",
                 job.job,
                 grouped(job.packets),
@@ -172,7 +194,7 @@ impl Summary {
                 job.how_it_ended(),
                 time(Duration::from_secs_f64(job.cpu_seconds)),
                 percent(job.waited_seconds, job.fed_seconds),
-            );
+            )?;
         }
         let filtered = match self.filtered {
             0 => String::new(),
@@ -180,17 +202,16 @@ impl Summary {
         };
         let all = self.split_cpu_seconds + self.merge_cpu_seconds + self.jobs_cpu_seconds;
         let (split, merge) = (percent(self.split_cpu_seconds, all), percent(self.merge_cpu_seconds, all));
-        let _ = writeln!(
-            text,
+        writeln!(
+            f,
             "{} in {}, {} read by the jobs, {} lost, {} missed{filtered}; splitting took {split:.1} % of the CPU time, merging {merge:.1} %",
             counted(self.packets, "packet"),
             time(Duration::from_secs_f64(self.seconds)),
             grouped(self.delivered),
             grouped(self.lost),
             grouped(self.missed),
-        );
-        let _ = writeln!(text, "{}", self.verdict);
-        text
+        )?;
+        writeln!(f, "{}", self.verdict)
     }
 }
 

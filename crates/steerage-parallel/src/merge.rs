@@ -14,8 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::console::Console;
 use super::lines::{Lines, Tag};
+use super::options::Order;
 use super::sink::{Sink, Stopped};
-use crate::args::Order;
 
 const READ_BYTES: usize = 64 << 10;
 

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
-use crate::terminal::{self, printable};
+use steerage_text::printable;
 
 /// The maximum length of a progress line. A longer line would wrap, and could not be erased.
 const WIDTH: usize = 79;
@@ -22,8 +22,7 @@ pub(super) struct Console {
 }
 
 impl Console {
-    pub(super) fn new(quiet: bool) -> Self {
-        let redraws = !quiet && terminal::can_redraw();
+    pub(super) fn new(redraws: bool) -> Self {
         Self { redraws, shares_screen: redraws && io::stdout().is_terminal(), drawn: Mutex::new(false) }
     }
 

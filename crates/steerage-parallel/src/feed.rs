@@ -2,7 +2,6 @@
 //! to an interface.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
@@ -10,9 +9,9 @@ use steerage::Output;
 use steerage_capture::{Stream, StreamFailure, StreamOptions, stream};
 use steerage_device::output;
 
+use super::error::Error;
 use super::inherited::{self, Inherited};
 use super::template::Via;
-use crate::error::{EndingError, Error, JobsError};
 
 #[derive(Debug)]
 pub(super) struct Feed {
@@ -26,34 +25,33 @@ pub(super) struct Feed {
 }
 
 pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(Output, Feed), Error> {
-    let failed = |error| Error::System { operation: "make the way to a job", error };
     let name = format!("job {number}");
     let feed = |stdin, place| Feed { via, stdin, place, inherited: None, stream: None };
     let of = |inherited: Inherited| Feed { inherited: Some(inherited), ..feed(Stdio::null(), OsString::new()) };
     let (to, mut feed): (OwnedFd, Feed) = match via {
         Via::Stdin => {
-            let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
-            (writer.into(), feed(reader.into(), OsString::new()))
+            let (reader, writer) = inherited::pipe()?;
+            (writer, feed(reader.into(), OsString::new()))
         }
         Via::Fifo => {
-            let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
-            (writer.into(), of(Inherited::new(reader).map_err(JobsError::Pipe)?))
+            let (reader, writer) = inherited::pipe()?;
+            (writer, of(Inherited::new(reader).map_err(Error::Pipe)?))
         }
         Via::File => {
             let file = inherited::temporary_file()?;
-            let reader = inherited::for_reading(&file).map_err(failed)?;
+            let reader = inherited::for_reading(&file).map_err(Error::Way)?;
             (file.into(), of(reader))
         }
         Via::Tap => {
             let interface = format!("st{}j{number}", std::process::id() % 100_000);
-            let output = output::open_for(&format!("tap:{interface}"), 1).map_err(Error::Output)?;
+            let output = output::open_for(&format!("tap:{interface}"), 1).map_err(Error::Interface)?;
             return Ok((output, feed(Stdio::null(), interface.into())));
         }
     };
     if let Some(inherited) = &feed.inherited {
         feed.place = inherited.path();
     }
-    let (output, stream) = stream(name, to, options).map_err(|error| EndingError::Device(error.to_string()))?;
+    let (output, stream) = stream(name, to, options).map_err(Error::Stream)?;
     feed.stream = Some(stream);
     Ok((output, feed))
 }

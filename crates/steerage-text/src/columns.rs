@@ -1,7 +1,7 @@
-//! Tables of flows in columns. If a table is too wide for the terminal, its columns shrink so that
-//! lines do not wrap.
+//! Tables in columns. If a table is too wide for the terminal, its columns shrink so that lines do
+//! not wrap.
 
-use crate::units::short;
+use super::numbers::short;
 
 /// The space between two columns, with enough room and without.
 const GAP: usize = 2;
@@ -15,7 +15,7 @@ const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
 #[derive(Debug)]
-pub(crate) struct Column {
+pub struct Column {
     heading: &'static str,
     cells: Vec<String>,
     /// The heading and the cells in a shorter form, if the column has a shorter form.
@@ -32,12 +32,13 @@ enum Kind {
 }
 
 impl Column {
-    pub(crate) fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
+    /// Numbers, which stand at the right of their column.
+    pub fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells, short: None, kind: Kind::Number }
     }
 
     /// Whole numbers, and their [`short`] form.
-    pub(crate) fn counts(
+    pub fn counts(
         heading: &'static str,
         short_heading: &'static str,
         counts: impl Iterator<Item = u64> + Clone,
@@ -46,16 +47,18 @@ impl Column {
         Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
     }
 
-    pub(crate) fn words(heading: &'static str, cells: Vec<String>) -> Self {
+    /// Words, which stand at the left of their column.
+    pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells, short: None, kind: Kind::Word }
     }
 
-    pub(crate) fn ends(heading: &'static str, cells: Vec<String>) -> Self {
+    /// Addresses with or without a port. In a narrow table, the middle of an address is left out.
+    pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells, short: None, kind: Kind::End }
     }
 
     /// Adds a shorter form, which is used if the table is too wide.
-    pub(crate) fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
+    pub fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
         Self { short: Some((heading, cells)), ..self }
     }
 
@@ -72,7 +75,7 @@ impl Column {
 
 /// The lines of the table: the headings, and a line for each row. `width` is the width of the
 /// terminal, if it limits the table.
-pub(crate) fn lines(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
+pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
     let total = |columns: &[Column], gap: usize| {
@@ -131,41 +134,42 @@ fn shortened(end: &str, width: usize) -> String {
         None => end.len(),
     };
     let (address, port) = end.split_at(from);
+    let address: Vec<char> = address.chars().collect();
     let kept = width.saturating_sub(port.len() + LEFT_OUT.len()).max(ADDRESS_MIN);
     if address.len() <= kept + LEFT_OUT.len() {
         return end.to_owned();
     }
-    let (front, back) = (kept - kept / 2, kept / 2);
-    format!("{}{LEFT_OUT}{}{port}", &address[..front], &address[address.len() - back..])
+    let (front, back) = (&address[..kept - kept / 2], &address[address.len() - kept / 2..]);
+    front.iter().copied().chain(LEFT_OUT.chars()).chain(back.iter().copied()).chain(port.chars()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn table(width: Option<usize>) -> Vec<String> {
+    fn shown(width: Option<usize>) -> Vec<String> {
         let owned = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
         let columns = vec![
             Column::numbers("duration", owned(["1.234", "12.345"])).or_short("time", owned(["1.2", "12.3"])),
             Column::words("kind", owned(["tcp", "udp"])),
             Column::ends("source", owned(["10.0.0.1:65535", "[2001:db8:20:a::32]:49152"])),
         ];
-        lines(columns, width)
+        table(columns, width)
     }
 
     #[test]
     fn columns_shrink_before_lines_wrap() {
         assert_eq!(
-            table(None),
+            shown(None),
             ["duration  kind  source", "   1.234  tcp   10.0.0.1:65535", "  12.345  udp   [2001:db8:20:a::32]:49152",]
         );
-        assert_eq!(table(Some(41)), table(None));
-        assert_eq!(table(Some(40))[2], "12.3  udp   [2001:db8:20:a::32]:49152");
-        assert_eq!(table(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
-        assert_eq!(table(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
-        assert!(table(Some(30)).iter().all(|line| line.len() <= 30));
+        assert_eq!(shown(Some(41)), shown(None));
+        assert_eq!(shown(Some(40))[2], "12.3  udp   [2001:db8:20:a::32]:49152");
+        assert_eq!(shown(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
+        assert_eq!(shown(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
+        assert!(shown(Some(30)).iter().all(|line| line.len() <= 30));
         // The port stays, however narrow the terminal is.
-        assert!(table(Some(10))[1].ends_with(":65535") && table(Some(10))[2].ends_with("]:49152"));
+        assert!(shown(Some(10))[1].ends_with(":65535") && shown(Some(10))[2].ends_with("]:49152"));
     }
 
     #[test]
@@ -173,8 +177,8 @@ mod tests {
         let owned = |cell: &str| vec![cell.to_owned()];
         let columns =
             || vec![Column::ends("source", owned("[2001:db8:20:a::32]:49152")), Column::words("in", owned("vlan=10"))];
-        assert_eq!(lines(columns(), Some(22))[1], "[200..::32]:49152 vlan");
-        assert_eq!(lines(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
+        assert_eq!(table(columns(), Some(22))[1], "[200..::32]:49152 vlan");
+        assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
     }
 
     #[test]

@@ -12,10 +12,11 @@ use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 use steerage_guard::file;
 use steerage_guard::path::Directory;
 
-use crate::error::JobsError;
+use super::error::Error;
 
 /// The lowest number of an inherited descriptor. Shell scripts use the numbers 0 to 9 in
 /// redirections.
@@ -47,14 +48,19 @@ impl Inherited {
     }
 }
 
+/// A pipe that programs do not inherit: the end that reads, and the end that writes.
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::Pipe(error.into()))
+}
+
 pub(super) fn temporary_directory() -> PathBuf {
     std::env::temp_dir()
 }
 
-pub(super) fn temporary_file() -> Result<File, JobsError> {
+pub(super) fn temporary_file() -> Result<File, Error> {
     let directory = temporary_directory();
     let created = Directory::open_for_new_files(&directory).and_then(|opened| file::unnamed(&opened));
-    created.map_err(|error| JobsError::Temporary { directory, error: error.into() })
+    created.map_err(|error| Error::Temporary { directory, error: error.into() })
 }
 
 /// The reading side of a temporary file, for a job, with a position of its own.

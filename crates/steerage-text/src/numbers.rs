@@ -1,16 +1,46 @@
-//! Formats numbers for people.
+//! Numbers with their units.
 
 use std::time::Duration;
 
-pub(crate) use steerage_doctor::units::{counted, grouped, plural, size};
+/// A number with separators: `12,345,678`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number with its noun, such as `1 flow` or `1,234 flows`. The noun is given in the singular and
+/// gets an `s` in the plural.
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{} {}", grouped(number), plural(number, noun))
+}
+
+/// The noun for this number.
+pub fn plural(number: u64, noun: &str) -> String {
+    if number == 1 { noun.to_owned() } else { format!("{noun}s") }
+}
+
+/// A number of bytes as text: `12.3 MiB`.
+pub fn size(bytes: u64) -> String {
+    match bytes as f64 {
+        bytes if bytes >= 1024.0 * 1024.0 * 1023.95 => format!("{:.1} GiB", bytes / (1u64 << 30) as f64),
+        bytes => format!("{:.1} MiB", bytes / (1u64 << 20) as f64),
+    }
+}
 
 /// The rate of `packets` in `time`, such as `12.3 Mpps`.
-pub(crate) fn rate(packets: u64, time: Duration) -> String {
+pub fn rate(packets: u64, time: Duration) -> String {
     packets_a_second(if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() })
 }
 
 /// A rate in packets per second, such as `12.3 Mpps`.
-pub(crate) fn packets_a_second(rate: f64) -> String {
+pub fn packets_a_second(rate: f64) -> String {
     match rate {
         // From here on, the smaller unit would be rounded to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
@@ -20,12 +50,12 @@ pub(crate) fn packets_a_second(rate: f64) -> String {
 }
 
 /// The rate of `bytes` in `time`, such as `12.3 Mbit/s`.
-pub(crate) fn bit_rate(bytes: u64, time: Duration) -> String {
+pub fn bit_rate(bytes: u64, time: Duration) -> String {
     bits_a_second(if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() })
 }
 
 /// A rate in bits per second, such as `12.3 Mbit/s`.
-pub(crate) fn bits_a_second(rate: f64) -> String {
+pub fn bits_a_second(rate: f64) -> String {
     match rate {
         rate if rate >= 999_950_000.0 => format!("{:.1} Gbit/s", rate / 1e9),
         rate if rate >= 999_950.0 => format!("{:.1} Mbit/s", rate / 1e6),
@@ -34,7 +64,7 @@ pub(crate) fn bits_a_second(rate: f64) -> String {
 }
 
 /// A duration as text: `0.4 ms`, `10.0 s`, `1:02:03`.
-pub(crate) fn time(time: Duration) -> String {
+pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
@@ -46,7 +76,7 @@ pub(crate) fn time(time: Duration) -> String {
 
 /// Like [`time`], but longer times stay in seconds, because users compare them with packet times:
 /// `129.4 s`.
-pub(crate) fn recorded(duration: Duration) -> String {
+pub fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),
         _ => time(duration),
@@ -54,7 +84,7 @@ pub(crate) fn recorded(duration: Duration) -> String {
 }
 
 /// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
-pub(crate) fn short(number: u64) -> String {
+pub fn short(number: u64) -> String {
     let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
     match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {
         Some((unit, letter)) if number / unit >= 100 => format!("{}{letter}", number / unit),
@@ -64,13 +94,34 @@ pub(crate) fn short(number: u64) -> String {
 }
 
 /// Returns `part` in percent of `whole`, or 0 if `whole` is 0.
-pub(crate) fn percent(part: f64, whole: f64) -> f64 {
+pub fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_go_by_threes() {
+        let texts = [0, 7, 999, 1000, 123_456, 1_234_567].map(grouped);
+        assert_eq!(texts, ["0", "7", "999", "1,000", "123,456", "1,234,567"]);
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn one_of_a_thing_is_singular() {
+        let texts = [0, 1, 2, 1001].map(|number| counted(number, "flow"));
+        assert_eq!(texts, ["0 flows", "1 flow", "2 flows", "1,001 flows"]);
+    }
+
+    #[test]
+    fn sizes_change_unit_where_they_round_to_it() {
+        assert_eq!(size(12 << 20), "12.0 MiB");
+        assert_eq!(size(1023 << 20), "1023.0 MiB");
+        assert_eq!(size((1 << 30) - 1), "1.0 GiB");
+        assert_eq!(size(3 << 30), "3.0 GiB");
+    }
 
     #[test]
     fn short_numbers_are_short() {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, PipeWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,15 @@ use nix::unistd::Pid;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use steerage_guard::program;
+use steerage_text::shell_word;
 
+use super::error::Error;
 use super::feed::Feed;
-use super::inherited::Inherited;
+use super::gate::OPEN;
+use super::inherited::{self, Inherited};
 use super::lines::last_line;
+use super::options::WaitingProcess;
 use super::results::JobResults;
-use crate::error::{Error, JobsError};
-use crate::terminal::shell_word;
 
 /// The number of bytes at the end of a job's standard error file that are searched for its last
 /// line.
@@ -50,7 +52,7 @@ pub(super) struct Job {
     child: Option<Child>,
     /// The process of the job waits for a byte from this pipe before the process becomes the job's
     /// program.
-    gate: Option<PipeWriter>,
+    gate: Option<File>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
     pub(super) watched: Watched,
@@ -90,7 +92,7 @@ impl Job {
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
             // If the process is gone, its exit status has the reason.
-            let _ = gate.write_all(b"\n");
+            let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());
         }
@@ -102,15 +104,14 @@ impl Job {
         Ok(())
     }
 
-    pub(super) fn prepare(&mut self, jobs: usize) -> Result<(), Error> {
+    /// Starts a process that becomes the job's program when [`start`](Self::start) is called.
+    pub(super) fn prepare(&mut self, jobs: usize, process: WaitingProcess) -> Result<(), Error> {
         let Some(outputs) = self.outputs.take() else { return Ok(()) };
         let program = self.program();
-        find(&program).map_err(|error| JobsError::Start { program: shell_word(&program.to_string_lossy()), error })?;
-        let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("steerage-job").arg("exec-when-ready").arg("--").arg(&program);
-        self.child = Some(self.spawn(command, reader.into(), jobs, outputs)?);
-        self.gate = Some(writer);
+        find(&program).map_err(|error| Error::Start { program: shell_word(&program.to_string_lossy()), error })?;
+        let (reader, writer) = inherited::pipe()?;
+        self.child = Some(self.spawn(process(&program), reader.into(), jobs, outputs)?);
+        self.gate = Some(writer.into());
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl Job {
                 command.stdout(stdout.unwrap_or_else(Stdio::inherit)).stderr(stderr);
             }
             Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
-                self.stderr_file = Some(stderr.try_clone().map_err(JobsError::Pipe)?);
+                self.stderr_file = Some(stderr.try_clone().map_err(Error::Pipe)?);
                 command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
                 // The directory stays open until the new process has changed to it.
                 directory = Some(of_job);
@@ -147,7 +148,7 @@ impl Job {
         // its input ends the job.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
-            JobsError::Start { program, error }.into()
+            Error::Start { program, error }
         };
         // The next job does not inherit the descriptor, because it is closed in this process.
         let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;

@@ -28,7 +28,7 @@ use crate::usage::{self, WRONG_COMMAND_LINE};
 pub(crate) use command_line::{CommandLineError, NEEDS_TIME};
 pub(crate) use ending::EndingError;
 pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
-pub(crate) use search::{NoInstance, SearchError};
+pub(crate) use search::SearchError;
 
 const FAILED: u8 = 1;
 

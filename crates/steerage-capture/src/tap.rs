@@ -1,11 +1,45 @@
-//! Copies of the packets of a run for `steerage dump`.
+//! Copies of the packets of a running instance, for readers that may be slow.
 //!
-//! A client attaches by the control socket. From then on, each packet CPU copies the packets that
-//! the client wants to a [ring] of its own, and the client's thread moves them to the socket.
-//! Packet CPUs never wait: a packet that finds its ring full is counted as missed. While no client
-//! is attached, a batch costs one comparison.
+//! [`Tap::around`] wraps the packet function. A client attaches by [`Tap::attach`]. From then on,
+//! each packet CPU copies the packets that the client wants to a ring of its own, and the client's
+//! thread moves them to a socket. Packet CPUs never wait: a packet that finds its ring full is
+//! counted as missed. While no client is attached, a batch costs one comparison.
+//!
+//! `steerage dump` gets its packets like this from a run, through the control socket.
+//!
+//! ```
+//! use std::io::Read;
+//! use std::os::unix::net::UnixStream;
+//! use std::sync::Arc;
+//! use std::thread;
+//!
+//! use steerage::{Builder, CpuId, packet::each};
+//! use steerage_capture::tap::{Record, Tap, Wanted, first_record};
+//!
+//! let tap = Arc::new(Tap::default());
+//! let input = steerage_device::open("synthetic:packets=100")?;
+//! let instance = Builder::new().virtual_cpus(1).input(input).build(tap.around(each(|_packet| ())))?;
+//!
+//! let wanted = Wanted { sample: 10, ..Wanted::default() };
+//! let client = tap.attach(wanted, &[CpuId(0)])?;
+//! let (to, mut from) = UnixStream::pair()?;
+//! let passing = thread::spawn(move || client.pass_on(&to));
+//! instance.start()?.join();
+//! tap.end();
+//!
+//! let mut stream = Vec::new();
+//! from.read_to_end(&mut stream)?;
+//! let (mut rest, mut packets) = (&stream[..], 0);
+//! while let Some((record, length)) = first_record(rest) {
+//!     packets += usize::from(matches!(record, Record::Packet(..)));
+//!     rest = &rest[length..];
+//! }
+//! assert_eq!(packets, 10);
+//! passing.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub(crate) mod ring;
+mod ring;
 mod session;
 
 use std::array;
@@ -15,8 +49,11 @@ use std::time::{Duration, SystemTime};
 
 use steerage::{Batch, BucketId, Cpu, CpuId, Handler, Timestamp};
 
+use crate::filter::FilterError;
 use session::Session;
-pub(crate) use session::Wanted;
+
+pub use ring::{PacketHead, Record, first_record};
+pub use session::{Attached, Wanted};
 
 /// The most clients at a time. Each client makes the packet CPUs copy its packets.
 const CLIENTS_MAX: usize = 4;
@@ -25,9 +62,21 @@ const CLIENTS_MAX: usize = 4;
 /// reads needs milliseconds.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The clients of a run, which its packet CPUs and the threads of the clients share.
+/// The reason for which a client cannot be attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TapError {
+    /// A filter is no program of instructions for frames.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// As many clients as possible are attached.
+    #[error("{CLIENTS_MAX} clients get packets already: end one of them")]
+    TooMany,
+}
+
+/// The clients of an instance, which its packet CPUs and the threads of the clients share.
 #[derive(Debug, Default)]
-pub(crate) struct Tap {
+pub struct Tap {
     /// Raised after each change of the clients.
     version: AtomicUsize,
     clients: Mutex<Clients>,
@@ -45,7 +94,7 @@ struct Clients {
 
 impl Tap {
     /// Wraps the function that makes each CPU's handler.
-    pub(crate) fn around<H: Handler>(
+    pub fn around<H: Handler>(
         self: &Arc<Self>,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> impl Fn(CpuId) -> Tapped<H> + Send + Sync + 'static {
@@ -59,16 +108,19 @@ impl Tap {
         }
     }
 
-    /// Attaches a client. Packets of batches that begin after this call are copied.
-    fn attach(&self, session: Session) -> Result<Arc<Session>, String> {
-        let session = Arc::new(session);
+    /// Attaches a client. `cpus` are the CPUs of the instance. Packets of batches that begin after
+    /// this call are copied.
+    ///
+    /// # Errors
+    /// [`TapError`] for a wrong filter, and if there are too many clients.
+    pub fn attach(self: &Arc<Self>, wanted: Wanted, cpus: &[CpuId]) -> Result<Attached, TapError> {
+        let session = Arc::new(Session::new(wanted, cpus)?);
         let mut clients = self.lock();
         clients.gone.retain(|gone| Arc::strong_count(gone) > 1);
         let free = clients.attached.iter_mut().find(|client| client.is_none());
-        let free = free.ok_or_else(|| format!("{CLIENTS_MAX} clients get packets already: end one of them"))?;
-        *free = Some(Arc::clone(&session));
+        *free.ok_or(TapError::TooMany)? = Some(Arc::clone(&session));
         self.raise_version();
-        Ok(session)
+        Ok(Attached { tap: Arc::clone(self), session })
     }
 
     fn detach(&self, session: &Arc<Session>) {
@@ -89,7 +141,7 @@ impl Tap {
 
     /// Ends all clients: their threads pass on the packets that were copied, for a limited time. Call
     /// this function after the last packet was handled.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let mut clients = self.lock();
         clients.has_ended = true;
         let is_waiting = |clients: &mut Clients| clients.attached.iter().any(Option::is_some);
@@ -108,7 +160,7 @@ impl Tap {
 
 /// A handler whose packets clients may watch.
 #[derive(Debug)]
-pub(crate) struct Tapped<H> {
+pub struct Tapped<H> {
     inner: H,
     tap: Arc<Tap>,
     /// The version of `clients`.
@@ -119,7 +171,7 @@ pub(crate) struct Tapped<H> {
 
 /// When a packet is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+enum Stage {
     BeforeHandler,
     AfterHandler,
 }

@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::{Deserialize, Serialize};
 use steerage::packet::Received;
 use steerage::{Batch, CpuId, LinkType};
-use steerage_capture::filter::{Filter, FrameFilter};
-use steerage_control::PacketSender;
 
-use super::ring::{DumpedHead, Ring, append_counts};
-use super::{END_MAX, Stage, Tap};
+use super::ring::{PacketHead, Ring, append_counts};
+use super::{END_MAX, Stage, Tap, TapError};
+use crate::filter::{Filter, FilterError, FrameFilter};
 
 /// The bytes of all rings of a client, in equal shares for the CPUs: at 10 Gbit/s, 25 ms.
 const BUFFER_BYTES: usize = 32 << 20;
@@ -33,22 +31,54 @@ const LOOK_MILLIS: u8 = 5;
 /// How long a write to the socket may take until the thread checks whether the run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// What a client wants, as it is sent by the control socket.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
+/// The link types that a filter is compiled for: those of interfaces.
+const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
+
+/// What a client wants. With the feature `serde`, it can be sent to another process.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Wanted {
     /// The CPUs whose packets are copied. Empty for all CPUs.
-    pub(crate) cpus: Vec<u16>,
+    pub cpus: Vec<u16>,
     /// The receive queues whose packets are copied. Empty for all queues.
-    pub(crate) queues: Vec<usize>,
+    pub queues: Vec<usize>,
     /// One of this many packets is copied.
-    pub(crate) sample: u64,
+    pub sample: u64,
     /// The most bytes of a packet that are copied.
-    pub(crate) snap: u32,
+    pub snap: u32,
     /// Whether packets are copied after the handler, which may have changed them.
-    pub(crate) after: bool,
+    pub after: bool,
     /// The filter for packets of each link type, as numbers. Empty if there is no filter.
-    pub(crate) filters: Vec<(u16, String)>,
+    pub filters: Vec<(u16, String)>,
+}
+
+impl Default for Wanted {
+    /// All packets, whole, before the handler.
+    fn default() -> Self {
+        Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
+    }
+}
+
+impl Wanted {
+    /// Wants only packets that pass this filter, which is compiled for each link type that can be
+    /// filtered. An expression that has no meaning for a link type, such as `ether host` for raw IP,
+    /// is left out for it.
+    ///
+    /// # Errors
+    /// As for [`Filter::compile`], if the filter has no meaning for any link type.
+    pub fn filtered(self, filter: &str) -> Result<Self, FilterError> {
+        let (mut filters, mut first_error) = (Vec::new(), None);
+        for link in FILTERED {
+            match Filter::compile(filter, None, link) {
+                Ok(filter) => filters.push((link.0, filter.to_string())),
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        match first_error {
+            Some(error) if filters.is_empty() => Err(error),
+            _ => Ok(Self { filters, ..self }),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -61,13 +91,18 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(wanted: Wanted, filters: Vec<(LinkType, FrameFilter)>, cpus: &[CpuId]) -> Self {
+    pub(super) fn new(wanted: Wanted, cpus: &[CpuId]) -> Result<Self, TapError> {
+        let filter = |(link, text): &(u16, String)| {
+            let filter = text.parse::<Filter>().and_then(|filter| filter.for_frames());
+            filter.map(|filter| (LinkType(*link), filter))
+        };
+        let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
         let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
         // The largest power of two that is not more than the share.
         let words = 1 << (share / 8).ilog2();
         let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
         let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
-        Self { wanted, filters, rings, without_ring: AtomicU64::new(0) }
+        Ok(Self { wanted, filters, rings, without_ring: AtomicU64::new(0) })
     }
 
     /// Copies the packets of a batch that the client wants at this stage.
@@ -92,7 +127,7 @@ impl Session {
             if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
                 continue;
             }
-            let head = DumpedHead {
+            let head = PacketHead {
                 nanos: time.map_or(now, |time| time.as_nanos()),
                 captured: total_len.min(*snap as usize) as u32,
                 wire: wire_len.max(total_len) as u32,
@@ -127,46 +162,37 @@ impl Session {
     }
 }
 
-impl Tap {
-    /// Attaches a client that sent `request`. Returns the function that serves the client on the
-    /// calling thread until the client or the run has ended.
-    pub(crate) fn serve(self: &Arc<Self>, request: &serde_json::Value, cpus: &[CpuId]) -> Result<PacketSender, String> {
-        let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
-        let filter = |(link, text): &(u16, String)| {
-            let filter = text.parse::<Filter>().and_then(|filter| filter.for_frames());
-            filter.map(|filter| (LinkType(*link), filter)).map_err(|error| error.to_string())
-        };
-        let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
-        let session = self.attach(Session::new(wanted, filters, cpus))?;
-        let tap = Arc::clone(self);
-        Ok(Box::new(move |stream| {
-            let ended = tap.pass_on(&session, stream);
-            tap.detach(&session);
-            if let Err(error) = ended {
-                tracing::debug!("a client that got packets is gone: {error}");
-            }
-        }))
-    }
+/// An attached client. It is detached when this value is dropped.
+#[derive(Debug)]
+pub struct Attached {
+    pub(super) tap: Arc<Tap>,
+    pub(super) session: Arc<Session>,
+}
 
-    /// Passes packets on until the client or the run has ended.
-    fn pass_on(&self, session: &Session, stream: &UnixStream) -> io::Result<()> {
-        stream.set_write_timeout(Some(WRITE_LOOK))?;
-        let (mut bytes, mut told) = (Vec::new(), (0, 0));
+impl Attached {
+    /// Passes packets on as [`Record`](super::Record)s, on the calling thread, until the client has
+    /// closed its connection or the instance has ended.
+    ///
+    /// # Errors
+    /// If the client is gone.
+    pub fn pass_on(self, to: &UnixStream) -> io::Result<()> {
+        to.set_write_timeout(Some(WRITE_LOOK))?;
+        let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
             // The order matters: after the run has ended, no more packets come.
-            let has_ended = self.has_ended();
-            session.drain(&mut bytes);
+            let has_ended = self.tap.has_ended();
+            self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
-            let counts = session.counts();
-            if counts != told || is_last {
-                told = counts;
+            let counts = self.session.counts();
+            if counts != reported || is_last {
+                reported = counts;
                 append_counts(&mut bytes, counts, is_last);
             }
-            self.write(&bytes, stream)?;
+            self.write(&bytes, to)?;
             if is_last {
                 return Ok(());
             }
-            if bytes.is_empty() && !has_ended && is_gone(stream)? {
+            if bytes.is_empty() && !has_ended && is_gone(to)? {
                 return Ok(());
             }
             bytes.clear();
@@ -175,15 +201,16 @@ impl Tap {
 
     /// Writes to a client, which may read slowly. If the run has ended, the client gets a limited
     /// time.
-    fn write(&self, mut bytes: &[u8], mut stream: &UnixStream) -> io::Result<()> {
+    fn write(&self, mut bytes: &[u8], mut to: &UnixStream) -> io::Result<()> {
         let mut deadline = None;
         while !bytes.is_empty() {
-            match stream.write(bytes) {
+            match to.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.has_ended() && *deadline.get_or_insert_with(|| Instant::now() + END_MAX) <= Instant::now() {
+                    let is_late = || *deadline.get_or_insert_with(|| Instant::now() + END_MAX) <= Instant::now();
+                    if self.tap.has_ended() && is_late() {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }
@@ -191,6 +218,12 @@ impl Tap {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.tap.detach(&self.session);
     }
 }
 

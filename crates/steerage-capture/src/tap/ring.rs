@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The number of words before the bytes of a packet: time, lengths, and origin.
-pub(crate) const HEAD_WORDS: usize = 3;
+const HEAD_WORDS: usize = 3;
 
 /// The lengths of a record that has counts instead of a packet, and of the record that ends the
 /// stream. No packet is this long.
@@ -17,31 +17,38 @@ const LAST_COUNTS: u64 = u64::MAX - 1;
 
 /// What is known about a packet, apart from its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DumpedHead {
+pub struct PacketHead {
     /// The packet's time in nanoseconds since 1970.
-    pub(crate) nanos: u64,
+    pub nanos: u64,
     /// The number of bytes that were copied.
-    pub(crate) captured: u32,
-    pub(crate) wire: u32,
-    pub(crate) link: u16,
-    pub(crate) cpu: u16,
-    pub(crate) queue: u32,
+    pub captured: u32,
+    /// The packet's length on the wire in bytes.
+    pub wire: u32,
+    /// The number of the packet's link type.
+    pub link: u16,
+    /// The CPU that handled the packet.
+    pub cpu: u16,
+    /// The receive queue that received the packet, counted over all inputs.
+    pub queue: u32,
 }
 
-/// A record of the stream from a run to a client.
+/// A record of the stream to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Record<'a> {
-    Packet(DumpedHead, &'a [u8]),
-    /// The packets so far that were wanted, and how many of them were missed. After the last counts,
-    /// the stream ends.
+pub enum Record<'a> {
+    /// A packet: what is known about it, and its bytes.
+    Packet(PacketHead, &'a [u8]),
+    /// The counts so far.
     Counts {
+        /// The packets that were wanted.
         wanted: u64,
+        /// How many of them were missed, because the client was too slow.
         missed: u64,
+        /// Whether these are the last counts, after which the stream ends.
         is_last: bool,
     },
 }
 
-impl DumpedHead {
+impl PacketHead {
     fn words(self) -> [u64; HEAD_WORDS] {
         let halves = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
         let origin = u32::from(self.cpu) << 16 | u32::from(self.link);
@@ -68,7 +75,7 @@ pub(super) fn append_counts(to: &mut Vec<u8>, (wanted, missed): (u64, u64), is_l
 }
 
 /// Returns the first record of a stream and its length, or `None` if the record is not complete.
-pub(crate) fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
+pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
     let (head, rest) = stream.split_at_checked(8 * HEAD_WORDS)?;
     let mut words = [0; HEAD_WORDS];
     for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {
@@ -78,7 +85,7 @@ pub(crate) fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
     if [COUNTS, LAST_COUNTS].contains(&lengths) {
         return Some((Record::Counts { wanted, missed, is_last: lengths == LAST_COUNTS }, head.len()));
     }
-    let dumped = DumpedHead::of_words(words);
+    let dumped = PacketHead::of_words(words);
     let captured = dumped.captured as usize;
     let padded = captured.next_multiple_of(8);
     (rest.len() >= padded).then(|| (Record::Packet(dumped, &rest[..captured]), head.len() + padded))
@@ -120,7 +127,7 @@ impl Ring {
 
     /// Writes a packet, or counts it as missed. Only the CPU of the ring calls this function.
     /// `parts` must have at least as many bytes as `head` says.
-    pub(super) fn push<'p>(&self, head: DumpedHead, parts: impl Iterator<Item = &'p [u8]>) {
+    pub(super) fn push<'p>(&self, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
         count(&self.wanted);
         let start = self.written.load(Ordering::Relaxed);
         // Pairs with the store in `pop`: the words before `read` are free.
@@ -192,8 +199,8 @@ fn count(counter: &AtomicU64) {
 mod tests {
     use super::*;
 
-    fn head(nth: u64, captured: usize) -> DumpedHead {
-        DumpedHead { nanos: nth, captured: captured as u32, wire: 9000, link: 1, cpu: 3, queue: 70_000 }
+    fn head(nth: u64, captured: usize) -> PacketHead {
+        PacketHead { nanos: nth, captured: captured as u32, wire: 9000, link: 1, cpu: 3, queue: 70_000 }
     }
 
     fn bytes(nth: u64, length: usize) -> Vec<u8> {

@@ -2,10 +2,11 @@
 //! hand.
 
 use steerage::{CpuMask, limits::BUCKETS};
-use steerage_apps::Volume;
 
 use super::cpu_count::{Assignment, AssumedCosts, Choice};
 use super::*;
+use crate::analysis::Volume;
+use crate::candidates::CandidateCpus;
 
 /// Puts 100 packets in each bucket. The first bucket additionally gets `elephant` times the sum of
 /// all of these packets.

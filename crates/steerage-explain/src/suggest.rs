@@ -3,7 +3,6 @@
 //! The advice is computed from the traffic and from costs that were measured on other machines. The
 //! report names each assumption.
 
-mod candidates;
 mod commands;
 mod cpu_count;
 mod reasons;
@@ -15,13 +14,10 @@ use serde::Serialize;
 use steerage::policy::{RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
 use steerage_text::{grouped, packets_a_second};
-use steerage_tune::KernelLoad;
 
+use super::basis::AdviceBasis;
+use super::explained::{TrafficExplanation, is_ip};
 use super::kernel::Advised;
-use super::{TrafficExplanation, is_ip};
-use crate::args::SteeringCommand;
-pub(crate) use candidates::CandidateCpus;
-pub(crate) use commands::InterfaceQueues;
 use commands::{BacklogMax, Commands, Parallel};
 use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
@@ -36,57 +32,18 @@ const BUSY_LEAST: f64 = 0.05;
 /// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.
 const SOFTIRQ_MIN: f64 = 0.1;
 
-/// A packet rate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
-    pub(crate) packets_a_second: f64,
-    pub(crate) from: RateFrom,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RateFrom {
-    /// The rate of an interface during the run.
-    Listening,
-    /// The average rate of a recording.
-    Recording,
-    /// The rate that the user specified.
-    Asked,
-}
-
-/// What the advice is based on, in addition to the traffic.
-#[derive(Debug)]
-pub(crate) struct AdviceBasis {
-    /// The command that should run.
-    pub(crate) command: SteeringCommand,
-    pub(crate) candidates: CandidateCpus,
-    pub(crate) rate: Option<Rate>,
-    /// The work of the packet function per packet, as the user states it.
-    pub(crate) work: Option<Duration>,
-    /// The devices as the user named them.
-    pub(crate) devices: Vec<String>,
-    /// The devices that are interfaces.
-    pub(crate) interfaces: Vec<InterfaceQueues>,
-    /// What the cards of the interfaces know about packets, a note for each interface.
-    pub(crate) cards: Vec<String>,
-    /// What the kernel spent on the packets, if the only device is an interface.
-    pub(crate) kernel: Option<KernelLoad>,
-}
-
-impl AdviceBasis {
-    /// How busy the busiest CPU may be with the packets. Other work on the CPU that receives leaves
-    /// less.
-    fn busy_max(&self) -> f64 {
-        let hot = self.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
-        let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
-        // If the packets take little of the CPU's time, spreading them gives nothing back.
-        let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
-        (BUSY_MAX - other).max(BUSY_LEAST)
-    }
+/// How busy the busiest CPU may be with the packets. Other work on the CPU that receives leaves less.
+fn busy_max(basis: &AdviceBasis) -> f64 {
+    let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
+    let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
+    // If the packets take little of the CPU's time, spreading them gives nothing back.
+    let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
+    (BUSY_MAX - other).max(BUSY_LEAST)
 }
 
 /// The advice.
 #[derive(Debug, Serialize)]
-pub(crate) struct Suggestion {
+pub(super) struct Suggestion {
     /// The number of CPUs to use, including the CPU that receives.
     cpus: usize,
     cpu_list: String,
@@ -171,7 +128,7 @@ struct Assumed {
 
 impl Suggestion {
     /// The advice for this traffic, or `None` if there were no packets.
-    pub(crate) fn of(traffic: &TrafficExplanation) -> Option<Self> {
+    pub(super) fn of(traffic: &TrafficExplanation) -> Option<Self> {
         let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
         if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
             return None;
@@ -182,7 +139,7 @@ impl Suggestion {
         let work_ns = stated.or(measured).unwrap_or(WORK_ASSUMED.as_nanos() as f64);
         let costs = assumed.with_work(work_ns);
         let by_rate = rate.map(|rate| rate.packets_a_second);
-        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate, traffic.basis.busy_max());
+        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate, busy_max(&traffic.basis));
         let elephants = elephants(traffic, &choice);
         let backlog = BacklogMax::of(by_rate, choice.best.busiest);
         let overfills = |elephant: &Elephant| {
@@ -234,7 +191,7 @@ impl Suggestion {
     }
 
     /// The advice as text. `has_verdict` says whether the commands for the kernel stand elsewhere.
-    pub(crate) fn page(&self, has_verdict: bool) -> String {
+    pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
             let _ = writeln!(page, "{about:<10} {says}");

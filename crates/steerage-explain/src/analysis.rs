@@ -109,7 +109,7 @@ pub struct Analysis {
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
 /// use steerage::{Builder, Input};
-/// use steerage_apps::{Analysis, Analyze};
+/// use steerage_explain::{Analysis, Analyze};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let queue = steerage_device::synthetic::SyntheticOptions::new().packets(1000).flows(10);

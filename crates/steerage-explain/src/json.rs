@@ -9,12 +9,14 @@ use steerage::{
     FlowKey, Snapshot,
     flow::{FlowHash, bucket_of, even_share},
 };
-use steerage_apps::{PacketDetail, Volume};
 use steerage_text::{percent, printable};
 
-use super::super::document::SCHEMA;
+use super::advice;
+use super::analysis::{PacketDetail, Volume};
+use super::explained::{CPUS, Explanation, Subject, TrafficExplanation, name, tunnels};
 use super::kernel::{self, KernelJson};
-use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
+use super::shares::Shares;
+use super::suggest::Suggestion;
 
 #[derive(Serialize)]
 struct ExplanationJson<'a> {
@@ -112,16 +114,27 @@ struct FlowJson {
     bucket: u16,
 }
 
-pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
+impl Explanation {
+    /// The explanation as one line of JSON, with its newline. `schema` is the number of the schema of
+    /// the reports of the program, to which the snapshot in the line belongs.
+    ///
+    /// # Errors
+    /// If a value cannot be written as JSON.
+    pub fn json(&self, schema: u32) -> io::Result<String> {
+        line(self, schema)
+    }
+}
+
+fn line(explanation: &Explanation, schema: u32) -> io::Result<String> {
     let (snapshot, flow, traffic) = match &explanation.what {
         Subject::Flow(flow) => (None, Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
         Subject::Traffic(traffic) => (Some(&traffic.snapshot), None, Some(TrafficJson::of(traffic, explanation))),
     };
     let line = ExplanationJson {
-        schema: SCHEMA,
+        schema,
         r#type: "explanation",
         version: env!("CARGO_PKG_VERSION"),
-        r#for: explanation.command.name(),
+        r#for: explanation.command.name,
         both_directions: explanation.command.keeps_both_directions(),
         hash: &explanation.hash,
         random_hash_key: explanation.random_key,

@@ -8,8 +8,11 @@ use steerage_text::{counted, grouped, packets_a_second};
 
 use super::commands::BacklogMax;
 use super::cpu_count::{Assignment, AssumedCosts, Choice};
-use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
-use crate::report::explain::{TrafficExplanation, advice};
+use super::{Elephant, cpu, named};
+use crate::advice;
+use crate::basis::{Rate, RateFrom};
+use crate::candidates::CandidateCpus;
+use crate::explained::TrafficExplanation;
 
 /// The sentences that give the reasons for the advice.
 #[derive(Debug, Serialize)]

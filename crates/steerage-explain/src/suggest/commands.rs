@@ -1,14 +1,12 @@
 //! Turns the advice into commands.
 
-use std::fs;
-
 use serde::Serialize;
 use steerage_text::shell_word;
 
 use super::cpu_count::Assignment;
-use super::{AdviceBasis, RateFrom};
-use crate::args::SteeringCommand;
-use crate::report::explain::{Shares, TrafficExplanation};
+use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
+use crate::explained::TrafficExplanation;
+use crate::shares::Shares;
 
 /// How long a CPU may do other work while packets arrive, in seconds: a time slice, at least 4 ms
 /// at 250 ticks per second.
@@ -19,23 +17,6 @@ const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
 /// The placeholder for the name of an interface if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
-
-/// An interface, with the number of its receive queues.
-#[derive(Clone, Debug)]
-pub(crate) struct InterfaceQueues {
-    pub(crate) name: String,
-    /// The number of receive queues, or 1 if the number cannot be read.
-    pub(crate) queues: usize,
-}
-
-impl InterfaceQueues {
-    /// Reads the queues of an interface of this machine.
-    pub(crate) fn read(name: &str) -> Self {
-        let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
-        let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
-        Self { name: name.to_owned(), queues: entries.filter(is_rx).count().max(1) }
-    }
-}
 
 /// A `netdev_max_backlog` above the default.
 #[derive(Clone, Copy, Debug)]
@@ -132,13 +113,13 @@ fn for_steerage(
 
 /// The command and its devices. Capitals stand for values that only the user knows.
 fn command(basis: &AdviceBasis, devices: &str) -> String {
-    let name = basis.command.name();
+    let name = basis.command.name;
     let interfaces: Vec<&str> = basis.interfaces.iter().map(|interface| interface.name.as_str()).collect();
     let interfaces = if interfaces.is_empty() { SOME_INTERFACE.to_owned() } else { interfaces.join(" ") };
-    match basis.command {
-        SteeringCommand::Count | SteeringCommand::Meter => format!("steerage {name} {devices}"),
-        SteeringCommand::Fanout => format!("steerage {name} {devices} --to OUTPUT"),
-        SteeringCommand::Forward => format!("steerage {name} {interfaces}"),
+    match basis.command.operands {
+        Operands::Inputs => format!("steerage {name} {devices}"),
+        Operands::InputsAndOutput => format!("steerage {name} {devices} --to OUTPUT"),
+        Operands::Interfaces => format!("steerage {name} {interfaces}"),
     }
 }
 

@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 use serde::Serialize;
 use steerage::policy::{Costs, PathCosts, RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask, limits::BUCKETS};
-use steerage_apps::Volume;
 
-use super::CandidateCpus;
-use crate::report::explain::Shares;
+use crate::analysis::Volume;
+use crate::candidates::CandidateCpus;
+use crate::shares::Shares;
 
 /// The highest average load of the busiest CPU. The remaining time is for bursts: with random
 /// arrivals (M/M/1), a queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.

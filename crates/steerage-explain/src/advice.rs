@@ -5,10 +5,11 @@ use steerage::{
     FlowKey,
     flow::{FlowHasher, HashKey},
 };
-use steerage_apps::Analysis;
 use steerage_text::{counted, grouped, percent};
 
-use super::{Shares, TrafficExplanation, is_ip, tunnels};
+use super::analysis::Analysis;
+use super::explained::{TrafficExplanation, is_ip, tunnels};
+use super::shares::Shares;
 
 /// A flow with more than this share of the packets is an elephant: with such a flow, eight CPUs
 /// cannot have an eighth of the packets each.
@@ -23,7 +24,7 @@ const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
 /// The advice, one paragraph each.
-pub(crate) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
+pub(super) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
         elephants(traffic),
         in_tunnels(traffic),
@@ -116,7 +117,7 @@ fn one_sided(traffic: &TrafficExplanation) -> Option<String> {
         grouped(two_way as u64),
         counted(flows, "flow"),
         percent(torn as f64, two_way as f64),
-        traffic.basis.command.name()
+        traffic.basis.command.name
     ))
 }
 

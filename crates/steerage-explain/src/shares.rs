@@ -2,7 +2,8 @@
 //! figures.
 
 use steerage::{flow::even_share, limits::BUCKETS};
-use steerage_apps::Volume;
+
+use super::analysis::Volume;
 
 /// The traffic of each CPU of an even map.
 #[derive(Debug)]

@@ -3,29 +3,28 @@
 use steerage::{CpuId, CpuMask, topology::Topology};
 use steerage_tune::Distances;
 
-use crate::host_cpus;
-
 /// The CPUs, in the order in which the advice adds CPUs to a run. The first CPU receives.
 #[derive(Debug)]
-pub(crate) struct CandidateCpus {
-    pub(crate) order: Vec<CpuId>,
+pub struct CandidateCpus {
+    /// The CPUs in this order.
+    pub order: Vec<CpuId>,
     /// How far the CPUs are from the receiver.
-    pub(crate) distances: Distances,
+    pub distances: Distances,
     /// The CPUs that share a core with a CPU that is added earlier.
-    pub(crate) siblings: CpuMask,
-    pub(crate) nr_cpu_ids: usize,
+    pub siblings: CpuMask,
+    /// The number of CPUs that a mask of the kernel has room for.
+    pub nr_cpu_ids: usize,
 }
 
 impl CandidateCpus {
     /// A number of CPUs that all share one cache.
-    pub(crate) fn even(cpus: usize) -> Self {
+    pub fn even(cpus: usize) -> Self {
         Self::of(&Topology::even(cpus), cpus, None)
     }
 
-    /// The CPUs of this machine. The distances between the CPUs are measured, in a fraction of a
-    /// second. `receiver` is the CPU that receives, if it is known.
-    pub(crate) fn this(nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
-        let mut topology = host_cpus::topology().clone();
+    /// The CPUs of this machine, which has this topology. The distances between the CPUs are measured,
+    /// in a fraction of a second. `receiver` is the CPU that receives, if it is known.
+    pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         if let Some(first) = first(&ours, receiver) {
             Distances::measure(&mut topology, first, &ours);
@@ -33,8 +32,8 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids, receiver)
     }
 
-    /// The CPUs of `topology`.
-    pub(super) fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
+    /// The CPUs of `topology`, with the distances that it knows.
+    pub fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         let known = first(&ours, receiver);
         let first = known.unwrap_or(CpuId(0));

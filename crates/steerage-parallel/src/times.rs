@@ -157,7 +157,7 @@ impl Text<'_> {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,
         };
-        if digits.is_empty() || (before.starts_with(b",") && !digits.len().is_multiple_of(3)) {
+        if digits.is_empty() || (before.starts_with(b",") && digits.len() % 3 != 0) {
             self.0 = before;
             return 0;
         }

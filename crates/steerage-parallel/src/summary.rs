@@ -25,7 +25,7 @@ pub struct Summary {
     pub jobs: Vec<JobSummary>,
     /// Packets that were received.
     pub packets: u64,
-    /// Packets that were handed to a job.
+    /// Packets that jobs have read.
     pub delivered: u64,
     /// Packets that a job should have got, and did not get.
     pub lost: u64,
@@ -53,7 +53,7 @@ pub struct Summary {
 pub struct JobSummary {
     /// The number of the job, from 1.
     pub job: usize,
-    /// Packets that were handed to the job.
+    /// Packets that the job has read.
     pub packets: u64,
     /// The bytes of these packets.
     pub bytes: u64,

@@ -24,7 +24,7 @@ use crate::args::ReportArgs;
 use crate::error::{EndingError, Error};
 use document::ElephantFlow;
 
-pub(crate) use document::{SCHEMA, Document, EndedBy, Recorded, Sandbox, Traffic};
+pub(crate) use document::{Document, EndedBy, Recorded, SCHEMA, Sandbox, Traffic};
 pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;

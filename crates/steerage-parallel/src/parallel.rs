@@ -46,9 +46,10 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 /// are on standard error, and each job's error too.
 pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     let Opened { inputs, capture, .. } = opened;
-    let hasher = FlowHasher::keyed(&HashKey::random().map_err(|error| {
-        Error::Input(format!("cannot read a hash key from /dev/urandom: {error}"))
-    })?);
+    let hasher = FlowHasher::keyed(
+        &HashKey::random()
+            .map_err(|error| Error::Input(format!("cannot read a hash key from /dev/urandom: {error}")))?,
+    );
     let layers = Layers::default();
     let mut parallel = Parallel::new(options)?;
     let split = parallel.split(hasher.clone(), layers);
@@ -203,11 +204,7 @@ impl Parallel {
     ///
     /// # Errors
     /// The error of `run`, and [`Error::Start`]. All jobs have ended by then.
-    pub fn attend<R, E>(
-        self,
-        stop: &(dyn Fn() + Sync),
-        run: impl FnOnce() -> Result<R, E>,
-    ) -> Result<(R, Attended), E>
+    pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
     where
         E: std::convert::From<Error>,
     {
@@ -240,9 +237,8 @@ impl Parallel {
 }
 
 fn template(options: &Options) -> Result<Template, Error> {
-    Template::new(&options.command).ok_or_else(|| {
-        Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned())
-    })
+    Template::new(&options.command)
+        .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
 }
 
 /// A file for the output of each job that has to wait. A sandbox allows no new files later. Output

@@ -122,7 +122,7 @@ impl Text<'_> {
         let digits = self.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, rest) = self.0.split_at(digits);
         self.0 = rest;
-        Some((str::from_utf8(number).ok()?.parse().ok()?, digits))
+        Some((std::str::from_utf8(number).ok()?.parse().ok()?, digits))
     }
 
     fn digits(&mut self, wanted: usize) -> Option<i64> {

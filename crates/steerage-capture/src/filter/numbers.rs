@@ -25,9 +25,9 @@ pub(super) fn looks_like(text: &str) -> bool {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.instructions.len())?;
-        self.instructions.iter().try_for_each(|it| {
-            write!(f, ",{} {} {} {}", it.code, it.jump_true, it.jump_false, it.operand)
-        })
+        self.instructions
+            .iter()
+            .try_for_each(|it| write!(f, ",{} {} {} {}", it.code, it.jump_true, it.jump_false, it.operand))
     }
 }
 

@@ -209,8 +209,9 @@ impl Attached {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let is_late = || *deadline.get_or_insert_with(|| Instant::now() + END_MAX) <= Instant::now();
-                    if self.tap.has_ended() && is_late() {
+                    if self.tap.has_ended()
+                        && *deadline.get_or_insert_with(|| Instant::now() + END_MAX) <= Instant::now()
+                    {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }

@@ -21,7 +21,9 @@ pub(crate) enum JobsError {
 impl JobsError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Self::Parallel(ParallelError::Failed { failed, .. }) => u8::try_from(*failed).unwrap_or(u8::MAX).min(MANY_FAILED),
+            Self::Parallel(ParallelError::Failed { failed, .. }) => {
+                u8::try_from(*failed).unwrap_or(u8::MAX).min(MANY_FAILED)
+            }
             _ => NOT_BY_JOBS,
         }
     }

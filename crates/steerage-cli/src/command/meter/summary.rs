@@ -18,9 +18,8 @@ pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> 
 
 /// Reads flow files, and prints their flows.
 pub(super) fn read_again(args: &MeterArgs, files: &[(&str, FlowFormat)]) -> Result<(), Error> {
-    let failed = |file: &str, error: ReadFlowsError| -> Error {
-        EndingError::FlowFile { file: printable(file), error }.into()
-    };
+    let failed =
+        |file: &str, error: ReadFlowsError| -> Error { EndingError::FlowFile { file: printable(file), error }.into() };
     let mut opened = Vec::new();
     for (file, format) in files {
         opened.push((*file, *format, File::open(file).map_err(|error| failed(file, error.into()))?));

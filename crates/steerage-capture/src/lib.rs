@@ -28,6 +28,9 @@
 //!
 //! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
+//! [`filter`] has filters in tcpdump's language, for files and for frames in memory. [`tap`] copies the
+//! packets of a running instance.
+//!
 //! Every value in the file is checked before use. If a file is truncated or invalid, the packets
 //! before the damage are delivered, and then an error with the offset of the damage.
 
@@ -55,6 +58,7 @@ mod sift;
 mod source;
 mod stream;
 mod strip;
+pub mod tap;
 mod unpack;
 mod walk;
 mod window;

@@ -46,7 +46,7 @@ pub(crate) use live::{DirectionArg, LiveArgs, UndoArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::{MeterArgs, TOP_MAX};
 pub(crate) use metrics::{MetricsArgs, WebArgs};
-pub(crate) use parallel::{ExecWhenReadyArgs, FormatArg, Order, ParallelArgs};
+pub(crate) use parallel::{ExecWhenReadyArgs, ParallelArgs};
 pub(crate) use run::{HabitArgs, ReportArgs, RunArgs};
 pub(crate) use sandbox::SandboxArgs;
 pub(crate) use send::SendArgs;

@@ -5,7 +5,6 @@ mod control;
 mod count;
 mod doctor;
 mod dump;
-mod exec_when_ready;
 mod explain;
 mod fanout;
 mod forward;
@@ -52,7 +51,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),
         Command::Top(args) => top::run(args),
-        Command::ExecWhenReady(args) => exec_when_ready::run(args),
+        Command::ExecWhenReady(args) => parallel::exec_when_ready(args),
         Command::SilenceKernel(args) => forward::silence::run(args),
         Command::Undo(args) => instance::undoing::run(args),
         Command::Completions(args) => completions::run(args),

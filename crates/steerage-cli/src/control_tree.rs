@@ -7,16 +7,21 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustix::process::geteuid;
+use serde::Deserialize;
+use serde_json::Value;
 use steerage::{CpuId, CpuMask, Handle};
-use steerage_control::{Audience, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree, find};
+use steerage_capture::tap::{Tap, Wanted};
+use steerage_control::instances::{self, USER_VARIABLE};
+use steerage_control::{
+    Audience, CpuView, Listening, Mounted, Options, PacketSender, SETTLE_MAX, ServedFiles, Serving, Tree, find,
+};
+use steerage_text::printable;
 
 use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
 use crate::host_cpus;
-use crate::instances::{self, USER_VARIABLE};
 use crate::sandbox::Needs;
-use crate::tap::Tap;
-use crate::terminal::{print_to_stderr, printable};
+use crate::terminal::print_to_stderr;
 
 const NONE: &str = "none";
 
@@ -93,11 +98,23 @@ impl ControlTree {
         if let Some(socket) = prepared.socket {
             served.tap = Some(Arc::clone(tap));
             let tap = Arc::clone(tap);
-            let packets = move |wanted: &serde_json::Value| tap.serve(wanted, &cpus);
+            let packets = move |request: &Value| attach(&tap, request, &cpus);
             served._socket = Some(socket.serve_with_packets(tree, report, packets).map_err(failed)?);
         }
         Ok(served)
     }
+}
+
+/// Attaches a client that sent `request`. Returns the function that passes packets to the client until
+/// the client or the run has ended.
+fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSender, String> {
+    let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
+    let client = tap.attach(wanted, cpus).map_err(|error| error.to_string())?;
+    Ok(Box::new(move |stream| {
+        if let Err(error) = client.pass_on(stream) {
+            tracing::debug!("a client that got packets is gone: {error}");
+        }
+    }))
 }
 
 /// Binds the control socket. If the user did not request a control socket and no socket can be

@@ -20,15 +20,15 @@ use steerage_doctor::NoInterface;
 use steerage_guard::capabilities::PrivilegesError;
 use steerage_guard::sandbox::SandboxError;
 use steerage_router::kernel::KernelError;
+use steerage_text::size;
 use steerage_tune::TuneError;
 
-use crate::units::size;
 use crate::usage::{self, WRONG_COMMAND_LINE};
 
 pub(crate) use command_line::{CommandLineError, NEEDS_TIME};
 pub(crate) use ending::EndingError;
 pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
-pub(crate) use search::{NoInstance, SearchError};
+pub(crate) use search::SearchError;
 
 const FAILED: u8 = 1;
 

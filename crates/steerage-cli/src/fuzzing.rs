@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use steerage_text::printable;
+
 use crate::error::Error;
-use crate::terminal::printable;
 use crate::{run_file, usage};
 
 /// The command line arguments of a run file, or the message about a mistake in the file.

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use steerage_device::af_packet::is_interface;
-
-use crate::terminal::shell_word;
+use steerage_text::shell_word;
 
 /// Words that begin filters, but not devices.
 const FILTER_WORDS: &str = "arp dst ether gateway greater host icmp icmp6 ip ip6 less mpls net not port portrange proto \

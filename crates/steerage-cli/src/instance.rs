@@ -23,6 +23,7 @@ use std::sync::atomic::AtomicBool;
 
 use steerage::{Affinity, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
 use steerage_capture::CaptureInfo;
+use steerage_capture::tap::{Tap, Tapped};
 use steerage_control::directory_names;
 use steerage_device::Opened;
 use steerage_device::drain::{Downstream, Drain};
@@ -37,7 +38,6 @@ use crate::metrics::Metrics;
 use crate::sandbox::{Confinement, Direction, Needs};
 use crate::service::ServiceManager;
 use crate::signals::{self, HeldSignals};
-use crate::tap::{Tap, Tapped};
 use crate::web::Web;
 use cpus::CpuSelection;
 use undoing::Undoing;

@@ -12,7 +12,6 @@
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
 //! | `top` | `steerage top`, which needs more than one file |
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
-//! | `tap` | copies of packets for `steerage dump` |
 //! | `view` | the live view of a run: the screen of `top`, and the table that a run redraws on its terminal |
 //! | `report` | writes reports and explanations, as text and as JSON |
 //! | `routing` | the kernel's routes and neighbours, for `forward` |
@@ -20,14 +19,14 @@
 //! | `sandbox` | the permissions of each command once it is set up |
 //! | `helper` | processes that undo a change of the kernel at the end of a run |
 //! | `signals`, `service` | signals as events, the service manager |
-//! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
+//! | `host_cpus` | the CPUs of this machine |
 //! | `stdout` | writes to standard output |
 //! | `guide` | the pages of docs/, which are built in |
 //! | `error` | every error: its line and its exit code |
 //! | `usage` | help and mistakes of the command line, from clap |
 //! | `habits` | advice for mistakes that users of tcpdump make out of habit |
 //! | `args` | the command line: commands, options, and the texts of `--help` |
-//! | `log`, `terminal`, `units` | traces; the terminal, its keys and text that is safe for it; numbers for people |
+//! | `log`, `terminal` | traces; the terminal, its size, its keys, and lines on standard error |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -41,7 +40,6 @@ mod habits;
 mod helper;
 mod host_cpus;
 mod instance;
-mod instances;
 mod log;
 mod metrics;
 mod report;
@@ -51,10 +49,8 @@ mod sandbox;
 mod service;
 mod signals;
 mod stdout;
-mod tap;
 mod terminal;
 mod top;
-mod units;
 mod usage;
 mod view;
 mod web;

@@ -1,8 +1,6 @@
 //! The reports of a run, as text for people or as JSON.
 
-pub(crate) mod columns;
 mod document;
-pub(crate) mod explain;
 pub(crate) mod flows;
 mod forward;
 pub(crate) mod interval;
@@ -26,7 +24,7 @@ use crate::args::ReportArgs;
 use crate::error::{EndingError, Error};
 use document::ElephantFlow;
 
-pub(crate) use document::{Document, EndedBy, Recorded, Sandbox, Traffic};
+pub(crate) use document::{Document, EndedBy, Recorded, SCHEMA, Sandbox, Traffic};
 pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;

@@ -16,11 +16,11 @@ use ratatui_crossterm::crossterm::execute;
 use ratatui_crossterm::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui_crossterm::crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use steerage_control::instances;
 use steerage_guard::capabilities::Needed;
 
 use crate::args::TopArgs;
 use crate::error::{Error, SearchError};
-use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::view::{self, Action, Colours, Model, Ui};

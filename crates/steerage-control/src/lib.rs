@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`instances`] | finds the running instances of this machine, and connects to them |
 //! | `socket` | serves the tree over a Unix socket, with one line of JSON each way: [`Listening`], [`Client`] |
 //! | `mount` | serves the tree as files, by FUSE: [`Mounted`] |
 //! | `tree` | the attributes, how they are read and written, and which writes are refused: [`Tree`] |
@@ -31,6 +32,7 @@ mod error;
 pub mod fuzzing;
 mod history;
 mod http;
+pub mod instances;
 mod limits;
 pub mod metrics;
 mod mount;

@@ -23,7 +23,6 @@ mod interface;
 mod masks;
 mod probe;
 mod system;
-pub mod units;
 
 use std::fmt;
 

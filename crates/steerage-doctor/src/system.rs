@@ -6,11 +6,11 @@ use steerage::{
     memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
 use steerage_guard::sandbox::InForce;
+use steerage_text::{counted, size};
 
 use crate::Finding;
 use crate::host::Host;
 use crate::probe::{Capability, Probes};
-use crate::units::{counted, size};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 

@@ -1,6 +1,7 @@
 //! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and then four numbers
 //! for each instruction.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction, SHOWN_CHARS_MAX, shown};
@@ -18,6 +19,16 @@ pub(super) fn looks_like(text: &str) -> bool {
         digits |= c.is_ascii_digit();
         c.is_ascii_digit() || is_between(c)
     }) && digits
+}
+
+/// The program as numbers, which [`FromStr`] reads: `4,40 0 0 12,21 0 1 2048,...`.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.instructions.len())?;
+        self.instructions
+            .iter()
+            .try_for_each(|it| write!(f, ",{} {} {} {}", it.code, it.jump_true, it.jump_false, it.operand))
+    }
 }
 
 impl FromStr for Filter {

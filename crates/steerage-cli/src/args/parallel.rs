@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use steerage::limits::OUTPUTS_MAX;
-use steerage_apps::parallel::Together;
 use steerage_capture::Pace;
+use steerage_parallel::{Format, Order, Together};
 
 use super::run::StopArgs;
 use super::values::{duration, number};
@@ -104,7 +104,7 @@ pub(crate) struct JobOutputArgs {
 
     /// Output in any, job or time order [default: any]
     #[arg(long, value_name = "ORDER", value_enum, hide_possible_values = true, conflicts_with_all = ["no_merge", "results"])]
-    pub(crate) order: Option<Order>,
+    pub(crate) order: Option<OrderArg>,
 
     /// Print the first N lines of each output only once, as for CSV; without N: 1
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", conflicts_with_all = ["no_merge", "results"], allow_negative_numbers = true,
@@ -130,14 +130,19 @@ pub(crate) struct JobOutputArgs {
 
 impl JobOutputArgs {
     pub(crate) fn order(&self) -> Order {
-        let of_option = if self.keep_order { Order::Job } else { Order::Any };
-        self.order.unwrap_or(of_option)
+        match self.order {
+            Some(OrderArg::Any) => Order::Any,
+            Some(OrderArg::Job) => Order::Job,
+            Some(OrderArg::Time) => Order::Time,
+            None if self.keep_order => Order::Job,
+            None => Order::Any,
+        }
     }
 }
 
 /// The order of the jobs' merged output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum OrderArg {
     Any,
     Job,
     Time,
@@ -149,6 +154,16 @@ pub(crate) enum FormatArg {
     Pcap,
     PcapNs,
     Pcapng,
+}
+
+impl From<FormatArg> for Format {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Pcap => Self::Pcap,
+            FormatArg::PcapNs => Self::PcapNanos,
+            FormatArg::Pcapng => Self::Pcapng,
+        }
+    }
 }
 
 fn together() -> impl TypedValueParser<Value = Together> {

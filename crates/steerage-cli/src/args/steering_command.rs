@@ -6,6 +6,7 @@
 use clap::ValueEnum;
 use steerage::{Affinity, Handler};
 use steerage_apps::{Count, Fanout};
+use steerage_explain::{Command, Operands};
 use steerage_meter::Meter;
 use steerage_router::Forward;
 
@@ -47,13 +48,14 @@ impl SteeringCommand {
         }
     }
 
-    /// The command's name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Meter => "meter",
-            Self::Fanout => "fanout",
-            Self::Forward => "forward",
-        }
+    /// The command as an explanation names it.
+    pub(crate) fn explained(self) -> Command {
+        let (name, operands) = match self {
+            Self::Count => ("count", Operands::Inputs),
+            Self::Meter => ("meter", Operands::Inputs),
+            Self::Fanout => ("fanout", Operands::InputsAndOutput),
+            Self::Forward => ("forward", Operands::Interfaces),
+        };
+        Command { name, affinity: self.affinity(), operands }
     }
 }

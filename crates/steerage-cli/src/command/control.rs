@@ -1,14 +1,13 @@
 //! `steerage get` and `steerage set`: read and change attributes of a running instance.
 
 use serde_json::json;
-use steerage_control::{Client, ClientError};
+use steerage_control::{Client, ClientError, instances};
+use steerage_text::{printable, printable_lines};
 
 use crate::args::{GetArgs, SetArgs};
 use crate::error::{Error, SearchError};
-use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
-use crate::terminal::{printable, printable_lines};
 
 /// The maximum depth of a tree. The tree of an instance has six levels of directories.
 const DEPTH_MAX: usize = 16;

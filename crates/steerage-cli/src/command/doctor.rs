@@ -2,12 +2,13 @@
 //! missing.
 
 use steerage_doctor::Diagnosis;
+use steerage_text::wrapped;
 
 use crate::args::DoctorArgs;
 use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
-use crate::terminal::{has_colours, width, wrapped};
+use crate::terminal::{has_colours, width};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;

@@ -1,6 +1,5 @@
 //! `steerage dump`: shows or writes copies of the packets that a run handles.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
@@ -14,19 +13,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use steerage::flow::{Layers, dissect};
 use steerage::{LinkType, WallTime};
 use steerage_capture::PcapngEncoder;
-use steerage_capture::filter::{Filter, FilterError};
+use steerage_capture::tap::{PacketHead, Record, Wanted, first_record};
+use steerage_control::instances;
 use steerage_device::output::OutputError;
 use steerage_guard::file::{self, Opened, Readers};
+use steerage_text::counted;
 
 use crate::args::DumpArgs;
 use crate::error::{Error, SearchError};
-use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
-use crate::tap::Wanted;
-use crate::tap::ring::{DumpedHead, Record, first_record};
 use crate::terminal::print_to_stderr;
-use crate::units::counted;
 
 const STDOUT: &str = "-";
 
@@ -36,21 +33,10 @@ const UNREAD: &str = "; the run ended before its last packets were read";
 /// How long a read waits until the command checks for signals.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types that a filter is compiled for: those of interfaces.
-const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
-
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
-    let filters = filters(&args.filter)?;
+    let wanted = wanted(args)?;
     let failed = |error| SearchError::Attribute { what: "dump", path: args.run.clone(), error };
     let client = instances::connect(Some(&args.run))?;
-    let wanted = Wanted {
-        cpus: args.cpu.iter().flat_map(|cpus| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>()).collect(),
-        queues: args.queue.clone(),
-        sample: args.sample,
-        snap: args.snap as u32,
-        after: args.after,
-        filters,
-    };
     let mut packets = client.packets(&json!(wanted)).map_err(failed)?;
     let system = |operation| move |error| Error::System { operation, error };
     let ended = Arc::new(AtomicBool::new(false));
@@ -96,34 +82,16 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compiles the words of a filter for each link type that can be filtered. An expression that has no
-/// meaning for a link type, such as `ether host` for raw IP, is left out for it.
-fn filters(words: &[String]) -> Result<Vec<(u16, String)>, FilterError> {
-    if words.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (mut filters, mut first_error) = (Vec::new(), None);
-    for link in FILTERED {
-        match Filter::compile(&words.join(" "), None, link) {
-            Ok(filter) => filters.push((link.0, numbers(&filter))),
-            Err(error) => drop(first_error.get_or_insert(error)),
-        }
-    }
-    match first_error {
-        Some(error) if filters.is_empty() => Err(error),
-        _ => Ok(filters),
-    }
-}
-
-/// The program of a filter as numbers, as `tcpdump -ddd` prints it.
-fn numbers(filter: &Filter) -> String {
-    let instructions = filter.instructions();
-    let mut text = instructions.len().to_string();
-    for it in instructions {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ",{} {} {} {}", it.code, it.jump_true, it.jump_false, it.operand);
-    }
-    text
+fn wanted(args: &DumpArgs) -> Result<Wanted, Error> {
+    let wanted = Wanted {
+        cpus: args.cpu.iter().flat_map(|cpus| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>()).collect(),
+        queues: args.queue.clone(),
+        sample: args.sample,
+        snap: args.snap as u32,
+        after: args.after,
+        ..Wanted::default()
+    };
+    Ok(if args.filter.is_empty() { wanted } else { wanted.filtered(&args.filter.join(" "))? })
 }
 
 /// Where packets are shown, and the counts so far.
@@ -221,8 +189,8 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A packet as a line: its time of day in UTC, its origin, its flow and its length.
-fn line(head: DumpedHead, data: &[u8]) -> String {
-    let DumpedHead { nanos, wire, link, cpu, queue, .. } = head;
+fn line(head: PacketHead, data: &[u8]) -> String {
+    let PacketHead { nanos, wire, link, cpu, queue, .. } = head;
     let time = humantime::format_rfc3339_micros(SystemTime::from(WallTime::from_nanos(nanos))).to_string();
     let found = dissect(data, LinkType(link), Layers::default());
     let flow = if found.is_flow { found.key.to_string() } else { "no flow".to_owned() };

@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
 use steerage::{Builder, FlowKey, Snapshot, flow::FlowHasher};
-use steerage_apps::{Analysis, Analyze};
 use steerage_capture::CaptureInfo;
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::synthetic::SyntheticOptions;
+use steerage_explain::{
+    AdviceBasis, Analysis, Analyze, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom,
+    Subject, TrafficExplanation,
+};
 use steerage_guard::capabilities::{self, Needed};
 use steerage_netlink::netdev;
+use steerage_text::wrapped;
 use steerage_tune::facts::Sample;
 use steerage_tune::{KernelLoad, Root};
 
@@ -23,14 +27,13 @@ use crate::error::{CommandLineError, EndingError, Error};
 use crate::host_cpus;
 use crate::instance;
 use crate::metrics::Metrics;
-use crate::report::Printer;
-use crate::report::explain::{
-    self, AdviceBasis, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, TrafficExplanation,
-};
+use crate::report::{Printer, SCHEMA};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
 use crate::service::ServiceManager;
 use crate::signals;
+use crate::stdout;
+use crate::terminal::width;
 use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let explanation = |what, hash: Cow<'static, str>| {
         // The key of the device's hash does not depend on the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
-        Explanation { what, command, hash, random_key, top: args.top }
+        Explanation { what, command: command.explained(), hash, random_key, top: args.top }
     };
     // A `>` marks a flow. A file with that character can be written ./a>b.
     if let [what] = args.what.as_slice()
@@ -59,7 +62,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let key: FlowKey = what.parse().map_err(CommandLineError::Flow)?;
         let hashed = command.affinity().key(key);
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
-        return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name().into()), args.json);
+        return print(&explanation(Subject::Flow(flow), hasher.name().into()), args.json);
     }
     let Seen { survey, snapshot, hash, basis, error } = match command.keeps_both_directions() {
         true => survey::<true>(args, &hasher, verbose)?,
@@ -72,9 +75,18 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     }
     let (device, layers) = (args.what.join(" "), args.hash.layers());
     let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
-    explain::print(&explanation(explain::Subject::Traffic(Box::new(traffic)), hash), args.json)?;
+    print(&explanation(Subject::Traffic(Box::new(traffic)), hash), args.json)?;
     // If the input failed, the packets before the failure are explained all the same.
     error.map_or(Ok(()), Err)
+}
+
+/// Prints the explanation to standard output, for people or as JSON.
+fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
+    let text = match json {
+        true => explanation.json(SCHEMA).map_err(EndingError::Report)?,
+        false => wrapped(&explanation.to_string(), width()),
+    };
+    stdout::print(text.as_bytes())
 }
 
 struct Seen {
@@ -162,9 +174,12 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     };
     let hash = ended.report.snapshot().queues.first().map_or(Cow::Borrowed(""), |queue| queue.hash.clone());
     let basis = AdviceBasis {
-        command: args.command,
+        command: args.command.explained(),
         candidates: args.virtual_cpus.map_or_else(
-            || CandidateCpus::this(host_cpus::nr_cpu_ids(), kernel.as_ref().and_then(|load| load.receiver)),
+            || {
+                let receiver = kernel.as_ref().and_then(|load| load.receiver);
+                CandidateCpus::this(host_cpus::topology().clone(), host_cpus::nr_cpu_ids(), receiver)
+            },
             CandidateCpus::even,
         ),
         rate,

@@ -12,13 +12,14 @@ use steerage_apps::Fanout;
 use steerage_capture::{self as capture, FilePattern, Rotate, StreamFormat, StreamOptions, Waiting};
 use steerage_device::output::{self, OutputError};
 use steerage_guard::program;
+use steerage_text::printable;
 
 use crate::args::FanoutArgs;
 use crate::error::{CommandLineError, EndingError, Error, NEEDS_TIME};
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
-use crate::terminal::{print_to_stderr, printable};
+use crate::terminal::print_to_stderr;
 
 const EXEC: &str = "exec:";
 const PCAP: &str = "pcap:";

@@ -1,12 +1,12 @@
 //! `steerage run` and `steerage check`: run files.
 
 use steerage_guard::capabilities::Needed;
+use steerage_text::{printable, shell_word};
 
 use crate::args::{CheckArgs, Cli, Command, RunArgs, RunFileArgs};
 use crate::error::Error;
 use crate::run_file::{self, LoadedRun};
 use crate::sandbox::{self, Needs, SandboxProfile};
-use crate::terminal::{printable, shell_word};
 use crate::{instance, log, stdout};
 
 use super::{meter, parallel};

@@ -3,11 +3,11 @@
 use std::fs;
 
 use steerage_doctor::{Diagnosis, Finding, State};
+use steerage_text::{counted, printable, shell_word, wrapped};
 
 use crate::error::Error;
 use crate::stdout;
-use crate::terminal::{printable, shell_word, width, wrapped};
-use crate::units::counted;
+use crate::terminal::width;
 
 /// The findings that say what a run can use.
 const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use steerage_doctor::NoInterface;
 use steerage_guard::capabilities::Needed;
 use steerage_netlink::ethtool::Ethtool;
+use steerage_text::grouped;
 use steerage_tune::candidates::{Candidate, masks, refinements};
 use steerage_tune::facts::{Card, Facts, Flows, Sample};
 use steerage_tune::{
@@ -30,7 +31,6 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::terminal::warn;
-use crate::units::grouped;
 
 const STATE_DIRECTORY: &str = "/var/lib/steerage/tune";
 

@@ -4,8 +4,7 @@
 use steerage::flow::ParseFlowKeyError;
 use steerage::policy::UnknownPolicy;
 use steerage::topology::MaskError;
-
-use crate::terminal::shell_word;
+use steerage_text::shell_word;
 
 /// The mistake in a file's name without a time, if files rotate.
 pub(crate) const NEEDS_TIME: &str =

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use steerage::stats::Drops;
 use steerage::{CpuId, CpuMask};
 use steerage_meter::{ExportError, ReadFlowsError};
+use steerage_text::{counted, grouped, plural};
 
 use super::FAILED;
-use crate::units::{counted, grouped, plural};
 
 /// Exit code: a packet was lost or out of order, and `--strict` was given.
 const NOT_STRICT: u8 = 3;

@@ -29,7 +29,7 @@ use super::forward::ForwardReport;
 use crate::args::TOP_MAX;
 
 /// The version of the schema of reports.
-pub(super) const SCHEMA: u32 = 2;
+pub(crate) const SCHEMA: u32 = 2;
 
 /// The longest list of a report: the flows of `meter -t`. A report comes from another process, perhaps
 /// another user's, and the short text of an entry may stand for much memory: a list of all CPUs for

@@ -6,11 +6,10 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use steerage::WallTime;
 use steerage_meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
+use steerage_text::{Column, counted, grouped, table};
 
 use super::Flows;
-use super::columns::{self, Column};
 use crate::terminal;
-use crate::units::{counted, grouped};
 
 /// The first line names this many kinds of flows (protocols), and adds up the flows of all further
 /// kinds.
@@ -157,7 +156,7 @@ fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
 pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
     let flows = joined(&metered.top, most);
     let Some(first) = flows.first() else { return Vec::new() };
-    table(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
+    lines(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
 }
 
 /// One line for each collector: the number of flows that were sent to the collector.
@@ -199,7 +198,7 @@ fn not_written(lost: u64) -> String {
 
 /// A line for each flow below a line of headings. Numbers have no separators and no units, so that
 /// `sort` and `awk` can read them.
-fn table(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
+fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
     let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();
     let length = |flow: &Joined<'_>| flow.times.1.since(flow.times.0).as_secs_f64();
@@ -220,7 +219,7 @@ fn table(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<
     if inside.iter().any(|inside| !inside.is_empty()) {
         columns.push(Column::words("in", inside));
     }
-    columns::lines(columns, width)
+    table(columns, width)
 }
 
 /// The VLANs and the tunnel of a flow: `vlan=10,vxlan=42`.

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use steerage_router::{Fate, Forwarded, Forwarding};
-
-use crate::units::{counted, grouped};
+use steerage_text::{counted, grouped};
 
 /// Numbers of packets. The key is the fate of the packets.
 type ByFate = BTreeMap<Cow<'static, str>, u64>;

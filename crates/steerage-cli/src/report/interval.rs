@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Serialize, Serializer};
 use steerage::{CpuId, Snapshot, stats::Drops};
 use steerage_meter::FlowCounts;
+use steerage_text::{bit_rate, grouped, percent, plural, rate};
 
 use super::document::{SCHEMA, rfc3339};
 use super::flows::FlowTotals;
 use super::{Flows, Recorded};
-use crate::units::{bit_rate, grouped, percent, plural, rate};
 
 /// The schedule of interval reports, and the counts of the last one.
 #[derive(Debug)]

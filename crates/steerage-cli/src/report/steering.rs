@@ -4,9 +4,7 @@ use steerage::{
     CpuMask, Snapshot,
     stats::{CostEstimate, Elephant, Findings, GroupSnapshot},
 };
-
-use crate::terminal::printable;
-use crate::units::{counted, grouped};
+use steerage_text::{counted, grouped, printable};
 
 /// The text shows at most this many elephants; the JSON report has all of them.
 const ELEPHANTS_SHOWN: usize = 3;

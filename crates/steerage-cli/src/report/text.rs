@@ -8,10 +8,9 @@ use steerage::{
     limits::DEAD_AFTER,
     stats::{CpuSnapshot, DropReason, MemoryUse, OutputSnapshot, QueueSnapshot},
 };
+use steerage_text::{bit_rate, counted, grouped, percent, printable, rate, recorded, size, time, wrapped};
 
 use super::{Report, flows, steering};
-use crate::terminal::{printable, wrapped};
-use crate::units::{bit_rate, counted, grouped, percent, rate, recorded, size, time};
 
 /// The width of the labels.
 const LABEL_WIDTH: usize = 12;

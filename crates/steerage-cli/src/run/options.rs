@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use steerage::Handle;
 use steerage_capture::CaptureInfo;
+use steerage_capture::tap::Tap;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowOutput, Metering};
@@ -20,7 +21,6 @@ use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
 use crate::signals::HeldSignals;
-use crate::tap::Tap;
 use crate::terminal::Keys;
 use crate::web::Web;
 

@@ -7,9 +7,9 @@ use std::thread;
 
 use serde_json::Value;
 use steerage_control::Client;
+use steerage_control::instances::InstanceSocket;
+use steerage_text::{printable, printable_lines};
 
-use crate::instances::InstanceSocket;
-use crate::terminal::{printable, printable_lines};
 use crate::view::{Bucket, Seen};
 
 /// The directory of the devices in the tree.
@@ -71,7 +71,7 @@ impl Remote {
 
     /// The path of the instance's socket.
     pub(super) fn path(&self) -> &Path {
-        &self.socket.path
+        self.socket.path()
     }
 
     /// Connects to the instance, if no connection exists yet.
@@ -82,7 +82,7 @@ impl Remote {
     fn client(&mut self) -> Result<&mut Client, String> {
         if self.client.is_none() {
             let failed = |error: io::Error| {
-                format!("no run answers at {}: {error}; name the socket of a run", self.socket.path.display())
+                format!("no run answers at {}: {error}; name the socket of a run", self.socket.path().display())
             };
             self.client = Some(self.socket.connect().map_err(failed)?);
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use steerage::policy::is_same_distance;
 use steerage::stats::{DropReason, Drops, MoveCause};
 use steerage::{CpuId, CpuMask, Snapshot};
+use steerage_text::counted;
 
 use super::names;
-use crate::units::counted;
 
 /// An event, with its time in the run.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,13 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use steerage_text::{counted, grouped, percent, size, time};
+
 use super::keys::{SortBy, Ui};
 use super::model::{Model, Seen};
 use super::screen;
 use crate::report::Report;
 use crate::terminal;
-use crate::units::{counted, grouped, percent, size, time};
 
 /// How often the table is drawn.
 const EVERY: Duration = Duration::from_secs(1);

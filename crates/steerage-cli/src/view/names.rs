@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use steerage::stats::QueueSnapshot;
-
-use crate::terminal::printable;
+use steerage_text::printable;
 
 /// The most characters of a device's name that are shown. Names of interfaces have at most 15.
 const DEVICE_CHARS: usize = 16;

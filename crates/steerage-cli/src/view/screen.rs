@@ -8,6 +8,7 @@ use ratatui_core::text::{Line, Span, Text};
 use steerage::Snapshot;
 use steerage::limits::DEAD_AFTER;
 use steerage::stats::OutputSnapshot;
+use steerage_text::{Column, bits_a_second, counted, grouped, packets_a_second, percent, printable, table, time};
 
 use super::events::{apart, mask};
 use super::keys::{FlowsBy, Mode, SortBy, Ui};
@@ -15,10 +16,7 @@ use super::model::{CpuRates, FlowRates, Model};
 use super::names::{self, shortened};
 use super::strip;
 use crate::report::FlowTotals;
-use crate::report::columns::{self, Column};
 use crate::report::steering::regimes;
-use crate::terminal::printable;
-use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, time};
 
 /// The number of rows that each section keeps if not all rows fit the screen. CPUs keep most rows,
 /// and the last section is cut first.
@@ -328,7 +326,7 @@ fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
         Column::numbers("seconds", of(&|of| format!("{:.1}", of.duration.as_secs_f64())))
             .or_short("s", of(&|of| format!("{:.0}", of.duration.as_secs_f64()))),
     ];
-    columns::lines(columns, Some(width))
+    table(columns, Some(width))
 }
 
 fn events(model: &Model, colours: Colours) -> Section {

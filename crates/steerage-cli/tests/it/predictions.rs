@@ -11,7 +11,7 @@ use steerage::{
     Builder, Hash,
     flow::{FlowHasher, HashKey},
 };
-use steerage_apps::Analyze;
+use steerage_explain::Analyze;
 use steerage_fixtures::{is_installed, tshark};
 use steerage_router::Forwarding;
 

@@ -4,12 +4,11 @@ use std::fs::File;
 
 use serde_json::json;
 use steerage_meter::{By, FlowFormat, Group, ReadFlowsError, Summary};
+use steerage_text::{Column, bit_rate, bits_a_second, counted, grouped, percent, printable, recorded};
 
 use crate::args::MeterArgs;
 use crate::error::{EndingError, Error};
-use crate::report::columns::{self, Column};
 use crate::sandbox::{self, Needs, SandboxProfile};
-use crate::units::{bit_rate, bits_a_second, counted, grouped, percent, recorded};
 use crate::{stdout, terminal};
 
 /// The flow files, if all devices are flow files.
@@ -19,9 +18,8 @@ pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> 
 
 /// Reads flow files, and prints their flows.
 pub(super) fn read_again(args: &MeterArgs, files: &[(&str, FlowFormat)]) -> Result<(), Error> {
-    let failed = |file: &str, error: ReadFlowsError| -> Error {
-        EndingError::FlowFile { file: terminal::printable(file), error }.into()
-    };
+    let failed =
+        |file: &str, error: ReadFlowsError| -> Error { EndingError::FlowFile { file: printable(file), error }.into() };
     let mut opened = Vec::new();
     for (file, format) in files {
         opened.push((*file, *format, File::open(file).map_err(|error| failed(file, error.into()))?));
@@ -41,7 +39,7 @@ pub(super) fn read_again(args: &MeterArgs, files: &[(&str, FlowFormat)]) -> Resu
 }
 
 fn page(files: &[&str], summary: Summary, top: usize) -> String {
-    let mut page = terminal::printable(&files.join(" "));
+    let mut page = printable(&files.join(" "));
     if let Some(all) = summary.all() {
         let (packets, bytes) = (counted(all.packets(), "packet"), counted(all.bytes(), "byte"));
         let (records, time) = (counted(all.records, "record"), all.times.1.since(all.times.0));
@@ -62,7 +60,7 @@ pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
     let Some(all) = summary.all().cloned() else { return Vec::new() };
     let (groups, by) = (summary.groups(), summary.by());
     let largest = summary.largest(top);
-    let mut lines = columns::lines(
+    let mut lines = steerage_text::table(
         if by == By::Flow { of_flows(&largest, &all) } else { of_groups(&largest, &all, by) },
         terminal::width(),
     );
@@ -101,7 +99,7 @@ fn of_groups(groups: &[Group], all: &Group, by: By) -> Vec<Column> {
         By::Name | By::Flow => "name",
     };
     vec![
-        Column::words(heading, groups.iter().map(|group| terminal::printable(&group.name)).collect()),
+        Column::words(heading, groups.iter().map(|group| printable(&group.name)).collect()),
         Column::counts("records", "records", groups.iter().map(|group| group.records)),
         Column::counts("packets", "pkts", groups.iter().map(Group::packets)),
         Column::counts("sent", "sent", groups.iter().map(|group| group.forth.1)),

@@ -6,6 +6,7 @@ use std::thread;
 
 use steerage_control::metrics::{More, Server};
 use steerage_guard::capabilities;
+use steerage_text::plural;
 use steerage_tune::{Difference, Machine, SetAgain, Undo, Watch, Watched, create_directory};
 
 use super::stop::Stop;
@@ -17,7 +18,6 @@ use crate::metrics::{self, Metrics};
 use crate::sandbox::{self, Confinement};
 use crate::service::ServiceManager;
 use crate::stdout;
-use crate::units::plural;
 
 pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> Result<(), Error> {
     let found = match &args.interface {

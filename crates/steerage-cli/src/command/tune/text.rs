@@ -1,8 +1,7 @@
 //! What `steerage tune` prints about values that it set or restored.
 
+use steerage_text::plural;
 use steerage_tune::{Restored, Setting};
-
-use crate::units::plural;
 
 /// What was restored, and what was left alone, as lines.
 pub(super) fn list(restored: &Restored) -> String {

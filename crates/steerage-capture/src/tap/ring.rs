@@ -1,0 +1,275 @@
+//! A bounded ring of packets from one packet CPU to the thread of one client. Neither side waits for
+//! the other: a packet that does not fit is counted as missed.
+//!
+//! The ring is an array of 64-bit words. The CPU writes words and then moves `written` forward; the
+//! client's thread reads them and then moves `read` forward. So no word is read and written at the
+//! same time.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The number of words before the bytes of a packet: time, lengths, and origin.
+const HEAD_WORDS: usize = 3;
+
+/// Values of a record's length field that mark a record without a packet: it has counts instead. The
+/// second value marks the last record of the stream. No packet is this long.
+const COUNTS: u64 = u64::MAX;
+const LAST_COUNTS: u64 = u64::MAX - 1;
+
+/// What is known about a packet, apart from its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketHead {
+    /// The packet's time in nanoseconds since 1970.
+    pub nanos: u64,
+    /// The number of bytes that were copied.
+    pub captured: u32,
+    /// The packet's length on the wire in bytes.
+    pub wire: u32,
+    /// The number of the packet's link type.
+    pub link: u16,
+    /// The CPU that handled the packet.
+    pub cpu: u16,
+    /// The receive queue that received the packet, counted over all inputs.
+    pub queue: u32,
+}
+
+/// A record of the stream to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A packet: what is known about it, and its bytes.
+    Packet(PacketHead, &'a [u8]),
+    /// The counts so far.
+    Counts {
+        /// The packets that were wanted.
+        wanted: u64,
+        /// How many of them were missed, because the client was too slow.
+        missed: u64,
+        /// Whether these are the last counts, after which the stream ends.
+        is_last: bool,
+    },
+}
+
+impl PacketHead {
+    fn words(self) -> [u64; HEAD_WORDS] {
+        let halves = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let origin = u32::from(self.cpu) << 16 | u32::from(self.link);
+        [self.nanos, halves(self.captured, self.wire), halves(origin, self.queue)]
+    }
+
+    fn of_words([nanos, lengths, origin]: [u64; HEAD_WORDS]) -> Self {
+        Self {
+            nanos,
+            captured: lengths as u32,
+            wire: (lengths >> 32) as u32,
+            link: origin as u16,
+            cpu: (origin >> 16) as u16,
+            queue: (origin >> 32) as u32,
+        }
+    }
+}
+
+/// Appends a record with counts to a stream.
+pub(super) fn append_counts(to: &mut Vec<u8>, (wanted, missed): (u64, u64), is_last: bool) {
+    [wanted, if is_last { LAST_COUNTS } else { COUNTS }, missed]
+        .iter()
+        .for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
+}
+
+/// Returns the first record of a stream and its length, or `None` if the record is not complete.
+pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
+    let (head, rest) = stream.split_at_checked(8 * HEAD_WORDS)?;
+    let mut words = [0; HEAD_WORDS];
+    for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().ok()?);
+    }
+    let [wanted, lengths, missed] = words;
+    if [COUNTS, LAST_COUNTS].contains(&lengths) {
+        return Some((Record::Counts { wanted, missed, is_last: lengths == LAST_COUNTS }, head.len()));
+    }
+    let dumped = PacketHead::of_words(words);
+    let captured = dumped.captured as usize;
+    let padded = captured.next_multiple_of(8);
+    (rest.len() >= padded).then(|| (Record::Packet(dumped, &rest[..captured]), head.len() + padded))
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    words: Box<[AtomicU64]>,
+    /// The number of words that were written and read since the start.
+    written: AtomicUsize,
+    read: AtomicUsize,
+    /// The packets that were wanted, and those of them that did not fit. Relaxed: only the CPU adds
+    /// to these counts, and they publish no other memory.
+    wanted: AtomicU64,
+    missed: AtomicU64,
+    /// The packets that were not copied since the last sample. Only the CPU uses this number.
+    skipped: AtomicU64,
+}
+
+impl Ring {
+    /// A ring of `words` words, which must be a power of two.
+    pub(super) fn new(words: usize) -> Self {
+        let words = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let (written, read, wanted, missed, skipped) = Default::default();
+        Self { words, written, read, wanted, missed, skipped }
+    }
+
+    /// Whether this packet is the one of `sample` packets that is copied.
+    pub(super) fn is_sampled(&self, sample: u64) -> bool {
+        let skipped = self.skipped.load(Ordering::Relaxed) + 1;
+        let is_sampled = skipped >= sample;
+        self.skipped.store(if is_sampled { 0 } else { skipped }, Ordering::Relaxed);
+        is_sampled
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[at & (self.words.len() - 1)]
+    }
+
+    /// Writes a packet, or counts it as missed. Only the CPU of the ring calls this function.
+    /// `parts` must have at least as many bytes as `head` says.
+    pub(super) fn push<'p>(&self, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
+        count(&self.wanted);
+        let start = self.written.load(Ordering::Relaxed);
+        // Pairs with the store in `pop`: the words before `read` are free.
+        let free = self.words.len() - (start - self.read.load(Ordering::Acquire));
+        let mut left = head.captured as usize;
+        if HEAD_WORDS + left.div_ceil(8) > free {
+            return count(&self.missed);
+        }
+        let mut at = start;
+        let mut put = |word: u64| {
+            self.word(at).store(word, Ordering::Relaxed);
+            at += 1;
+        };
+        head.words().into_iter().for_each(&mut put);
+        let (mut word, mut filled) = ([0; 8], 0);
+        for part in parts {
+            let mut part = &part[..part.len().min(left)];
+            left -= part.len();
+            while !part.is_empty() {
+                let length = (8 - filled).min(part.len());
+                word[filled..filled + length].copy_from_slice(&part[..length]);
+                (part, filled) = (&part[length..], filled + length);
+                if filled == 8 {
+                    put(u64::from_ne_bytes(word));
+                    filled = 0;
+                }
+            }
+        }
+        // If the parts are shorter than the head says, the rest is zero.
+        word[filled..].fill(0);
+        for _ in 0..(left + filled).div_ceil(8) {
+            put(u64::from_ne_bytes(word));
+            word.fill(0);
+        }
+        // Pairs with the load in `oldest`: the words before `written` are complete.
+        self.written.store(at, Ordering::Release);
+    }
+
+    /// The time of the oldest packet in the ring. Only the client's thread calls this function.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        let read = self.read.load(Ordering::Relaxed);
+        // Pairs with the store in `push`.
+        (self.written.load(Ordering::Acquire) != read).then(|| self.word(read).load(Ordering::Relaxed))
+    }
+
+    /// Moves the oldest packet to `to`. Only the client's thread calls this function, after
+    /// `oldest` has returned a time.
+    pub(super) fn pop(&self, to: &mut Vec<u8>) {
+        let read = self.read.load(Ordering::Relaxed);
+        let captured = self.word(read + 1).load(Ordering::Relaxed) as u32 as usize;
+        let end = read + HEAD_WORDS + captured.div_ceil(8);
+        (read..end).for_each(|at| to.extend_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes()));
+        // Pairs with the load in `push`.
+        self.read.store(end, Ordering::Release);
+    }
+
+    /// The packets that were wanted, and how many of them were missed.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.wanted.load(Ordering::Relaxed), self.missed.load(Ordering::Relaxed))
+    }
+}
+
+/// Adds one to a counter that only this thread changes.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(nth: u64, captured: usize) -> PacketHead {
+        PacketHead { nanos: nth, captured: captured as u32, wire: 9000, link: 1, cpu: 3, queue: 70_000 }
+    }
+
+    fn bytes(nth: u64, length: usize) -> Vec<u8> {
+        (0..length).map(|at| (nth as usize * 7 + at) as u8).collect()
+    }
+
+    /// One thread writes packets of all lengths in parts of all lengths, another reads them. Each
+    /// packet arrives unchanged and in order, or is counted.
+    #[test]
+    fn each_packet_arrives_or_is_counted() {
+        const PACKETS: u64 = 20_000;
+        let ring = Ring::new(64);
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let mut stream = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for nth in 0..PACKETS {
+                    let length = nth as usize % 97;
+                    let packet = bytes(nth, length + 5);
+                    ring.push(head(nth, length), packet.chunks(1 + nth as usize % 11));
+                }
+                ended.store(true, Ordering::Release);
+            });
+            loop {
+                let is_last = ended.load(Ordering::Acquire);
+                while ring.oldest().is_some() {
+                    ring.pop(&mut stream);
+                }
+                if is_last {
+                    break;
+                }
+            }
+        });
+        let (mut rest, mut arrived, mut next) = (&stream[..], 0, 0);
+        while let Some((record, length)) = first_record(rest) {
+            let Record::Packet(found, data) = record else { panic!("no counts were written") };
+            assert!(found.nanos >= next, "in order");
+            next = found.nanos + 1;
+            let expected = found.nanos as usize % 97;
+            assert_eq!((found, data), (head(found.nanos, expected), &bytes(found.nanos, expected)[..]));
+            (rest, arrived) = (&rest[length..], arrived + 1);
+        }
+        let (wanted, missed) = ring.counts();
+        assert_eq!((rest, wanted, arrived + missed), (&[][..], PACKETS, PACKETS));
+        assert!(arrived > 0);
+    }
+
+    #[test]
+    fn a_full_ring_takes_packets_again_when_it_was_read() {
+        let ring = Ring::new(16);
+        for nth in 0..5 {
+            ring.push(head(nth, 8), [&[1; 8][..]].into_iter());
+        }
+        assert_eq!(ring.counts(), (5, 1));
+        ring.pop(&mut Vec::new());
+        ring.push(head(5, 200), [&[1; 200][..]].into_iter());
+        ring.push(head(6, 8), [&[1; 8][..]].into_iter());
+        assert_eq!(ring.counts(), (7, 2), "the long packet never fits, and the last one does");
+    }
+
+    #[test]
+    fn a_record_that_is_cut_is_not_complete() {
+        let ring = Ring::new(16);
+        ring.push(head(1, 9), [&[1; 9][..]].into_iter());
+        let mut stream = Vec::new();
+        ring.pop(&mut stream);
+        append_counts(&mut stream, (5, 2), true);
+        assert!((0..40).all(|cut| first_record(&stream[..cut]).is_none()));
+        let (Record::Packet(..), 40) = first_record(&stream).unwrap() else { panic!("a packet comes first") };
+        assert_eq!(first_record(&stream[40..]), Some((Record::Counts { wanted: 5, missed: 2, is_last: true }, 24)));
+    }
+}

@@ -1,0 +1,239 @@
+//! One client that gets copies of packets: what it wants, its rings, and its thread.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use steerage::packet::Received;
+use steerage::{Batch, CpuId, LinkType};
+
+use super::ring::{PacketHead, Ring, append_counts};
+use super::{END_MAX, Stage, Tap, TapError};
+use crate::filter::{Filter, FilterError, FrameFilter};
+
+/// The bytes of all rings of a client, in equal shares for the CPUs: at 10 Gbit/s, 25 ms.
+const BUFFER_BYTES: usize = 32 << 20;
+
+/// The smallest ring of a CPU: several super-frames of 64 KiB.
+const RING_BYTES_MIN: usize = 1 << 20;
+
+/// The most bytes that are taken from the rings before they are written to the socket.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// How often the client's thread looks for packets while there are none. Packet CPUs do not wake the
+/// thread, because that would be a system call.
+const LOOK_MILLIS: u8 = 5;
+
+/// How long a write to the socket may take until the thread checks whether the run has ended.
+const WRITE_LOOK: Duration = Duration::from_millis(100);
+
+/// The link types that a filter is compiled for: those of interfaces.
+const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
+
+/// What a client wants. With the feature `serde`, it can be sent to another process.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Wanted {
+    /// The CPUs whose packets are copied. Empty for all CPUs.
+    pub cpus: Vec<u16>,
+    /// The receive queues whose packets are copied. Empty for all queues.
+    pub queues: Vec<usize>,
+    /// One of this many packets is copied.
+    pub sample: u64,
+    /// The most bytes of a packet that are copied.
+    pub snap: u32,
+    /// Whether packets are copied after the handler, which may have changed them.
+    pub after: bool,
+    /// The filter for packets of each link type, as numbers. Empty if there is no filter.
+    pub filters: Vec<(u16, String)>,
+}
+
+impl Default for Wanted {
+    /// All packets, whole, before the handler.
+    fn default() -> Self {
+        Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
+    }
+}
+
+impl Wanted {
+    /// Wants only packets that pass this filter, which is compiled for each link type that can be
+    /// filtered. An expression that has no meaning for a link type, such as `ether host` for raw IP,
+    /// is left out for it.
+    ///
+    /// # Errors
+    /// As for [`Filter::compile`], if the filter has no meaning for any link type.
+    pub fn filtered(self, filter: &str) -> Result<Self, FilterError> {
+        let (mut filters, mut first_error) = (Vec::new(), None);
+        for link in FILTERED {
+            match Filter::compile(filter, None, link) {
+                Ok(filter) => filters.push((link.0, filter.to_string())),
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        match first_error {
+            Some(error) if filters.is_empty() => Err(error),
+            _ => Ok(Self { filters, ..self }),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    wanted: Wanted,
+    filters: Vec<(LinkType, FrameFilter)>,
+    rings: Vec<(CpuId, Ring)>,
+    /// Packets of CPUs that have no ring, because they did not exist when the client came.
+    without_ring: AtomicU64,
+}
+
+impl Session {
+    pub(super) fn new(wanted: Wanted, cpus: &[CpuId]) -> Result<Self, TapError> {
+        let filter = |(link, text): &(u16, String)| {
+            let filter = text.parse::<Filter>().and_then(|filter| filter.for_frames());
+            filter.map(|filter| (LinkType(*link), filter))
+        };
+        let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
+        let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
+        // The largest power of two that is not more than the share.
+        let words = 1 << (share / 8).ilog2();
+        let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
+        let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
+        Ok(Self { wanted, filters, rings, without_ring: AtomicU64::new(0) })
+    }
+
+    /// Copies the packets of a batch that the client wants at this stage.
+    pub(super) fn copy(&self, batch: &mut Batch<'_>, cpu: CpuId, stage: Stage, now: SystemTime) {
+        let Wanted { cpus, queues, sample, snap, after, .. } = &self.wanted;
+        let queue = batch.queue();
+        let is_other = (stage == Stage::AfterHandler) != *after
+            || (!queues.is_empty() && !queues.contains(&queue))
+            || (!cpus.is_empty() && !cpus.contains(&cpu.0));
+        if is_other {
+            return;
+        }
+        let Some((_, ring)) = self.rings.iter().find(|(of, _)| *of == cpu) else {
+            self.without_ring.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            return;
+        };
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        for packet in batch.iter_mut() {
+            let Received { data, total_len, link, time, wire_len, .. } = packet.received();
+            // A packet that the handler keeps is no longer in the batch.
+            let is_kept = total_len == 0;
+            if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
+                continue;
+            }
+            let head = PacketHead {
+                nanos: time.map_or(now, |time| time.as_nanos()),
+                captured: total_len.min(*snap as usize) as u32,
+                wire: wire_len.max(total_len) as u32,
+                link: link.0,
+                cpu: cpu.0,
+                queue: queue as u32,
+            };
+            ring.push(head, packet.segments());
+        }
+    }
+
+    /// Whether the packet passes the filter. A packet with a link type for which there is no filter
+    /// does not pass.
+    fn passes(&self, data: &[u8], link: LinkType, wire_len: usize) -> bool {
+        let filter = || self.filters.iter().find(|(of, _)| *of == link);
+        self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
+    }
+
+    /// Moves packets of all rings to `to`, the oldest of all rings first.
+    fn drain(&self, to: &mut Vec<u8>) {
+        while to.len() < WRITE_BYTES {
+            let oldest = self.rings.iter().filter_map(|(_, ring)| Some((ring.oldest()?, ring)));
+            let Some((_, ring)) = oldest.min_by_key(|(time, _)| *time) else { return };
+            ring.pop(to);
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let without = self.without_ring.load(Ordering::Relaxed);
+        let counts = self.rings.iter().map(|(_, ring)| ring.counts());
+        counts.fold((without, without), |(wanted, missed), (more, lost)| (wanted + more, missed + lost))
+    }
+}
+
+/// An attached client. It is detached when this value is dropped.
+#[derive(Debug)]
+pub struct Attached {
+    pub(super) tap: Arc<Tap>,
+    pub(super) session: Arc<Session>,
+}
+
+impl Attached {
+    /// Passes packets on as [`Record`](super::Record)s, on the calling thread, until the client has
+    /// closed its connection or the instance has ended.
+    ///
+    /// # Errors
+    /// If the client is gone.
+    pub fn pass_on(self, to: &UnixStream) -> io::Result<()> {
+        to.set_write_timeout(Some(WRITE_LOOK))?;
+        let (mut bytes, mut reported) = (Vec::new(), (0, 0));
+        loop {
+            // The order matters: after the run has ended, no more packets come.
+            let has_ended = self.tap.has_ended();
+            self.session.drain(&mut bytes);
+            let is_last = has_ended && bytes.is_empty();
+            let counts = self.session.counts();
+            if counts != reported || is_last {
+                reported = counts;
+                append_counts(&mut bytes, counts, is_last);
+            }
+            self.write(&bytes, to)?;
+            if is_last {
+                return Ok(());
+            }
+            if bytes.is_empty() && !has_ended && is_gone(to)? {
+                return Ok(());
+            }
+            bytes.clear();
+        }
+    }
+
+    /// Writes to a client, which may read slowly. If the run has ended, the client gets a limited
+    /// time.
+    fn write(&self, mut bytes: &[u8], mut to: &UnixStream) -> io::Result<()> {
+        let mut deadline = None;
+        while !bytes.is_empty() {
+            match to.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.tap.has_ended()
+                        && *deadline.get_or_insert_with(|| Instant::now() + END_MAX) <= Instant::now()
+                    {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.tap.detach(&self.session);
+    }
+}
+
+/// Waits a moment for packets. Returns true if the client has closed its connection. A client sends
+/// nothing after its request, so anything else that it sends also ends its connection.
+fn is_gone(stream: &UnixStream) -> io::Result<bool> {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {
+        Err(nix::errno::Errno::EINTR) => Ok(false),
+        polled => Ok(polled? > 0),
+    }
+}

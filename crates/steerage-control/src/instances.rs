@@ -1,0 +1,189 @@
+//! Finds the control sockets of running instances by their names, and connects to them.
+//!
+//! The socket of an instance is in the directory of its user: `/run/steerage` for root, and
+//! `$XDG_RUNTIME_DIR/steerage` for other users. STEERAGE_RUNTIME_DIR names another directory.
+//!
+//! ```no_run
+//! let mut client = steerage_control::instances::connect(None)?;
+//! println!("{}", client.get("sys/class/net/eth0/queues/rx-0/rps_cpus")?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use crate::socket::{Client, SocketError, find};
+
+const NO_DIRECTORY: &str =
+    "without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH; then name it with --to PATH";
+
+const ROOT_DIRECTORY: &str = "/run/steerage";
+
+/// The environment variable with a user's directory for sockets, which systemd sets.
+pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
+
+const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
+
+/// The path of the socket of the instance called `name`. A name with a `/` is itself a path.
+/// Returns `None` if there is no directory for sockets.
+pub fn path_of(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    Some(runtime_directory()?.join(format!("{name}.sock")))
+}
+
+fn runtime_directory() -> Option<PathBuf> {
+    if let Some(directory) = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty()) {
+        return Some(directory.into());
+    }
+    if geteuid().is_root() {
+        return Some(ROOT_DIRECTORY.into());
+    }
+    let directory = env::var_os(USER_VARIABLE).filter(|directory| !directory.is_empty())?;
+    Some(PathBuf::from(directory).join("steerage"))
+}
+
+/// The reason for which no instance can be reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SearchError {
+    /// There is no instance.
+    #[error("{0}")]
+    None(NoInstance),
+    /// The directory of the sockets cannot be read, or other users may change it.
+    #[error("cannot look for runs: {0}")]
+    Directory(SocketError),
+    /// There is no instance of this name.
+    #[error(
+        "no run {name} was found: {}",
+        match why {
+            NoInstance::NoDirectory => NO_DIRECTORY,
+            _ => "`steerage get` lists the runs, and --to PATH names any socket",
+        }
+    )]
+    NoneOfThisName {
+        /// The name.
+        name: String,
+        /// Where the search looked.
+        why: NoInstance,
+    },
+    /// There are several instances, and the caller named none.
+    #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
+    Several {
+        /// The names of all instances.
+        names: Vec<String>,
+    },
+    /// The instance does not accept a connection.
+    #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
+    Connect {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+}
+
+/// The reason for which the search found no run.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub enum NoInstance {
+    /// Root searches only for runs of root.
+    #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
+    OfRoot,
+    /// Neither this user nor root has a run.
+    #[error("no run was found: start one, or name its socket with --to PATH")]
+    OfUser,
+    /// This user's runs have no socket, because there is no directory for the socket.
+    #[error("no run was found: {NO_DIRECTORY}")]
+    NoDirectory,
+}
+
+/// The control socket of an instance.
+#[derive(Clone, Debug)]
+pub struct InstanceSocket {
+    /// The path of the socket.
+    path: PathBuf,
+    /// Whether the socket was found in a directory. If the user named the socket's path, the
+    /// process of any user may listen on the socket.
+    was_found: bool,
+}
+
+impl InstanceSocket {
+    /// The path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Connects to the instance. Refuses a process of another user, except root, unless the user
+    /// named the socket's path. Another user could replace the directory of this user's sockets, to
+    /// read the requests or to send false replies.
+    ///
+    /// # Errors
+    /// As for [`Client::connect`], and if the process belongs to another user.
+    pub fn connect(&self) -> io::Result<Client> {
+        let client = Client::connect(&self.path)?;
+        let (uid, us) = (client.peer()?, geteuid().as_raw());
+        if self.was_found && ![0, us].contains(&uid) {
+            return Err(io::Error::other(format!("a process of user {uid} listens there, --to PATH would ask it")));
+        }
+        Ok(client)
+    }
+}
+
+/// Connects to the instance called `to`, as [`socket_of`] finds it.
+///
+/// # Errors
+/// [`SearchError`] if there is no such instance, or if it does not answer.
+pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
+    let socket = socket_of(to)?;
+    socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
+}
+
+/// The socket of the instance called `to`. A name with a `/` is itself a path. Without a name, there
+/// must be exactly one instance.
+///
+/// # Errors
+/// [`SearchError`] if there is no such instance, or if there are several.
+pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
+    let found = |path| InstanceSocket { path, was_found: true };
+    match to {
+        Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
+        Some(name) => {
+            let file = format!("{name}.sock");
+            let named = instances()?.into_iter().find(|path| path.ends_with(&file));
+            named.map(found).ok_or_else(|| SearchError::NoneOfThisName { name: name.to_owned(), why: why_none() })
+        }
+        None => match instances()?.as_slice() {
+            [] => Err(SearchError::None(why_none())),
+            [only] => Ok(found(only.clone())),
+            several => {
+                let names = several.iter().filter_map(|path| path.file_stem());
+                let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
+                Err(SearchError::Several { names })
+            }
+        },
+    }
+}
+
+/// The sockets of this user's instances and of root's instances. Any user may read from root's
+/// instances.
+fn instances() -> Result<Vec<PathBuf>, SearchError> {
+    let own = runtime_directory();
+    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
+    if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
+        // If root's directory cannot be read, root's sockets cannot be used either.
+        all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
+    }
+    Ok(all)
+}
+
+fn why_none() -> NoInstance {
+    match runtime_directory() {
+        None => NoInstance::NoDirectory,
+        Some(_) if geteuid().is_root() => NoInstance::OfRoot,
+        Some(_) => NoInstance::OfUser,
+    }
+}

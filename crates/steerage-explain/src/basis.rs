@@ -1,0 +1,97 @@
+//! What the advice is based on, in addition to the traffic.
+
+use std::fs;
+use std::time::Duration;
+
+use steerage::Affinity;
+use steerage_tune::KernelLoad;
+
+use super::candidates::CandidateCpus;
+
+/// A command of the program that steers packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// The command's name on the command line.
+    pub name: &'static str,
+    /// Which packets the command's packet function keeps on one CPU.
+    pub affinity: Affinity,
+    /// What follows the name.
+    pub operands: Operands,
+}
+
+/// What a command needs on its command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operands {
+    /// Inputs.
+    Inputs,
+    /// Inputs, and an output.
+    InputsAndOutput,
+    /// Interfaces, which are inputs and outputs.
+    Interfaces,
+}
+
+impl Command {
+    /// Whether both directions of a flow stay on one CPU.
+    pub fn keeps_both_directions(self) -> bool {
+        self.affinity == Affinity::BothDirections
+    }
+}
+
+/// A packet rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Packets per second.
+    pub packets_a_second: f64,
+    /// Where the rate comes from.
+    pub from: RateFrom,
+}
+
+/// Where a rate comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateFrom {
+    /// The rate of an interface during the run.
+    Listening,
+    /// The average rate of a recording.
+    Recording,
+    /// The rate that the user specified.
+    Asked,
+}
+
+/// What the advice is based on, in addition to the traffic.
+#[derive(Debug)]
+pub struct AdviceBasis {
+    /// The command that should run.
+    pub command: Command,
+    /// The CPUs among which the advice chooses.
+    pub candidates: CandidateCpus,
+    /// The rate of the packets, if it is known.
+    pub rate: Option<Rate>,
+    /// The work of the packet function per packet, as the user states it.
+    pub work: Option<Duration>,
+    /// The devices as the user named them.
+    pub devices: Vec<String>,
+    /// The devices that are interfaces.
+    pub interfaces: Vec<InterfaceQueues>,
+    /// What the cards of the interfaces know about packets, a note for each interface.
+    pub cards: Vec<String>,
+    /// What the kernel spent on the packets, if the only device is an interface.
+    pub kernel: Option<KernelLoad>,
+}
+
+/// An interface, with the number of its receive queues.
+#[derive(Clone, Debug)]
+pub struct InterfaceQueues {
+    /// The name of the interface.
+    pub name: String,
+    /// The number of receive queues, or 1 if the number cannot be read.
+    pub queues: usize,
+}
+
+impl InterfaceQueues {
+    /// Reads the queues of an interface of this machine.
+    pub fn read(name: &str) -> Self {
+        let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
+        let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
+        Self { name: name.to_owned(), queues: entries.filter(is_rx).count().max(1) }
+    }
+}

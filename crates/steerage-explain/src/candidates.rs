@@ -1,0 +1,60 @@
+//! The CPUs among which the advice chooses.
+
+use steerage::{CpuId, CpuMask, topology::Topology};
+use steerage_tune::Distances;
+
+/// The CPUs, in the order in which the advice adds CPUs to a run. The first CPU receives.
+#[derive(Debug)]
+pub struct CandidateCpus {
+    /// The CPUs in this order.
+    pub order: Vec<CpuId>,
+    /// How far the CPUs are from the receiver.
+    pub distances: Distances,
+    /// The CPUs that share a core with a CPU that is added earlier.
+    pub siblings: CpuMask,
+    /// The number of CPUs that a mask of the kernel has room for.
+    pub nr_cpu_ids: usize,
+}
+
+impl CandidateCpus {
+    /// A number of CPUs that all share one cache.
+    pub fn even(cpus: usize) -> Self {
+        Self::of(&Topology::even(cpus), cpus, None)
+    }
+
+    /// The CPUs of this machine, which has this topology. The distances between the CPUs are measured,
+    /// in a fraction of a second. `receiver` is the CPU that receives, if it is known.
+    pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
+        let ours = topology.default_mask();
+        if let Some(first) = first(&ours, receiver) {
+            Distances::measure(&mut topology, first, &ours);
+        }
+        Self::of(&topology, nr_cpu_ids, receiver)
+    }
+
+    /// The CPUs of `topology`, with the distances that it knows.
+    pub fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
+        let ours = topology.default_mask();
+        let known = first(&ours, receiver);
+        let first = known.unwrap_or(CpuId(0));
+        let order: Vec<CpuId> = known.into_iter().chain(topology.joining_order(first, &ours)).collect();
+        let mut cores = Vec::new();
+        let mut is_second = |cpu: CpuId| {
+            let core = topology.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu);
+            let second = cores.contains(&core);
+            cores.push(core);
+            second
+        };
+        Self {
+            distances: Distances::of(topology, first, &ours),
+            siblings: order.iter().copied().filter(|cpu| is_second(*cpu)).collect(),
+            nr_cpu_ids,
+            order,
+        }
+    }
+}
+
+/// The CPU that receives: the one that is known to, or else the first.
+fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
+    receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
+}

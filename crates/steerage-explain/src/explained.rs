@@ -1,0 +1,132 @@
+//! What is explained: a flow, or the traffic of devices.
+
+use std::borrow::Cow;
+
+use steerage::flow::{FlowHash, FlowParts, HeaderKind, Layers};
+use steerage::{FlowKey, Snapshot};
+
+use super::analysis::{Analysis, AnalyzedFlow, Volume};
+use super::basis::{AdviceBasis, Command};
+
+/// The name that the report gives to the hash if the device computed the hash.
+const DEVICE: &str = "device";
+
+/// The numbers of CPUs for which the spread is shown.
+pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
+
+/// An explanation of where packets go. As text, a page for people.
+#[derive(Debug)]
+pub struct Explanation {
+    /// What is explained.
+    pub what: Subject,
+    /// The command whose steering is explained.
+    pub command: Command,
+    /// The name of the hash.
+    pub hash: Cow<'static, str>,
+    /// Whether the key of the hash is random, so that another run has another key.
+    pub random_key: bool,
+    /// The number of flows that are listed, the largest first.
+    pub top: usize,
+}
+
+impl Explanation {
+    pub(super) fn is_by_device(&self) -> bool {
+        self.hash == DEVICE
+    }
+}
+
+/// What is explained.
+#[derive(Debug)]
+pub enum Subject {
+    /// One flow.
+    Flow(FlowExplanation),
+    /// The traffic of devices.
+    Traffic(Box<TrafficExplanation>),
+}
+
+/// The explanation of a flow that the user wrote out.
+#[derive(Debug)]
+pub struct FlowExplanation {
+    /// The flow.
+    pub flow: FlowKey,
+    /// The key that is hashed for the flow.
+    pub key: FlowKey,
+    /// The hash of the key.
+    pub hash: FlowHash,
+}
+
+/// The explanation of a device's traffic.
+#[derive(Debug)]
+pub struct TrafficExplanation {
+    /// The names of the devices.
+    pub device: String,
+    /// The traffic.
+    pub survey: Analysis,
+    /// The ledger of the run that examined the traffic.
+    pub snapshot: Snapshot,
+    /// The number of the packet that is explained in detail.
+    pub packet: u64,
+    /// Whether the outer or the inner headers of tunnels make the key.
+    pub layers: Layers,
+    /// What the advice is based on, in addition to the traffic.
+    pub basis: AdviceBasis,
+}
+
+impl TrafficExplanation {
+    /// The flows, in descending order of packets.
+    pub fn largest(&self) -> Vec<AnalyzedFlow> {
+        let mut flows = self.survey.flows.clone();
+        flows.sort_by_cached_key(|flow| {
+            (std::cmp::Reverse(flow.weight.packets), flow.flow.to_string(), flow.key.to_string())
+        });
+        flows
+    }
+
+    /// The numbers of CPUs for which the spread is shown: the usual numbers, and the number of CPUs
+    /// of this machine.
+    pub(super) fn cpus(&self) -> Vec<usize> {
+        let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
+        cpus.retain(|cpus| *cpus > 1);
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus
+    }
+}
+
+/// A description of the flow, if its key alone is not meaningful. Otherwise `None`.
+pub(super) fn described(flow: &FlowKey) -> Option<String> {
+    match flow.parts() {
+        FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
+            Some("packets of a link type that is not read".to_owned())
+        }
+        FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype } => {
+            Some(format!("packets of type {ethertype:#06x}, without addresses"))
+        }
+        FlowParts::Bytes { len: 0, .. } => Some("empty packets".to_owned()),
+        _ => None,
+    }
+}
+
+/// The description of the flow if the flow has a description, or else the flow's key.
+pub(super) fn name(flow: &FlowKey) -> String {
+    described(flow).unwrap_or_else(|| flow.to_string())
+}
+
+/// Whether this is a flow of IP. Packets other than IP stay together too, but are not conversations
+/// that can be split.
+pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
+    flow.flow.protocol().is_some()
+}
+
+/// Whether the flow is a datagram with its own key, because its first fragment did not arrive
+/// first.
+pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
+    flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
+}
+
+/// The kinds of tunnels in the traffic, those with most packets first.
+pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
+    let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
+    tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));
+    tunnels
+}

@@ -1,0 +1,278 @@
+//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
+//!
+//! The advice is computed from the traffic and from costs that were measured on other machines. The
+//! report names each assumption.
+
+mod commands;
+mod cpu_count;
+mod reasons;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use steerage::policy::{RegimeKind, Workers, predict};
+use steerage::{CpuId, CpuMask};
+use steerage_text::{grouped, packets_a_second};
+
+use super::basis::AdviceBasis;
+use super::explained::{TrafficExplanation, is_ip};
+use super::kernel::Advised;
+use commands::{BacklogMax, Commands, Parallel};
+use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
+use reasons::Reasons;
+
+/// The assumed work per packet, if the user does not state the work. steerage's own functions take
+/// 30 to 100 ns, and the kernel forwards IP in 2,500 ns (steerage help performance).
+const WORK_ASSUMED: Duration = Duration::from_micros(1);
+
+/// The share of a CPU's time that is always left for packets, even if other work takes nearly all of
+/// the CPU's time.
+const BUSY_LEAST: f64 = 0.05;
+
+/// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.
+const SOFTIRQ_MIN: f64 = 0.1;
+
+/// How busy the busiest CPU may be with the packets. Other work on the CPU that receives leaves less.
+fn busy_max(basis: &AdviceBasis) -> f64 {
+    let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
+    let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
+    // If the packets take little of the CPU's time, spreading them gives nothing back.
+    let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
+    (BUSY_MAX - other).max(BUSY_LEAST)
+}
+
+/// The advice.
+#[derive(Debug, Serialize)]
+pub(super) struct Suggestion {
+    /// The number of CPUs to use, including the CPU that receives.
+    cpus: usize,
+    cpu_list: String,
+    /// The number of CPUs that the machine has.
+    of: usize,
+    receive_cpu: u16,
+    /// The mask in the kernel's format. 0 means no steering.
+    mask: String,
+    #[serde(skip)]
+    mask_cpus: CpuMask,
+    /// The busiest CPU's share of the packets with an even map, and after balancing.
+    busiest: f64,
+    balanced: f64,
+    /// The rate in packets per second; `null` if the rate is not known.
+    rate: Option<f64>,
+    /// The load of the busiest CPU. Above 1, the CPU would not keep up.
+    load: Option<f64>,
+    /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
+    #[serde(skip)]
+    is_enough: Option<bool>,
+    /// The largest flow's share of the packets.
+    #[serde(skip)]
+    largest: Option<Elephant>,
+    /// The load of one CPU that does everything.
+    load_of_one: Option<f64>,
+    /// The speed-up over one CPU.
+    speed_up: f64,
+    /// The rates that the regimes of `balance` are predicted to handle, the advised regime first.
+    regimes: Vec<Regime>,
+    elephants: Vec<Elephant>,
+    reasons: Reasons,
+    assumed: Assumed,
+    commands: Commands,
+}
+
+/// A flow with more than an even share of the packets.
+#[derive(Debug, Serialize)]
+struct Elephant {
+    flow: String,
+    share: f64,
+}
+
+/// The throughput that the costs predict for one regime of `balance`.
+#[derive(Debug, Serialize)]
+struct Regime {
+    regime: &'static str,
+    cpus: usize,
+    /// Packets per second.
+    predicted: f64,
+}
+
+impl Regime {
+    fn of(way: &Assignment) -> Self {
+        let regime = match (way.cpus.len(), way.spread) {
+            (1, _) => "inline",
+            (2, 1) => "collector",
+            _ => "spread",
+        };
+        Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
+    }
+
+    /// The predictions for the advised regime, and then for the other regimes with one and two
+    /// CPUs.
+    fn all(choice: &Choice) -> Vec<Self> {
+        let best = Self::of(&choice.best);
+        let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
+        let others: Vec<Self> = others.filter(|other| other.regime != best.regime).collect();
+        [best].into_iter().chain(others).collect()
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Assumed {
+    work_ns: u64,
+    /// Whether the user stated the work.
+    work_told: bool,
+    /// Whether the work is the kernel's, as measured just now.
+    work_measured: bool,
+    #[serde(flatten)]
+    costs: AssumedCosts,
+}
+
+impl Suggestion {
+    /// The advice for this traffic, or `None` if there were no packets.
+    pub(super) fn of(traffic: &TrafficExplanation) -> Option<Self> {
+        let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
+        if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
+            return None;
+        }
+        let assumed = AssumedCosts::of(!traffic.basis.interfaces.is_empty());
+        let stated = work.map(|work| work.as_nanos() as f64);
+        let measured = traffic.basis.kernel.as_ref().and_then(|load| load.packet_ns).filter(|_| stated.is_none());
+        let work_ns = stated.or(measured).unwrap_or(WORK_ASSUMED.as_nanos() as f64);
+        let costs = assumed.with_work(work_ns);
+        let by_rate = rate.map(|rate| rate.packets_a_second);
+        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate, busy_max(&traffic.basis));
+        let elephants = elephants(traffic, &choice);
+        let backlog = BacklogMax::of(by_rate, choice.best.busiest);
+        let overfills = |elephant: &Elephant| {
+            let cpu = [Workers { capacity: 1.0, class: 0, share: Some(elephant.share) }];
+            let most = predict(&costs, RegimeKind::Spread, f64::INFINITY, &cpu).packets_per_second();
+            by_rate.is_some_and(|rate| rate >= most)
+        };
+        let stuck = elephants.first().is_some_and(overfills);
+        Some(Self {
+            cpus: choice.best.cpus.len(),
+            cpu_list: choice.best.cpus.to_list(),
+            of: candidates.order.len(),
+            receive_cpu: candidates.order[0].0,
+            mask: choice.best.mask.to_bitmap(candidates.nr_cpu_ids),
+            mask_cpus: choice.best.mask.clone(),
+            is_enough: choice.is_enough,
+            largest: largest(traffic),
+            busiest: choice.best.busiest,
+            balanced: choice.best.balanced,
+            rate: by_rate,
+            load: choice.best.load(by_rate),
+            load_of_one: choice.one.load(by_rate),
+            speed_up: choice.best.throughput / choice.one.throughput,
+            regimes: Regime::all(&choice),
+            reasons: Reasons::of(traffic, &choice, &assumed, &elephants, stuck, backlog),
+            commands: Commands::of(traffic, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
+            elephants,
+            assumed: Assumed {
+                work_ns: work_ns as u64,
+                work_told: work.is_some(),
+                work_measured: measured.is_some(),
+                costs: assumed,
+            },
+        })
+    }
+
+    /// The advice for the kernel's own steering.
+    pub(super) fn advised(&self) -> Advised {
+        let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
+        Advised {
+            cpus: self.cpus,
+            of: self.of,
+            mask: self.mask_cpus.clone(),
+            load: self.load,
+            is_enough: self.is_enough != Some(false),
+            largest: largest.map(|flow| (flow.flow.clone(), flow.share)),
+            commands: self.commands.kernel.clone(),
+        }
+    }
+
+    /// The advice as text. `has_verdict` says whether the commands for the kernel stand elsewhere.
+    pub(super) fn page(&self, has_verdict: bool) -> String {
+        let mut page = String::from("\n");
+        let mut line = |about: &str, says: &str| {
+            let _ = writeln!(page, "{about:<10} {says}");
+        };
+        let advice = match self.cpus {
+            1 => "one CPU, no steering".to_owned(),
+            cpus => format!("{cpus} CPUs of {}", self.of),
+        };
+        line("advice", &format!("{advice}: {}", self.reasons.cpus));
+        let regimes = self.regimes.iter().map(|regime| {
+            let how = match regime.regime {
+                "spread" => format!("spread over {}", regime.cpus),
+                "collector" => "if one CPU only receives".to_owned(),
+                _ => "on one CPU".to_owned(),
+            };
+            format!("{} {how}", packets_a_second(regime.predicted))
+        });
+        line("predicted", &format!("at most {}", regimes.collect::<Vec<_>>().join(", ")));
+        line("mask", &format!("{}, {}", self.mask, self.reasons.mask));
+        line("busiest", &self.reasons.busiest);
+        line("elephants", &self.reasons.elephants);
+        line("hash", &self.reasons.hash);
+        if let Some(queues) = &self.reasons.queues {
+            line("queues", queues);
+        }
+        let AssumedCosts { receive_ns, hand_over_ns, take_over_ns, .. } = self.assumed.costs;
+        let work = grouped(self.assumed.work_ns);
+        let set = match (self.assumed.work_told, self.assumed.work_measured) {
+            (true, _) => "",
+            (_, true) => " (the kernel's, as measured; --work sets it)",
+            _ => " (--work sets it)",
+        };
+        line(
+            "assumed",
+            &format!(
+                "{work} ns of work per packet{set}, {receive_ns:.0} to receive it, {hand_over_ns:.0} to hand it to another CPU and \
+                 {take_over_ns:.0} to take it there (steerage help performance)"
+            ),
+        );
+        let none = Vec::new();
+        let kernel = if has_verdict { &none } else { &self.commands.kernel };
+        for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", kernel)] {
+            for (at, command) in commands.iter().enumerate() {
+                line(if at == 0 { who } else { "" }, command);
+            }
+        }
+        if let Some(Parallel { command, speed_up }) = &self.commands.parallel {
+            line("parallel", &format!("{command}: at most {speed_up:.1} times as fast as one TOOL"));
+        }
+        page
+    }
+}
+
+/// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
+/// no flow matters. If more CPUs would not help, each flow is compared with a half of the packets,
+/// which is the share of each of two CPUs.
+fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
+    let all = traffic.survey.all.packets as f64;
+    let share = |packets: u64| packets as f64 / all;
+    let even = 1.0 / choice.best.spread.max(2) as f64;
+    let is_one_enough = choice.best.cpus.len() == 1 && choice.is_enough == Some(true);
+    let largest = traffic.largest().into_iter().filter(|flow| is_ip(flow) && !is_one_enough);
+    let large = largest.take_while(|flow| share(flow.weight.packets) > even);
+    large.map(|flow| Elephant { flow: flow.flow.to_string(), share: share(flow.weight.packets) }).collect()
+}
+
+fn largest(traffic: &TrafficExplanation) -> Option<Elephant> {
+    let flow = traffic.survey.flows.iter().filter(|flow| is_ip(flow)).max_by_key(|flow| flow.weight.packets)?;
+    let share = flow.weight.packets as f64 / traffic.survey.all.packets.max(1) as f64;
+    Some(Elephant { flow: flow.flow.to_string(), share })
+}
+
+/// `CPU 3`, `CPUs 0-3`.
+fn named(cpus: &CpuMask) -> String {
+    format!("CPU{} {cpus}", if cpus.len() == 1 { "" } else { "s" })
+}
+
+fn cpu(cpu: CpuId) -> String {
+    format!("CPU {cpu}")
+}
+
+#[cfg(test)]
+mod tests;

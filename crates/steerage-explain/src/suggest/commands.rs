@@ -1,0 +1,180 @@
+//! Turns the advice into commands.
+
+use serde::Serialize;
+use steerage_text::shell_word;
+
+use super::cpu_count::Assignment;
+use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
+use crate::explained::TrafficExplanation;
+use crate::shares::Shares;
+
+/// How long a CPU may do other work while packets arrive, in seconds: a time slice, at least 4 ms
+/// at 250 ticks per second.
+const AWAY_S: f64 = 0.004;
+
+/// The default backlog of Linux, which is also the default of steerage.
+const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
+
+/// The placeholder for the name of an interface if the user named no interface.
+const SOME_INTERFACE: &str = "IFACE";
+
+/// A `netdev_max_backlog` above the default.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BacklogMax(pub(super) u64);
+
+impl BacklogMax {
+    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default backlog
+    /// is too small for these packets.
+    pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
+        let packets = (rate? * busiest * AWAY_S).ceil() as u64;
+        (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Commands {
+    pub(super) steerage: Vec<String>,
+    /// Empty for a capture that one CPU can handle.
+    pub(super) kernel: Vec<String>,
+    /// For a capture.
+    pub(super) parallel: Option<Parallel>,
+}
+
+/// The command that divides a capture among copies of a tool.
+#[derive(Debug, Serialize)]
+pub(super) struct Parallel {
+    pub(super) command: String,
+    /// How many times as fast as one copy of the tool it is at most.
+    pub(super) speed_up: f64,
+}
+
+impl Parallel {
+    fn of(traffic: &TrafficExplanation) -> Option<Self> {
+        let AdviceBasis { devices, candidates, rate, .. } = &traffic.basis;
+        rate.filter(|rate| rate.from == RateFrom::Recording)?;
+        let devices: Vec<String> = devices.iter().map(|device| shell_word(device)).collect();
+        let jobs = candidates.order.len();
+        let speed_up = Shares::even(&traffic.survey.buckets, jobs).speed_up();
+        Some(Self { command: format!("steerage parallel {} -j {jobs} -- TOOL", devices.join(" ")), speed_up })
+    }
+}
+
+impl Commands {
+    /// Makes the commands. `stuck` says that one flow is more than a CPU can handle. `torn` says
+    /// that the default hash of network cards would separate the directions of flows.
+    pub(super) fn of(
+        traffic: &TrafficExplanation,
+        way: &Assignment,
+        backlog: Option<BacklogMax>,
+        stuck: bool,
+        torn: bool,
+    ) -> Self {
+        let (basis, parallel) = (&traffic.basis, Parallel::of(traffic));
+        // A single CPU has no backlog.
+        let backlog = backlog.filter(|_| way.cpus.len() > 1);
+        let stuck = stuck && way.cpus.len() > 1;
+        let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
+        // A capture does not say which interface receives such traffic, and an interface need not
+        // be told to do what it does anyway.
+        let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
+            (true, 1) => Vec::new(),
+            _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
+        };
+        Self { steerage: for_steerage(basis, way, &mask, backlog, stuck), kernel, parallel }
+    }
+}
+
+fn for_steerage(
+    basis: &AdviceBasis,
+    way: &Assignment,
+    mask: &str,
+    backlog: Option<BacklogMax>,
+    stuck: bool,
+) -> Vec<String> {
+    let devices: Vec<String> = basis.devices.iter().map(|device| shell_word(device)).collect();
+    let mut run = format!("{} --cpus {}", command(basis, &devices.join(" ")), way.cpus);
+    if way.cpus.len() > 1 {
+        run += &format!(" --rx-cpu {} --rps-cpus {mask}", basis.candidates.order[0]);
+    }
+    if let Some(BacklogMax(packets)) = backlog {
+        run += &format!(" --backlog {packets}");
+    }
+    let mut commands = vec![run];
+    // Only a run on an interface can be changed while it runs. A run on a file has ended before the
+    // user has typed the command.
+    for InterfaceQueues { name, .. } in &basis.interfaces {
+        commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
+    }
+    if stuck {
+        commands.push(format!("steerage set proc/sys/net/core/flow_limit_cpu_bitmap {mask}"));
+    }
+    commands
+}
+
+/// The command and its devices. Capitals stand for values that only the user knows.
+fn command(basis: &AdviceBasis, devices: &str) -> String {
+    let name = basis.command.name;
+    let interfaces: Vec<&str> = basis.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let interfaces = if interfaces.is_empty() { SOME_INTERFACE.to_owned() } else { interfaces.join(" ") };
+    match basis.command.operands {
+        Operands::Inputs => format!("steerage {name} {devices}"),
+        Operands::InputsAndOutput => format!("steerage {name} {devices} --to OUTPUT"),
+        Operands::Interfaces => format!("steerage {name} {interfaces}"),
+    }
+}
+
+fn for_the_kernel(
+    basis: &AdviceBasis,
+    way: &Assignment,
+    mask: &str,
+    backlog: Option<BacklogMax>,
+    stuck: bool,
+    torn: bool,
+) -> Vec<String> {
+    let some = [InterfaceQueues { name: SOME_INTERFACE.to_owned(), queues: 1 }];
+    let interfaces = if basis.interfaces.is_empty() { &some[..] } else { &basis.interfaces };
+    let mut commands: Vec<String> = interfaces.iter().map(|interface| write_mask(interface, mask)).collect();
+    if way.cpus.len() > 1 && torn {
+        commands.extend(interfaces.iter().map(|interface| format!("sudo ethtool -K {} rxhash off", interface.name)));
+    }
+    if let Some(BacklogMax(packets)) = backlog {
+        commands.push(format!("sudo sysctl net.core.netdev_max_backlog={packets}"));
+    }
+    if stuck {
+        commands.push(format!("echo {mask} | sudo tee /proc/sys/net/core/flow_limit_cpu_bitmap"));
+    }
+    commands
+}
+
+fn write_mask(interface: &InterfaceQueues, mask: &str) -> String {
+    let queues = format!("/sys/class/net/{}/queues", interface.name);
+    match interface.queues {
+        1 => format!("echo {mask} | sudo tee {queues}/rx-0/rps_cpus"),
+        _ => format!("for q in {queues}/rx-*; do echo {mask} | sudo tee $q/rps_cpus; done"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_has_room_for_a_time_slice() {
+        let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
+        assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
+        // The results are 4,000 packets and 250,000 packets, both rounded up, and the maximum.
+        assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
+        assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
+    }
+
+    #[test]
+    fn each_queue_gets_the_mask() {
+        let interface = |queues| InterfaceQueues { name: "eth1".to_owned(), queues };
+        assert_eq!(write_mask(&interface(1), "f"), "echo f | sudo tee /sys/class/net/eth1/queues/rx-0/rps_cpus");
+        assert_eq!(
+            write_mask(&interface(4), "f"),
+            "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
+        );
+        assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);
+    }
+}

@@ -1,0 +1,177 @@
+//! Chooses the number of CPUs, from the throughput that the policy's model of costs predicts.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use serde::Serialize;
+use steerage::policy::{Costs, PathCosts, RegimeKind, Workers, predict};
+use steerage::{CpuId, CpuMask, limits::BUCKETS};
+
+use crate::analysis::Volume;
+use crate::candidates::CandidateCpus;
+use crate::shares::Shares;
+
+/// The highest average load of the busiest CPU. The remaining time is for bursts: with random
+/// arrivals (M/M/1), a queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.
+pub(super) const BUSY_MAX: f64 = 0.7;
+
+/// If there is no rate, or no number of CPUs keeps up with the rate, choose the fewest CPUs that
+/// reach this share of the highest throughput.
+const NEAR_THE_MOST: f64 = 0.9;
+
+/// A live device takes this many nanoseconds per packet: with AF_PACKET, a million packets take 0.07 to 0.08 s on one CPU.
+const LIVE_NS: f64 = 75.0;
+
+/// The costs per packet in ns, without the work on the packet. The policy and the simulator have the same costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct AssumedCosts {
+    #[serde(skip)]
+    pub(super) path: PathCosts,
+    /// Receiving and hashing, on the CPU that receives.
+    pub(super) receive_ns: f64,
+    /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a
+    /// CPU that shares no cache with the receiver.
+    pub(super) hand_over_ns: f64,
+    pub(super) hand_over_far_ns: f64,
+    /// The cost of taking over, on the other CPU. The second value is for CPUs that share no cache.
+    pub(super) take_over_ns: f64,
+    pub(super) take_over_far_ns: f64,
+}
+
+impl AssumedCosts {
+    pub(super) fn of(is_live: bool) -> Self {
+        let measured = PathCosts::MEASURED;
+        let path = PathCosts { receive: if is_live { LIVE_NS } else { measured.receive }, ..measured };
+        let ([hand_over_ns, hand_over_far_ns], [take_over_ns, take_over_far_ns]) = (path.hand_over, path.take_over);
+        let receive_ns = path.receive + path.hash;
+        Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
+    }
+
+    /// The costs with this work. The class of CPUs that are far is 1.
+    pub(super) fn with_work(&self, work_ns: f64) -> Costs {
+        self.path.with_work(work_ns)
+    }
+}
+
+/// A way to assign packets to CPUs, with its predicted load.
+#[derive(Clone, Debug)]
+pub(super) struct Assignment {
+    /// The CPUs that receive or work.
+    pub(super) cpus: CpuMask,
+    /// The CPUs that packets are spread over; empty for no steering.
+    pub(super) mask: CpuMask,
+    /// The number of CPUs in the mask, or 1 without steering.
+    pub(super) spread: usize,
+    /// The busiest CPU's share of the packets with an even map, which is the map of the kernel and
+    /// the first map of steerage.
+    pub(super) busiest: f64,
+    /// The busiest CPU's share after buckets are balanced.
+    pub(super) balanced: f64,
+    /// The packets per second that these CPUs can handle.
+    pub(super) throughput: f64,
+    /// Whether the busiest CPU is the one that receives.
+    pub(super) receiver_is_busiest: bool,
+}
+
+impl Assignment {
+    /// The load of the busiest CPU at a rate in packets per second.
+    pub(super) fn load(&self, rate: Option<f64>) -> Option<f64> {
+        rate.map(|rate| rate / self.throughput)
+    }
+}
+
+/// The assignment that was chosen.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) best: Assignment,
+    /// The assignment to one CPU that does everything, for comparison.
+    pub(super) one: Assignment,
+    /// The assignment with one CPU that receives and another CPU that does the work. `None` if
+    /// there is only one CPU.
+    pub(super) collector: Option<Assignment>,
+    /// Whether the choice keeps up with the rate; `None` if there is no rate.
+    pub(super) is_enough: Option<bool>,
+    /// The highest load of the busiest CPU that is enough.
+    pub(super) busy_max: f64,
+}
+
+impl Choice {
+    /// Chooses the fewest CPUs that keep up with the rate. If no number of CPUs keeps up, or there
+    /// is no rate, chooses the fewest CPUs that come near the highest throughput.
+    pub(super) fn make(
+        buckets: &[Volume; BUCKETS],
+        candidates: &CandidateCpus,
+        costs: &Costs,
+        rate: Option<f64>,
+        busy_max: f64,
+    ) -> Self {
+        let work = Work { buckets, candidates, costs };
+        let way = |cpus: usize| {
+            let (along, apart) = (work.way(cpus, true), work.way(cpus, false));
+            if apart.throughput > along.throughput { apart } else { along }
+        };
+        let ways: Vec<Assignment> = (1..=candidates.order.len()).map(way).collect();
+        let one = work.way(1, true);
+        let most = ways.iter().map(|way| way.throughput).fold(0.0, f64::max);
+        let keeps_up = |way: &&Assignment| way.load(rate).is_some_and(|load| load <= busy_max);
+        let is_near = |way: &&Assignment| way.throughput >= most * NEAR_THE_MOST;
+        let enough = ways.iter().find(keeps_up);
+        let best = enough.or_else(|| ways.iter().find(is_near)).unwrap_or(&one).clone();
+        let collector = (ways.len() > 1).then(|| work.way(2, false));
+        Self { is_enough: rate.map(|_| enough.is_some()), best, one, collector, busy_max }
+    }
+}
+
+struct Work<'a> {
+    buckets: &'a [Volume; BUCKETS],
+    candidates: &'a CandidateCpus,
+    costs: &'a Costs,
+}
+
+impl Work<'_> {
+    /// The assignment of the packets to the first `cpus` candidates. With `works_along`, the
+    /// receiving CPU works too. Otherwise, it leaves the work to the other CPUs.
+    fn way(&self, cpus: usize, works_along: bool) -> Assignment {
+        let order = &self.candidates.order[..cpus];
+        let receiver = order[0];
+        let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
+        let mask: CpuMask = spread.iter().copied().collect();
+        let shares = Shares::even(self.buckets, spread.len());
+        // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
+        let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
+        let class = |cpu| usize::from(self.candidates.distances.far.contains(cpu));
+        let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
+        // If one CPU has all buckets, nothing is hashed.
+        let kind = match (works_along, spread.len()) {
+            (_, 1) if cpus == 1 => RegimeKind::Inline,
+            (false, 1) => RegimeKind::Collector,
+            _ => RegimeKind::Spread,
+        };
+        let predicted = predict(self.costs, kind, 1.0, &others.collect::<Vec<_>>());
+        Assignment {
+            cpus: order.iter().copied().collect(),
+            spread: mask.len(),
+            balanced: self.balanced(mask.len()),
+            busiest: shares.busiest(),
+            mask: if cpus == 1 { CpuMask::new() } else { mask },
+            throughput: predicted.packets_per_second(),
+            receiver_is_busiest: predicted.is_limited_by_receiving,
+        }
+    }
+
+    /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least
+    /// load. The result is within a third of the best assignment (Graham, 1969). With as many
+    /// buckets as here, the result is much nearer to the best assignment.
+    fn balanced(&self, cpus: usize) -> f64 {
+        let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
+        let all: u64 = buckets.iter().sum();
+        buckets.sort_unstable_by_key(|packets| Reverse(*packets));
+        let mut loads: BinaryHeap<Reverse<u64>> = std::iter::repeat_n(Reverse(0), cpus).collect();
+        for packets in buckets {
+            if let Some(mut least) = loads.peek_mut() {
+                least.0 += packets;
+            }
+        }
+        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / all as f64
+    }
+}

@@ -1,0 +1,73 @@
+//! Passes packets to a job: as a capture stream to standard input, a pipe or a file, or as frames
+//! to an interface.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+
+use steerage::Output;
+use steerage_capture::{Stream, StreamFailure, StreamOptions, stream};
+use steerage_device::output;
+
+use super::error::Error;
+use super::inherited::{self, Inherited};
+use super::template::Via;
+
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) via: Via,
+    pub(super) stdin: Stdio,
+    pub(super) place: OsString,
+    /// The descriptor that `place` names. The job inherits this descriptor.
+    pub(super) inherited: Option<Inherited>,
+    /// The stream of packets, or `None` for an interface.
+    pub(super) stream: Option<Stream>,
+}
+
+pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(Output, Feed), Error> {
+    let name = format!("job {number}");
+    let feed = |stdin, place| Feed { via, stdin, place, inherited: None, stream: None };
+    let of = |inherited: Inherited| Feed { inherited: Some(inherited), ..feed(Stdio::null(), OsString::new()) };
+    let (to, mut feed): (OwnedFd, Feed) = match via {
+        Via::Stdin => {
+            let (reader, writer) = inherited::pipe()?;
+            (writer, feed(reader.into(), OsString::new()))
+        }
+        Via::Fifo => {
+            let (reader, writer) = inherited::pipe()?;
+            (writer, of(Inherited::new(reader).map_err(Error::Pipe)?))
+        }
+        Via::File => {
+            let file = inherited::temporary_file()?;
+            let reader = inherited::for_reading(&file).map_err(Error::Way)?;
+            (file.into(), of(reader))
+        }
+        Via::Tap => {
+            let interface = format!("st{}j{number}", std::process::id() % 100_000);
+            let output = output::open_for(&format!("tap:{interface}"), 1).map_err(Error::Interface)?;
+            return Ok((output, feed(Stdio::null(), interface.into())));
+        }
+    };
+    if let Some(inherited) = &feed.inherited {
+        feed.place = inherited.path();
+    }
+    let (output, stream) = stream(name, to, options).map_err(Error::Stream)?;
+    feed.stream = Some(stream);
+    Ok((output, feed))
+}
+
+impl Feed {
+    /// The reason for which the stream of packets ended early. `None` if the stream did not end
+    /// early.
+    pub(super) fn failure(&self) -> Option<StreamFailure> {
+        self.stream.as_ref().and_then(Stream::failure)
+    }
+
+    /// Ends the feed after the job has ended. Processes that the job left behind have inherited its
+    /// pipe too, but do not count as its readers.
+    pub(super) fn end(&mut self) {
+        if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
+            stream.abandon();
+        }
+    }
+}

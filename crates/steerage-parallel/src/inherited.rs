@@ -1,0 +1,71 @@
+//! A descriptor that a job inherits, and that the job's command names.
+//!
+//! Therefore files with packets and pipes need no name in a directory. No other user can open such
+//! a file or pipe, and the kernel removes it when the last process that has it open ends, even
+//! after a crash.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags, fchmod};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
+use steerage_guard::file;
+use steerage_guard::path::Directory;
+
+use super::error::Error;
+
+/// The lowest number of an inherited descriptor. Shell scripts use the numbers 0 to 9 in
+/// redirections.
+const NUMBER_MIN: i32 = 10;
+
+/// A program may drop its privileges before it opens its input. Every user may read a file with
+/// packets, because only the job has a descriptor for it.
+const READABLE: Mode = Mode::from_raw_mode(0o644);
+
+#[derive(Debug)]
+pub(super) struct Inherited(OwnedFd);
+
+impl Inherited {
+    pub(super) fn new(fd: impl AsFd) -> io::Result<Self> {
+        Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
+    }
+
+    /// The path with which the job, and every program that it starts, opens the file or pipe. Some
+    /// programs read `/dev/fd/N` from the descriptor itself, which can be read only once. These
+    /// programs do not treat this path specially.
+    pub(super) fn path(&self) -> OsString {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+
+    /// The descriptor. Programs that start while the descriptor is open inherit it.
+    pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
+        fcntl_setfd(&self.0, FdFlags::empty())?;
+        Ok(self.0)
+    }
+}
+
+/// A pipe that programs do not inherit: the end that reads, and the end that writes.
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::Pipe(error.into()))
+}
+
+pub(super) fn temporary_directory() -> PathBuf {
+    std::env::temp_dir()
+}
+
+pub(super) fn temporary_file() -> Result<File, Error> {
+    let directory = temporary_directory();
+    let created = Directory::open_for_new_files(&directory).and_then(|opened| file::unnamed(&opened));
+    created.map_err(|error| Error::Temporary { directory, error: error.into() })
+}
+
+/// The reading side of a temporary file, for a job, with a position of its own.
+pub(super) fn for_reading(file: &File) -> io::Result<Inherited> {
+    fchmod(file, READABLE)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Inherited::new(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}

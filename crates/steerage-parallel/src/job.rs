@@ -1,0 +1,259 @@
+//! A job: a child process in its own process group, from its start until it is reaped.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use steerage_guard::program;
+use steerage_text::shell_word;
+
+use super::error::Error;
+use super::feed::Feed;
+use super::gate::OPEN;
+use super::inherited::{self, Inherited};
+use super::lines::last_line;
+use super::options::WaitingProcess;
+use super::results::JobResults;
+
+/// The number of bytes at the end of a job's standard error file that are searched for its last
+/// line.
+const TAIL_BYTES: u64 = 4096;
+
+const SIGPIPE: i32 = Signal::SIGPIPE as i32;
+
+#[derive(Debug)]
+pub(super) enum Outputs {
+    /// Pipes, which [`Merge`](super::merge::Merge) reads.
+    Collected { stdout: Option<Stdio>, stderr: Stdio },
+    /// Files in a directory, in which the job runs.
+    Files(JobResults),
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) number: usize,
+    words: Vec<OsString>,
+    pub(super) feed: Feed,
+    outputs: Option<Outputs>,
+    /// The file of standard error, if it is a file. The job writes at the position of its own
+    /// descriptor, so this descriptor is read without moving that position.
+    stderr_file: Option<File>,
+    child: Option<Child>,
+    /// The process of the job waits for a byte from this pipe before the process becomes the job's
+    /// program.
+    gate: Option<File>,
+    pub(super) started: Option<Instant>,
+    pub(super) ended: Option<Ended>,
+    pub(super) watched: Watched,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    pub(super) at: Instant,
+    pub(super) cpu: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watched {
+    pub(super) read: u64,
+    pub(super) since: Option<Instant>,
+    pub(super) waited: Duration,
+    pub(super) fed: Duration,
+    /// Whether a message has named the job because it reads nothing.
+    pub(super) named: bool,
+    pub(super) said: bool,
+    pub(super) killed: Option<Killed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Killed {
+    Timeout,
+    Interrupt,
+}
+
+impl Job {
+    pub(super) fn new(number: usize, words: Vec<OsString>, feed: Feed, outputs: Outputs) -> Self {
+        let (stderr_file, child, gate, started, ended, watched) = Default::default();
+        Self { number, words, feed, outputs: Some(outputs), stderr_file, child, gate, started, ended, watched }
+    }
+
+    pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
+        if let Some(mut gate) = self.gate.take() {
+            // If the process is gone, its exit status has the reason.
+            let _ = gate.write_all(OPEN);
+            self.started = Some(Instant::now());
+            return Ok(());
+        }
+        let Some(outputs) = self.outputs.take() else { return Ok(()) };
+        let program = self.program();
+        let stdin = std::mem::replace(&mut self.feed.stdin, Stdio::null());
+        let child = self.spawn(Command::new(&program), stdin, jobs, outputs)?;
+        (self.child, self.started) = (Some(child), Some(Instant::now()));
+        Ok(())
+    }
+
+    /// Starts a process that becomes the job's program when [`start`](Self::start) is called.
+    pub(super) fn prepare(&mut self, jobs: usize, process: WaitingProcess) -> Result<(), Error> {
+        let Some(outputs) = self.outputs.take() else { return Ok(()) };
+        let program = self.program();
+        find(&program).map_err(|error| Error::Start { program: shell_word(&program.to_string_lossy()), error })?;
+        let (reader, writer) = inherited::pipe()?;
+        self.child = Some(self.spawn(process(&program), reader.into(), jobs, outputs)?);
+        self.gate = Some(writer.into());
+        Ok(())
+    }
+
+    pub(super) fn give_up_start(&mut self) {
+        self.gate = None;
+    }
+
+    fn program(&self) -> OsString {
+        let program = self.words.first().cloned().unwrap_or_default();
+        // A relative path is made absolute, because the job may run in another directory.
+        match Path::new(&program).components().count() {
+            0 | 1 => program,
+            _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
+        }
+    }
+
+    fn spawn(&mut self, mut command: Command, stdin: Stdio, jobs: usize, outputs: Outputs) -> Result<Child, Error> {
+        command.args(self.words.iter().skip(1));
+        command.env("STEERAGE_JOB", self.number.to_string()).env("STEERAGE_JOBS", jobs.to_string());
+        command.stdin(stdin);
+        let mut directory = None;
+        match outputs {
+            Outputs::Collected { stdout, stderr } => {
+                command.stdout(stdout.unwrap_or_else(Stdio::inherit)).stderr(stderr);
+            }
+            Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
+                self.stderr_file = Some(stderr.try_clone().map_err(Error::Pipe)?);
+                command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
+                // The directory stays open until the new process has changed to it.
+                directory = Some(of_job);
+            }
+        }
+        // In a process group of its own, the job does not receive the signal of Ctrl-C. The end of
+        // its input ends the job.
+        let failed = |error| {
+            let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
+            Error::Start { program, error }
+        };
+        // The next job does not inherit the descriptor, because it is closed in this process.
+        let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
+        let spawned = program::start(command.process_group(0)).map_err(failed);
+        drop(directory);
+        spawned
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.ended.is_some_and(|ended| ended.status.success())
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.started.is_some() && self.child.is_some() && self.ended.is_none()
+    }
+
+    pub(super) fn reap(&mut self) {
+        if !self.is_running() {
+            return;
+        }
+        let Some(child) = self.child.as_mut() else { return };
+        let pid = rustix::process::Pid::from_child(child);
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if !matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_))) {
+            return;
+        }
+        // Only one process is reaped at a time, so the difference is the CPU time of this process.
+        let before = children_cpu();
+        let Ok(Some(status)) = child.try_wait() else { return };
+        let cpu = children_cpu().saturating_sub(before);
+        self.ended = Some(Ended { status, at: Instant::now(), cpu });
+        self.feed.end();
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(child) = self.child.as_ref().filter(|_| self.is_running()) {
+            // The process has not been reaped, so its id is still valid.
+            let _ = killpg(Pid::from_raw(child.id() as i32), signal);
+        }
+    }
+
+    pub(super) fn last_line_of_file(&self) -> Option<String> {
+        let file = self.stderr_file.as_ref()?;
+        let from = file.metadata().ok()?.len().saturating_sub(TAIL_BYTES);
+        let mut text = [0; TAIL_BYTES as usize];
+        let len = file.read_at(&mut text, from).ok()?;
+        last_line(&text[..len]).map(|line| String::from_utf8_lossy(line).trim().to_owned())
+    }
+}
+
+impl Ended {
+    /// The end of the job as text: `exited with 3`, `was killed by SIGSEGV`.
+    pub(super) fn what(&self) -> String {
+        match (self.status.code(), self.signal()) {
+            (Some(code), _) => format!("exited with {code}"),
+            (None, Some(signal)) => format!("was killed by {signal}"),
+            (None, None) => "ended".to_owned(),
+        }
+    }
+
+    /// Whether SIGPIPE ended the job or a child of its shell, because standard output has no reader
+    /// any more.
+    pub(super) fn is_by_pipe(&self) -> bool {
+        self.status.signal() == Some(SIGPIPE) || self.status.code() == Some(128 + SIGPIPE)
+    }
+
+    pub(super) fn signal(&self) -> Option<&'static str> {
+        self.status.signal().map(|number| Signal::try_from(number).map_or("an unknown signal", Signal::as_str))
+    }
+}
+
+/// Checks whether the program exists and may be started, as far as this can be checked before the
+/// start of the program.
+fn find(program: &OsStr) -> io::Result<()> {
+    let path = Path::new(program);
+    let may_start = |path: &Path| -> io::Result<()> {
+        if path.is_dir() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
+    };
+    if program.as_encoded_bytes().contains(&b'/') {
+        return may_start(path);
+    }
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .map(|directory| may_start(&directory.join(path)))
+        .reduce(|one, other| if one.is_ok() { one } else { other });
+    found.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+}
+
+fn children_cpu() -> Duration {
+    cpu_of(UsageWho::RUSAGE_CHILDREN)
+}
+
+pub(super) fn own_cpu() -> Duration {
+    cpu_of(UsageWho::RUSAGE_SELF)
+}
+
+pub(super) fn thread_cpu() -> Duration {
+    cpu_of(UsageWho::RUSAGE_THREAD)
+}
+
+fn cpu_of(who: UsageWho) -> Duration {
+    let time = |time: TimeVal| {
+        Duration::from_secs(time.tv_sec().max(0) as u64) + Duration::from_micros(time.tv_usec().max(0) as u64)
+    };
+    getrusage(who).map_or(Duration::ZERO, |usage| time(usage.user_time()) + time(usage.system_time()))
+}

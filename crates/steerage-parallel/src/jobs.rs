@@ -1,0 +1,179 @@
+//! All jobs of a run, as its threads share them: the thread that watches the jobs, the thread that
+//! merges their output, the packet CPU, and the thread that waits for the end of the run.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use steerage::Snapshot;
+use steerage::stats::DropReason;
+use steerage_capture::{LinksSeen, Stream, StreamFailure, link_name};
+
+use super::error::Error;
+use super::inherited::temporary_directory;
+use super::job::{Job, Killed};
+use super::merge::{Heard, LastLines};
+use super::summary::Lost;
+use super::template::Via;
+
+/// A request to end the input.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    pub(super) end: Option<Instant>,
+    pub(super) hurry: bool,
+}
+
+/// What the jobs read. All of this is known when the jobs are started.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// The streams of all jobs, for the packet CPU, which must not wait for the lock.
+    pub(super) streams: Vec<Stream>,
+    /// The link types of the packets, and whether the jobs' format has only one.
+    pub(super) seen: Arc<LinksSeen>,
+    pub(super) has_one_link: bool,
+    /// Whether all inputs of the run can wait.
+    pub(super) can_wait: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Jobs {
+    jobs: Mutex<Vec<Job>>,
+    input: OnceLock<Input>,
+    asked: Mutex<Asked>,
+    /// Set when no further packet will be read. Inputs that can wait check this flag.
+    pub(super) end_now: Arc<AtomicBool>,
+    pub(super) is_complete: AtomicBool,
+    pub(super) timeout: Option<Duration>,
+    pub(super) last_lines: LastLines,
+    /// Set if all jobs had ended before the end of their input.
+    pub(super) outlived: AtomicBool,
+}
+
+impl Jobs {
+    /// No jobs yet. A job that reads nothing for `timeout` although packets wait is killed.
+    pub(super) fn new(timeout: Option<Duration>) -> Self {
+        let (jobs, input, asked, end_now, is_complete, last_lines, outlived) = Default::default();
+        Self { jobs, input, asked, end_now, is_complete, timeout, last_lines, outlived }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the jobs and their input, once.
+    pub(super) fn add(&self, jobs: Vec<Job>, input: Input) {
+        *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
+        *self.lock() = jobs;
+        // The jobs are added only once.
+        let _ = self.input.set(input);
+    }
+
+    /// Starts all jobs that have not been started. A job with an incomplete file is not started.
+    pub(super) fn start_all(&self) -> Result<(), Error> {
+        let mut jobs = self.lock();
+        let count = jobs.len();
+        let is_complete = |job: &&mut Job| job.feed.failure().is_none();
+        let started = jobs.iter_mut().filter(is_complete).try_for_each(|job| job.start(count));
+        self.is_complete.store(true, Ordering::Relaxed);
+        started
+    }
+
+    /// Declares that no further job will be started. The processes of jobs that were not started
+    /// end.
+    pub(super) fn complete(&self) {
+        self.lock().iter_mut().for_each(Job::give_up_start);
+        self.is_complete.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the input early. If `hurry` is set, jobs that run for too long are killed.
+    pub(super) fn stop(&self, hurry: bool) {
+        {
+            let mut asked = self.asked();
+            asked.end.get_or_insert_with(Instant::now);
+            asked.hurry |= hurry;
+        }
+        self.end_now.store(true, Ordering::Relaxed);
+        self.end_streams();
+    }
+
+    /// The streams of all jobs, once there are any.
+    pub(super) fn streams(&self) -> &[Stream] {
+        self.input.get().map_or(&[], |input| &input.streams)
+    }
+
+    /// Whether all inputs of the run can wait.
+    pub(super) fn input_can_wait(&self) -> bool {
+        self.input.get().is_none_or(|input| input.can_wait)
+    }
+
+    /// The error if the jobs' format has one link type and the packets have several.
+    pub(super) fn several_links(&self) -> Option<Error> {
+        let input = self.input.get().filter(|input| input.has_one_link)?;
+        let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());
+        Some(Error::SeveralLinks { first, other })
+    }
+
+    pub(super) fn end_streams(&self) {
+        self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).for_each(|stream| stream.end());
+    }
+
+    pub(super) fn have_read_all(&self) -> bool {
+        self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
+    }
+
+    /// The reason for which a job did not get all of its packets. `None` if the job got all of its
+    /// packets. A live input that is too fast for a job is not a reason, and neither is a requested
+    /// end of the run.
+    pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
+        let was_asked = self.asked().end.is_some();
+        let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
+        match job.feed.failure() {
+            // This process ended the job, because the user ended the run.
+            Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
+            Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
+                return Some("it ended before the end of its input".to_owned());
+            }
+            Some(StreamFailure::ReaderGone) | None => {}
+            Some(why) => return Some(format!("they could not be written: {why}")),
+        }
+        if outlived && job.ended.is_some() {
+            return Some("it ended before the end of its input".to_owned());
+        }
+        let excused = |reason| match reason {
+            DropReason::TxFull => !self.input_can_wait() || was_asked,
+            DropReason::TxRefused => was_asked,
+            _ => false,
+        };
+        let left: Vec<String> = lost
+            .iter()
+            .filter(|(reason, _)| !excused(*reason))
+            .map(|(reason, packets)| format!("{packets} {reason}"))
+            .collect();
+        (!left.is_empty()).then(|| left.join(", "))
+    }
+
+    pub(super) fn not_written(&self, jobs: &[Job], snapshot: &Snapshot) -> Option<Error> {
+        let why = |job: &Job| job.feed.failure().filter(|failure| *failure != StreamFailure::ReaderGone);
+        let failed: Vec<_> = jobs.iter().enumerate().filter_map(|(nth, job)| Some((nth, job, why(job)?))).collect();
+        let (_, first, cause) = failed.first()?;
+        Some(Error::NotWritten {
+            directory: (first.feed.via == Via::File).then(temporary_directory),
+            cause: cause.to_string(),
+            jobs: failed.len() as u64,
+            packets: failed.iter().map(|(nth, ..)| Lost::of_output(snapshot, *nth).total()).sum(),
+        })
+    }
+
+    pub(super) fn last_line(&self, job: &Job) -> Option<String> {
+        Some(self.heard(job).last_line).filter(|line| !line.is_empty()).or_else(|| job.last_line_of_file())
+    }
+
+    pub(super) fn heard(&self, job: &Job) -> Heard {
+        let heard = self.last_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(job.number - 1).cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,393 @@
+//! The steps of a run: check the options, start the jobs, attend them while packets flow, and sum up.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::flow::{FlowHasher, HashKey, Layers};
+use steerage::limits::OUTPUTS_MAX;
+use steerage::{Builder, Output, Snapshot};
+use steerage_apps::parallel::{HandedOn, SplitOptions};
+use steerage_capture::{CaptureInfo, LinksSeen, Stream, StreamFormat, StreamOptions, strip_tunnels};
+use steerage_device::Opened;
+use steerage_device::drain::{Downstream, Drain};
+use steerage_text::counted;
+
+use super::brake::Brake;
+use super::console::Console;
+use super::error::Error;
+use super::feed;
+use super::inherited::{self, temporary_directory};
+use super::job::{self, Job, Outputs};
+use super::jobs::{Input, Jobs};
+use super::merge::{From, Merge, MergeOptions, Source};
+use super::options::{Collect, Format, InputInfo, Options, Order};
+use super::results::Results;
+use super::sink::Stopped;
+use super::summary::{JobSummary, Lost, Summary};
+use super::template::{Template, Via};
+use super::watch::Watch;
+
+/// The total number of bytes that may wait for all jobs: 4 MiB for each of 32 jobs.
+const BUFFERS_BYTES: usize = 128 << 20;
+const BUFFER_BYTES_MAX: usize = 8 << 20;
+const BUFFER_BYTES_MIN: usize = 1 << 20;
+
+/// Splits the packets of these devices among the jobs, and returns when all jobs have ended. If the
+/// devices end by themselves, as files do, the jobs get all of their packets.
+///
+/// # Errors
+/// As for the steps of [`Parallel`]. [`Error::Failed`] if a job failed. By then, the notes of the run
+/// are on standard error, and each job's error too.
+pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
+    let Opened { inputs, capture, .. } = opened;
+    let hasher = FlowHasher::keyed(
+        &HashKey::random()
+            .map_err(|error| Error::Input(format!("cannot read a hash key from /dev/urandom: {error}")))?,
+    );
+    let layers = Layers::default();
+    let mut parallel = Parallel::new(options)?;
+    let split = parallel.split(hasher.clone(), layers);
+    let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
+    let inputs = match can_wait {
+        true => Drain::over(inputs, &parallel.end_now(), parallel.downstream(&split)),
+        false => inputs,
+    };
+    let outputs = parallel.start(InputInfo { capture, can_wait, is_paced: false })?;
+    let builder = Builder::new().virtual_cpus(1).hash(hasher).layers(layers).always_hash(true);
+    let builder = outputs.into_iter().fold(inputs.into_iter().fold(builder, Builder::input), Builder::output);
+    let instance = builder.build(move |_cpu| split.split())?;
+    let handle = instance.handle();
+    let running = || -> Result<_, Error> { Ok(instance.start()?.join()) };
+    let (outcome, attended) = parallel.attend(&|| handle.stop(), running)?;
+    let Finished { summary, merged, jobs } = attended.finish(&outcome.snapshot);
+    merged?;
+    if !outcome.failed.is_empty() {
+        return Err(Error::Input("the packet function panicked".to_owned()));
+    }
+    if let Some(error) = outcome.snapshot.queues.iter().find_map(|queue| queue.error.as_ref()) {
+        return Err(Error::Input(error.message.clone()));
+    }
+    jobs.map(|()| summary)
+}
+
+/// A run, step by step, for a program that has an instance of its own:
+///
+/// 1. [`new`](Self::new) checks the options, and makes files for output that waits.
+/// 2. [`split`](Self::split) is the packet function, and [`downstream`](Self::downstream) lets an
+///    input that can wait end only after the jobs have read all of their packets.
+/// 3. [`start`](Self::start) makes the outputs of the instance, and starts the jobs.
+/// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs. From
+///    here on, no file is opened, and a program is started only for a job without a
+///    [waiting process](Options::waiting_process) that reads a file.
+/// 5. [`Attended::finish`] sums up.
+///
+/// [`run()`] has these steps in its source.
+#[derive(Debug)]
+pub struct Parallel {
+    options: Options,
+    template: Template,
+    jobs: Arc<Jobs>,
+    capture: Option<Arc<CaptureInfo>>,
+    sources: Vec<Source>,
+    /// A file for the output of each job that has to wait.
+    files: Vec<File>,
+    began: Began,
+}
+
+/// When the run began, and the CPU time of this process until then.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    at: Instant,
+    cpu: Duration,
+}
+
+impl Parallel {
+    /// A run with these options, which has no jobs yet.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`] for a wrong command, and [`Error::Temporary`].
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let options = Options { jobs: options.jobs.clamp(1, OUTPUTS_MAX), ..options };
+        let template = template(&options)?;
+        let began = Began { at: Instant::now(), cpu: job::own_cpu() };
+        let files = spool_files(&options)?;
+        let jobs = Arc::new(Jobs::new(options.job_timeout));
+        Ok(Self { options, template, jobs, capture: None, sources: Vec::new(), files, began })
+    }
+
+    /// Checks the options without making anything.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`] for a wrong command.
+    pub fn check(options: &Options) -> Result<(), Error> {
+        template(options).map(drop)
+    }
+
+    /// The packet function of the instance, which must have exactly one CPU and [hashes at
+    /// arrival](Builder::always_hash). `hasher` and `layers` are those of the instance.
+    pub fn split(&self, hasher: FlowHasher, layers: Layers) -> SplitOptions {
+        SplitOptions::new(self.options.jobs, self.options.together, hasher, layers)
+    }
+
+    /// Where the packets of `split` go, for a [`Drain`] over inputs that can wait.
+    pub fn downstream(&self, split: &SplitOptions) -> Box<dyn Downstream> {
+        let brake = Brake::new(buffer(self.options.jobs));
+        Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
+    }
+
+    /// Becomes true when no further packet should be read, for a [`Drain`] over inputs that can wait.
+    pub fn end_now(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.jobs.end_now)
+    }
+
+    /// Ends the input early, from any thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.jobs))
+    }
+
+    /// Creates the outputs of the instance, one for each job, and starts the jobs. A job that reads a
+    /// `{file}` starts later, when its file is complete.
+    ///
+    /// # Errors
+    /// If the way to a job, its output or its process cannot be made.
+    pub fn start(&mut self, input: InputInfo) -> Result<Vec<Output>, Error> {
+        let Options { jobs: count, collect, waiting_process, .. } = &self.options;
+        let (count, via) = (*count, self.template.via);
+        if via == Via::Tap && input.capture.is_some() && !input.is_paced {
+            let why = "{tap} is for live input: a program sees only what comes after it has opened its interface";
+            return Err(Error::Wrong(format!("{why}; for files use - or {{fifo}}, or --pace")));
+        }
+        let format = format(self.options.format, input.capture.as_deref());
+        let seen = Arc::new(LinksSeen::new(None));
+        let mut options = StreamOptions::new(format).links(&seen).buffer(buffer(count)).patient();
+        if self.options.strip_tunnels {
+            options = options.unwrapped_by(strip_tunnels);
+        }
+        let results = match collect {
+            Collect::Results(directory) => Some(Results::open(directory)?),
+            Collect::Merged { .. } | Collect::Unmerged => None,
+        };
+        let (mut all, mut outputs, mut streams) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 1..=count {
+            let (output, feed) = feed::feed(via, number, options.clone())?;
+            let words = self.template.words(number, count, &feed.place);
+            let written = match &results {
+                Some(results) => Outputs::Files(results.job(number)?),
+                None => collected(number - 1, *collect == Collect::Unmerged, &mut self.sources)?,
+            };
+            outputs.push(output);
+            streams.extend(feed.stream.clone());
+            let mut job = Job::new(number, words, feed, written);
+            // All other jobs start now, which closes their ends of the pipes in this process.
+            match (via, waiting_process) {
+                (Via::File, Some(process)) => job.prepare(count, *process)?,
+                (Via::File, None) => {}
+                _ => job.start(count)?,
+            }
+            all.push(job);
+        }
+        let InputInfo { capture, can_wait, .. } = input;
+        self.capture = capture;
+        self.jobs.add(all, Input { streams, seen, has_one_link: !format.takes_several_links(), can_wait });
+        Ok(outputs)
+    }
+
+    /// Watches the jobs and merges their output, while `run` runs the instance to its end on this
+    /// thread. Then starts the jobs that read a file, and returns when all jobs have ended. `stop`
+    /// stops the run, also if it has not started yet.
+    ///
+    /// # Errors
+    /// The error of `run`, and [`Error::Start`]. All jobs have ended by then.
+    pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
+    where
+        E: std::convert::From<Error>,
+    {
+        let Self { options, jobs, capture, sources, files, began, .. } = self;
+        let (tag, header) = match options.collect {
+            Collect::Merged { tag, header, .. } => (tag, header),
+            Collect::Unmerged | Collect::Results(_) => (false, None),
+        };
+        let header = header.or_else(|| tshark_header(&options.command));
+        let merge = MergeOptions { tag, order: options.collect.order(), files, header };
+        let console = Console::new(options.draws_progress);
+        let watch = Watch { jobs: &jobs, console: &console, stop, capture: capture.clone() };
+        let (ended, (merged, merge_cpu)) = thread::scope(|scope| {
+            let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
+            let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
+            let watching = scope.spawn(|| watch.run());
+            let ended = run();
+            let ended = ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from));
+            jobs.complete();
+            jobs.end_streams();
+            if ended.is_err() {
+                jobs.stop(true);
+            }
+            let merged = merging.join().unwrap_or((Ok(()), Duration::ZERO));
+            let _ = watching.join();
+            (ended, merged)
+        });
+        Ok((ended?, Attended { jobs, capture, console, merged, merge_cpu, began }))
+    }
+}
+
+fn template(options: &Options) -> Result<Template, Error> {
+    Template::new(&options.command)
+        .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
+}
+
+/// A file for the output of each job that has to wait. A sandbox allows no new files later. Output
+/// of which nobody knows yet whether it has to wait gets files if there is room for them.
+fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
+    let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
+    if options.jobs == 1 {
+        return Ok(Vec::new());
+    }
+    let files: Result<Vec<File>, Error> = (0..options.jobs).map(|_| inherited::temporary_file()).collect();
+    if order == Order::Any { Ok(files.unwrap_or_default()) } else { files }
+}
+
+/// The number of header lines that tshark was asked for by `-E header=y`.
+fn tshark_header(command: &[OsString]) -> Option<usize> {
+    let has = |text: &[u8]| command.iter().any(|word| word.as_bytes().windows(text.len()).any(|part| part == text));
+    (has(b"tshark") && has(b"header=y")).then_some(1)
+}
+
+fn format(wanted: Format, capture: Option<&CaptureInfo>) -> StreamFormat {
+    let as_input = capture.and_then(CaptureInfo::format).unwrap_or(StreamFormat::PcapNanos);
+    match wanted {
+        Format::AsInput => as_input,
+        Format::Pcap => StreamFormat::Pcap,
+        Format::PcapNanos => StreamFormat::PcapNanos,
+        Format::Pcapng => as_input.in_pcapng(),
+    }
+}
+
+fn buffer(jobs: usize) -> usize {
+    (BUFFERS_BYTES / jobs).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
+}
+
+fn collected(job: usize, no_merge: bool, sources: &mut Vec<Source>) -> Result<Outputs, Error> {
+    let mut pipe = |from| -> Result<Stdio, Error> {
+        let (reader, writer) = inherited::pipe()?;
+        sources.push(Source { job, from, pipe: File::from(reader) });
+        Ok(writer.into())
+    };
+    let stdout = if no_merge { None } else { Some(pipe(From::Stdout)?) };
+    Ok(Outputs::Collected { stdout, stderr: pipe(From::Stderr)? })
+}
+
+struct ToJobs {
+    jobs: Arc<Jobs>,
+    handed_on: Arc<HandedOn>,
+    brake: Brake,
+}
+
+impl Downstream for ToJobs {
+    fn may_end(&self, handed_over: u64) -> bool {
+        if self.handed_on.packets() < handed_over {
+            return false;
+        }
+        self.jobs.end_streams();
+        self.jobs.have_read_all()
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        self.brake.pause(self.jobs.streams().iter().map(Stream::waiting))
+    }
+}
+
+/// Ends the input of a run early.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<Jobs>);
+
+impl Stopper {
+    /// Ends the input. If `hurry` is set, jobs that run for too long afterwards are killed.
+    ///
+    /// Returns whether the instance must be stopped too: if its input can wait, the instance ends by
+    /// itself when the jobs have read all of their packets.
+    pub fn stop(&self, hurry: bool) -> bool {
+        self.0.stop(hurry);
+        !self.0.input_can_wait()
+    }
+}
+
+/// A run whose jobs have ended.
+#[derive(Debug)]
+pub struct Attended {
+    jobs: Arc<Jobs>,
+    capture: Option<Arc<CaptureInfo>>,
+    console: Console,
+    merged: Result<(), Stopped>,
+    merge_cpu: Duration,
+    began: Began,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Finished {
+    /// What happened to the packets and the jobs.
+    pub summary: Summary,
+    /// Whether the output of the jobs could be merged. A reader of standard output that is gone is no
+    /// error.
+    pub merged: Result<(), Error>,
+    /// Whether all jobs succeeded and got all of their packets. This error matters less than
+    /// `merged` and than an error of the input, which may be its cause.
+    pub jobs: Result<(), Error>,
+}
+
+impl Attended {
+    /// Sums up. `snapshot` is the ledger at the end of the instance. Reports jobs that exited with 0
+    /// and did not get all of their packets on standard error.
+    pub fn finish(self, snapshot: &Snapshot) -> Finished {
+        let Self { jobs, capture, console, merged, merge_cpu, began } = self;
+        let nobody_reads = matches!(merged, Err(Stopped::NobodyReads | Stopped::Unmergeable { .. }));
+        let summaries = summaries(&jobs, snapshot, nobody_reads, &console);
+        let not_written = jobs.not_written(&jobs.lock(), snapshot);
+        let split_cpu = job::own_cpu().saturating_sub(began.cpu + merge_cpu);
+        let count = summaries.len() as u64;
+        let summary = Summary::new(summaries, snapshot, began.at.elapsed(), (split_cpu, merge_cpu));
+        let summary = summary.filtered(capture.map_or(0, |capture| capture.filtered()));
+        let jobs = match (jobs.several_links().or(not_written), summary.failed) {
+            (Some(error), _) => Err(error),
+            (None, 0) => Ok(()),
+            (None, failed) => Err(Error::Failed { failed, jobs: count }),
+        };
+        let merged = match merged {
+            Ok(()) | Err(Stopped::NobodyReads) => Ok(()),
+            Err(Stopped::Failed(error)) => Err(Error::Merge(error)),
+            Err(Stopped::NotKept(error)) => Err(Error::NotKept { directory: temporary_directory(), error }),
+            Err(Stopped::Unmergeable { job, why }) => Err(Error::Unmergeable { job, why }),
+        };
+        Finished { summary, merged, jobs }
+    }
+}
+
+/// The summary of each job. Reports jobs that exited with 0 and did not get all of their packets.
+fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Console) -> Vec<JobSummary> {
+    let all = jobs.lock();
+    let of_job = |(nth, job): (usize, &Job)| {
+        let lost = Lost::of_output(snapshot, nth);
+        // If the output has no reader any more, an incomplete job does not matter.
+        let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
+        let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
+        let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
+        JobSummary::of(job, (snapshot, nth, lost), jobs.last_line(job), (incomplete, failed))
+    };
+    let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
+    for job in &summaries {
+        // The end of any other job has been reported.
+        if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
+            let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
+            let missing = counted(job.lost.total(), "packet");
+            console.line(&format!("job {} exited with 0, but did not get {missing}: {why}{last}", job.job));
+        }
+    }
+    summaries
+}

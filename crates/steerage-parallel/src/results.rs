@@ -1,0 +1,66 @@
+//! The directory of `--results`: a subdirectory for each job, with the job's output.
+//!
+//! Jobs run with the user's rights, which are often root's, so no other user may choose where the
+//! output of the jobs goes. All directories are opened once, and used through their descriptors.
+//! All output files are new: if a file with the same name exists, it is removed, and never written
+//! to.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+use steerage_guard::path::{Directory, PathError};
+
+use super::error::Error;
+
+/// Output that comes from packets is for the owner and the group, like captures.
+const DIRECTORY_MODE: u32 = 0o750;
+const FILE_MODE: u32 = 0o640;
+
+#[derive(Debug)]
+pub(super) struct Results(Directory);
+
+#[derive(Debug)]
+pub(super) struct JobResults {
+    pub(super) directory: Directory,
+    pub(super) stdout: File,
+    pub(super) stderr: File,
+}
+
+impl Results {
+    /// Creates the directory if it does not exist. Parent directories are not created, so that a
+    /// mistyped name does not hide the results.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let failed = |error| Error::Results { path: path.to_owned(), error };
+        Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
+    }
+
+    pub(super) fn job(&self, number: usize) -> Result<JobResults, Error> {
+        let name = number.to_string();
+        let failed = |path: &Path, error| Error::Results { path: path.to_owned(), error };
+        let directory = match self.0.create_dir(name.as_ref(), DIRECTORY_MODE) {
+            Err(PathError::System(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.0.open_own(name.as_ref())
+            }
+            created => created,
+        }
+        .map_err(|error| failed(&self.0.path().join(&name), error))?;
+        let file = |name: &str| {
+            new_file(&directory, name.as_ref()).map_err(|error| failed(&directory.path().join(name), error))
+        };
+        let (stdout, stderr) = (file("stdout")?, file("stderr")?);
+        Ok(JobResults { directory, stdout, stderr })
+    }
+}
+
+/// Replaces any entry with this name by a new file. No other user can create an entry meanwhile,
+/// because only this user can write to the directory.
+fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
+    match directory.remove_file(name) {
+        Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
+        other => other?,
+    }
+    directory.create_new_file(name, FILE_MODE)
+}

@@ -1,0 +1,352 @@
+//! Writes the jobs' output to standard output as one output, in the form that its kind has.
+//!
+//! | output | any order (the default) | `--order job` | `--order time` |
+//! |---|---|---|---|
+//! | lines | as they come | bytes, job by job | by the time at which they begin |
+//! | a pcap or pcapng file | by time | job by job | by time |
+//! | a JSON array | elements as they come | job by job | refused |
+//! | anything else | refused | bytes, job by job | refused |
+//!
+//! Output that waits is in a [`Spool`] for each job.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, Write};
+
+use steerage_capture::CaptureMerge;
+
+use super::elements::Elements;
+use super::header::Headers;
+use super::kind::Kind;
+use super::lines::{Lines, Tag};
+use super::options::Order;
+use super::spool::Spool;
+use super::times::{Times, Unsorted};
+
+/// The number of merged bytes that are written at once.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// The reason for which merging ended before the jobs ended.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    NobodyReads,
+    Failed(io::Error),
+    /// Output that must wait cannot be stored in a file.
+    NotKept(io::Error),
+    /// The output of this job cannot be merged.
+    Unmergeable {
+        job: usize,
+        why: String,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Sink {
+    order: Order,
+    /// The kind of all outputs. `None` until a job has written enough.
+    kind: Option<Kind>,
+    jobs: Vec<JobOutput>,
+    /// The time of the next record of each job that has one, and the job.
+    next: BinaryHeap<Reverse<(i64, usize)>>,
+    captures: CaptureMerge,
+    headers: Headers,
+    tags: bool,
+    out: Vec<u8>,
+    /// The job whose output ends within a line. No other line may follow on this line.
+    within: Option<usize>,
+    /// Whether an element of a JSON array was written.
+    has_elements: bool,
+    notes: Vec<String>,
+}
+
+#[derive(Debug)]
+struct JobOutput {
+    /// The first bytes, until they say the kind of the output.
+    start: Vec<u8>,
+    has_kind: bool,
+    lines: Lines,
+    elements: Elements,
+    times: Times,
+    tag: Tag,
+    spool: Spool,
+    /// The length of the next record in the spool.
+    record: Option<usize>,
+    ended: bool,
+    finished: bool,
+}
+
+impl Sink {
+    /// `files` has a file for each job. Without one, only output that need not wait can be merged.
+    pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
+        let mut files = files.into_iter();
+        let job = |nth: usize| JobOutput {
+            start: Vec::new(),
+            has_kind: false,
+            lines: Lines::default(),
+            elements: Elements::default(),
+            times: Times::new(header.unwrap_or(0)),
+            tag: Tag::of(tags.then_some(nth + 1)),
+            spool: Spool::new(files.next()),
+            record: None,
+            ended: false,
+            finished: false,
+        };
+        Self {
+            order,
+            // The output of a single job is its own, whatever it is.
+            kind: (jobs == 1).then_some(Kind::Lines),
+            jobs: (0..jobs).map(job).collect(),
+            next: BinaryHeap::new(),
+            captures: CaptureMerge::new(jobs),
+            headers: Headers::new(jobs, header),
+            tags,
+            out: Vec::new(),
+            within: None,
+            has_elements: false,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Takes output of this job, and writes what can be written. Returns true if the next output
+    /// must come from this job too.
+    pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
+        let is_single = self.jobs.len() == 1;
+        let of = &mut self.jobs[job];
+        let within = if of.has_kind || is_single {
+            self.accept(job, bytes)?
+        } else {
+            of.start.extend_from_slice(bytes);
+            let Some(kind) = Kind::of(&of.start, of.ended) else { return Ok(false) };
+            of.has_kind = true;
+            let start = std::mem::take(&mut of.start);
+            self.begin(job, kind)?;
+            self.accept(job, &start)?
+        };
+        self.flush()?;
+        Ok(within)
+    }
+
+    fn accept(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
+        let waits = self.waits();
+        let of = &mut self.jobs[job];
+        let mut out = Vec::new();
+        let within = match self.kind {
+            Some(Kind::JsonArray) => of.elements.take(bytes, &mut out),
+            Some(Kind::Lines) if !waits => of.lines.take(bytes, &mut out),
+            _ => {
+                out.extend_from_slice(bytes);
+                false
+            }
+        };
+        if waits {
+            of.spool.push(&out).map_err(Stopped::NotKept)?;
+            return self.advance(job).map(|()| false);
+        }
+        self.pass_on(job, &out);
+        Ok(within)
+    }
+
+    /// Whether output waits for output of other jobs.
+    fn waits(&self) -> bool {
+        self.jobs.len() > 1 && (self.order != Order::Any || self.kind == Some(Kind::Capture))
+    }
+
+    /// Ends the output of this job.
+    pub(super) fn end(&mut self, job: usize) -> Result<(), Stopped> {
+        self.jobs[job].ended = true;
+        if !self.jobs[job].start.is_empty() {
+            self.take(job, b"")?;
+        }
+        let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
+        let of = &mut self.jobs[job];
+        // Nobody waits for a job that wrote nothing, also if the others' kind is not known yet.
+        of.finished = !of.has_kind;
+        if is_array && of.has_kind && !of.elements.is_complete() {
+            self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
+        }
+        let mut rest = Vec::new();
+        of.lines.end(false, &mut rest);
+        if waits {
+            self.advance(job)?;
+        } else {
+            self.pass_on(job, &rest);
+        }
+        self.flush()
+    }
+
+    /// Called after all jobs. Returns what the user should know about the merged output.
+    pub(super) fn finish(mut self) -> Result<Vec<String>, Stopped> {
+        let shown = self.headers.finish();
+        if let Some((job, header)) = shown {
+            self.put(job, &header);
+        }
+        if self.kind == Some(Kind::JsonArray) {
+            let end: &[u8] = if self.has_elements { b"\n]\n" } else { b"[\n]\n" };
+            self.out.extend_from_slice(end);
+        }
+        self.flush()?;
+        self.notes.extend(self.headers.note());
+        Ok(self.notes)
+    }
+
+    /// Decides how to merge output of this kind.
+    fn begin(&mut self, job: usize, kind: Kind) -> Result<(), Stopped> {
+        let refused = |why: String| Err(Stopped::Unmergeable { job: job + 1, why });
+        let apart = "add --results DIR for a file from each job";
+        // The bytes of one job after those of another are what was asked for.
+        let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
+        match kind {
+            Kind::Unknown(what) => {
+                return refused(format!(
+                    "writes {what}, which cannot be merged: {apart}, or --keep-order for one output after the other"
+                ));
+            }
+            Kind::JsonArray if self.order == Order::Time => {
+                return refused("writes a JSON array, whose elements do not begin with a time: leave --order out, or let it write lines (tshark -T ek)".to_owned());
+            }
+            Kind::JsonArray | Kind::Capture if self.tags => {
+                let what = if kind == Kind::Capture { "a capture" } else { "a JSON array" };
+                return refused(format!("writes {what}, which has no lines for --tag: leave --tag out"));
+            }
+            _ => {}
+        }
+        match self.kind {
+            None => self.kind = Some(kind),
+            Some(before) if before != kind => {
+                return refused(format!("writes another kind of output than other jobs: {apart}"));
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the records whose turn has come, now that this job has written or ended.
+    fn advance(&mut self, job: usize) -> Result<(), Stopped> {
+        self.find_record(job)?;
+        while let Some(Reverse((_, job))) = self.next.peek().copied() {
+            let others = match self.order {
+                Order::Job => &self.jobs[..job],
+                _ => &self.jobs[..],
+            };
+            // A job without a record may write an earlier one.
+            let is_next =
+                others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
+            if !is_next {
+                break;
+            }
+            self.next.pop();
+            self.write_record(job)?;
+            self.find_record(job)?;
+            if self.out.len() >= WRITE_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the next record of this job, or that there will be none.
+    fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
+        let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
+        let of = &mut self.jobs[job];
+        while of.record.is_none() && !of.finished {
+            let ended = of.ended && of.spool.is_in_memory();
+            let bytes = of.spool.bytes();
+            let record = match (self.kind, self.order) {
+                (Some(Kind::Capture), _) => {
+                    let record = self
+                        .captures
+                        .next(job, bytes)
+                        .map_err(|error| unmergeable(format!("writes a damaged capture: {error}")))?;
+                    record.map(|record| (record.len, i64::try_from(record.nanos).unwrap_or(i64::MAX)))
+                }
+                (Some(Kind::Lines), Order::Time) => {
+                    of.times.next(bytes, ended).map_err(|error| unmergeable(unsorted(error)))?
+                }
+                _ => (!bytes.is_empty()).then_some((bytes.len(), 0)),
+            };
+            if let Some((len, time)) = record {
+                of.record = Some(len);
+                self.next.push(Reverse((if self.order == Order::Job { 0 } else { time }, job)));
+            } else if !of.spool.refill().map_err(Stopped::NotKept)? {
+                if !ended {
+                    return Ok(());
+                }
+                let rest = of.spool.bytes().len();
+                if rest > 0 {
+                    self.notes.push(format!(
+                        "the capture of job {} ends within a packet: {rest} bytes are left out",
+                        job + 1
+                    ));
+                }
+                of.finished = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_record(&mut self, job: usize) -> Result<(), Stopped> {
+        let of = &mut self.jobs[job];
+        let len = of.record.take().unwrap_or(0);
+        let bytes = of.spool.bytes().get(..len).unwrap_or_default();
+        if self.kind == Some(Kind::Capture) {
+            let appended = self.captures.append(job, bytes, &mut self.out);
+            appended
+                .map_err(|error| Stopped::Unmergeable { job: job + 1, why: format!("cannot be merged: {error}") })?;
+        } else {
+            let bytes = bytes.to_vec();
+            self.pass_on(job, &bytes);
+        }
+        self.jobs[job].spool.consume(len);
+        Ok(())
+    }
+
+    /// Appends lines or elements of a job to the output.
+    fn pass_on(&mut self, job: usize, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.kind == Some(Kind::JsonArray) {
+            // The first element follows a bracket instead of a comma.
+            let bytes =
+                if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
+            self.out.extend_from_slice(bytes);
+            return;
+        }
+        let (header, body) = self.headers.take(job, bytes);
+        self.put(job, &header);
+        self.put(job, &body);
+    }
+
+    fn put(&mut self, job: usize, lines: &[u8]) {
+        let Some(last) = lines.last() else { return };
+        if self.order != Order::Job && self.within.is_some_and(|other| other != job) {
+            self.out.push(b'\n');
+        }
+        self.within = (*last != b'\n').then_some(job);
+        self.jobs[job].tag.add(lines, &mut self.out);
+    }
+
+    fn flush(&mut self) -> Result<(), Stopped> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(&self.out).and_then(|()| stdout.flush());
+        self.out.clear();
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Stopped::NobodyReads,
+            _ => Stopped::Failed(error),
+        })
+    }
+}
+
+fn unsorted(error: Unsorted) -> String {
+    match error {
+        Unsorted::NoTime(line) => format!(
+            "writes a line that does not begin with a time: {line}; let it write one (tcpdump -tt, tshark -T fields -e frame.time_epoch), say \
+             how many lines are the header (--header N), or leave --order out"
+        ),
+        Unsorted::TooLong => "writes a line that is too long to be sorted: leave --order out".to_owned(),
+    }
+}

@@ -1,0 +1,189 @@
+//! Tables in columns. If a table is too wide for the terminal, its columns shrink so that lines do
+//! not wrap.
+
+use super::numbers::short;
+
+/// The space between two columns, with enough room and without.
+const GAP: usize = 2;
+const SMALL_GAP: usize = 1;
+
+/// The minimum number of characters of an address.
+const ADDRESS_MIN: usize = 8;
+
+/// Replaces the omitted part of an address. The text is plain ASCII, for terminals without UTF-8.
+const LEFT_OUT: &str = "..";
+
+/// A column with its heading.
+#[derive(Debug)]
+pub struct Column {
+    heading: &'static str,
+    cells: Vec<String>,
+    /// The heading and the cells in a shorter form, if the column has a shorter form.
+    short: Option<(&'static str, Vec<String>)>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Number,
+    Word,
+    /// An address with a port. The address may be shortened, but the port never is.
+    End,
+}
+
+impl Column {
+    /// Numbers, which stand at the right of their column.
+    pub fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
+        Self { heading, cells, short: None, kind: Kind::Number }
+    }
+
+    /// Whole numbers, and their [`short`] form.
+    pub fn counts(
+        heading: &'static str,
+        short_heading: &'static str,
+        counts: impl Iterator<Item = u64> + Clone,
+    ) -> Self {
+        let shorter = counts.clone().map(short).collect();
+        Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
+    }
+
+    /// Words, which stand at the left of their column.
+    pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
+        Self { heading, cells, short: None, kind: Kind::Word }
+    }
+
+    /// Addresses with or without a port. In a narrow table, the middle of an address is left out.
+    pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
+        Self { heading, cells, short: None, kind: Kind::End }
+    }
+
+    /// Adds a shorter form, which is used if the table is too wide.
+    pub fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
+        Self { short: Some((heading, cells)), ..self }
+    }
+
+    fn width(&self) -> usize {
+        self.cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).max(self.heading.len())
+    }
+
+    fn shorten(&mut self) {
+        if let Some((heading, cells)) = self.short.take() {
+            (self.heading, self.cells) = (heading, cells);
+        }
+    }
+}
+
+/// The lines of the table: the headings, and a line for each row. `width` is the width of the
+/// terminal, if it limits the table.
+pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
+    let width = width.unwrap_or(usize::MAX);
+    let mut gap = GAP;
+    let total = |columns: &[Column], gap: usize| {
+        columns.iter().map(Column::width).sum::<usize>() + gap * columns.len().saturating_sub(1)
+    };
+    for at in 0..columns.len() {
+        if total(&columns, gap) > width {
+            columns[at].shorten();
+        }
+    }
+    if total(&columns, gap) > width {
+        gap = SMALL_GAP;
+    }
+    // The wider of the two address columns shrinks first.
+    while total(&columns, gap) > width {
+        let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
+        let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
+        let wanted = widest.width() - 1;
+        widest.cells.iter_mut().for_each(|cell| *cell = shortened(cell, wanted));
+        if widest.width() > wanted {
+            break;
+        }
+    }
+    // Addresses and ports are worth more than the end of a VLAN's or tunnel's name.
+    let over = total(&columns, gap).saturating_sub(width);
+    if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
+        let wanted = words.width().saturating_sub(over).max(words.heading.len());
+        words.cells.iter_mut().for_each(|cell| *cell = cell.chars().take(wanted).collect());
+    }
+    let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    let headings = line(&columns, gap, |column| column.heading);
+    let cell = |row: usize| move |column: &Column| column.cells.get(row).map_or(String::new(), Clone::clone);
+    std::iter::once(headings).chain((0..rows).map(|row| line(&columns, gap, cell(row)))).collect()
+}
+
+fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Column) -> T) -> String {
+    let padded = |column: &Column| {
+        let (cell, width) = (cell(column).to_string(), column.width());
+        if column.kind == Kind::Number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+    };
+    let cells: Vec<String> = columns.iter().map(padded).collect();
+    cells.join(&" ".repeat(gap)).trim_end().to_owned()
+}
+
+/// Shortens an address to `width` characters if possible, by leaving out characters in the middle
+/// of the address. The port stays.
+fn shortened(end: &str, width: usize) -> String {
+    let length = end.chars().count();
+    if length <= width {
+        return end.to_owned();
+    }
+    let from = match end.rfind("]:") {
+        Some(at) => at,
+        // An address without a port has several colons or none.
+        None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
+        None => end.len(),
+    };
+    let (address, port) = end.split_at(from);
+    let address: Vec<char> = address.chars().collect();
+    let kept = width.saturating_sub(port.len() + LEFT_OUT.len()).max(ADDRESS_MIN);
+    if address.len() <= kept + LEFT_OUT.len() {
+        return end.to_owned();
+    }
+    let (front, back) = (&address[..kept - kept / 2], &address[address.len() - kept / 2..]);
+    front.iter().copied().chain(LEFT_OUT.chars()).chain(back.iter().copied()).chain(port.chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(width: Option<usize>) -> Vec<String> {
+        let owned = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let columns = vec![
+            Column::numbers("duration", owned(["1.234", "12.345"])).or_short("time", owned(["1.2", "12.3"])),
+            Column::words("kind", owned(["tcp", "udp"])),
+            Column::ends("source", owned(["10.0.0.1:65535", "[2001:db8:20:a::32]:49152"])),
+        ];
+        table(columns, width)
+    }
+
+    #[test]
+    fn columns_shrink_before_lines_wrap() {
+        assert_eq!(
+            shown(None),
+            ["duration  kind  source", "   1.234  tcp   10.0.0.1:65535", "  12.345  udp   [2001:db8:20:a::32]:49152",]
+        );
+        assert_eq!(shown(Some(41)), shown(None));
+        assert_eq!(shown(Some(40))[2], "12.3  udp   [2001:db8:20:a::32]:49152");
+        assert_eq!(shown(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
+        assert_eq!(shown(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
+        assert!(shown(Some(30)).iter().all(|line| line.len() <= 30));
+        // The port stays, however narrow the terminal is.
+        assert!(shown(Some(10))[1].ends_with(":65535") && shown(Some(10))[2].ends_with("]:49152"));
+    }
+
+    #[test]
+    fn the_last_words_are_cut_before_a_line_is_too_long() {
+        let owned = |cell: &str| vec![cell.to_owned()];
+        let columns =
+            || vec![Column::ends("source", owned("[2001:db8:20:a::32]:49152")), Column::words("in", owned("vlan=10"))];
+        assert_eq!(table(columns(), Some(22))[1], "[200..::32]:49152 vlan");
+        assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
+    }
+
+    #[test]
+    fn stations_have_no_port() {
+        assert_eq!(shortened("02:00:00:00:00:01", 14), "02:00:..:00:01");
+        assert_eq!(shortened("2001:db8:20:a::32", 14), "2001:d..:a::32");
+    }
+}

@@ -37,8 +37,11 @@ impl Metrics {
     /// handles no packets.
     pub(crate) fn serve(&self, handle: Option<Handle>, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
-        let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };
-        let served = listener.serve(source);
+        let source = Source::new(handle).version(env!("CARGO_PKG_VERSION"));
+        let served = listener.serve(match more {
+            Some(more) => source.more(more),
+            None => source,
+        });
         served.map(Some).map_err(|error| Error::System { operation: "start a thread for metrics", error })
     }
 }

@@ -48,8 +48,7 @@ fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server
 }
 
 fn serve_at(listener: Listener, instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
-    let source =
-        Source { handle: Some(instance.handle()), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
+    let source = Source::new(instance.handle()).version("1.2.3").more(Box::new(move || more.clone()));
     (listener.address(), listener.serve(source).unwrap())
 }
 
@@ -286,7 +285,7 @@ fn a_strange_host_is_refused() {
     let listener = Listener::bind("metrics", "127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
     let listener = listener.answering_to(&["router.example".to_owned()]);
-    let _server = listener.serve(Source { handle: Some(instance.handle()), version: "1.2.3", more: None }).unwrap();
+    let _server = listener.serve(Source::new(instance.handle())).unwrap();
     let status = |host: &str| {
         let answer = ask(&mut connect(address), &format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         answer["HTTP/1.1 ".len()..][..3].to_owned()

@@ -30,7 +30,7 @@ mod audience;
 mod clients;
 mod cpu_view;
 mod error;
-#[cfg(all(feature = "socket", feature = "http"))]
+#[cfg(any(feature = "socket", feature = "http"))]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg_attr(not(feature = "socket"), allow(dead_code, reason = "the socket uses the rest"))]

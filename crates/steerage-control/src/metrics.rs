@@ -13,7 +13,7 @@
 //! let input = testing::input(vec![[0; 60]; 100]);
 //! let ledger = Builder::new().virtual_cpus(2).input(input).build(each(|_packet| {}))?.start()?.join().snapshot;
 //! let page = metrics::text(&ledger, "limiter");
-//! assert!(page.contains("\nlimiter_received_packets_total{device=\"test\",queue=\"0\"} 100\n"), "{page}");
+//! assert!(page.contains("\nlimiter_received_packets_total{device=\"frames\",queue=\"0\"} 100\n"), "{page}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

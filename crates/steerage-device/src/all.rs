@@ -98,9 +98,7 @@ pub fn open_all_taking(
 /// Returns a function that reads `af_xdp:NAME,option=value,...`, and returns `None` for any other
 /// text. `taking` returns the options for an interface.
 #[cfg(feature = "af_xdp")]
-fn taken_by(
-    mut taking: impl FnMut(&str) -> AfXdpOptions,
-) -> impl FnMut(&str) -> Result<Option<Taking>, OpenError> {
+fn taken_by(mut taking: impl FnMut(&str) -> AfXdpOptions) -> impl FnMut(&str) -> Result<Option<Taking>, OpenError> {
     move |spec| {
         let Some(named) = af_xdp::Named::read(spec) else { return Ok(None) };
         named.apply(taking(named.interface)).map(Some).map_err(OpenError::Spec)

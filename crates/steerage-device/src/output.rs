@@ -139,9 +139,7 @@ pub fn open_when_read(
         None => return open_device(spec, cpus),
         Some((FIFO, path)) => steerage_capture::fifo(path, |before| waits(path, Waiting::Looked { before })),
         Some((TCP_LISTEN, address)) => steerage_capture::listen(address, |waiting| waits(address, waiting)),
-        Some((_, path)) => {
-            steerage_capture::create_when_read(path, |before| waits(path, Waiting::Looked { before }))
-        }
+        Some((_, path)) => steerage_capture::create_when_read(path, |before| waits(path, Waiting::Looked { before })),
     };
     created.map_err(OutputError::Device)
 }

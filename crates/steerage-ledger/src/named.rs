@@ -113,7 +113,7 @@ impl Counters {
         unit: impl Into<Cow<'static, str>>,
     ) -> Result<NamedCounter, CounterError> {
         let new = Declared { name: name.into(), help: help.into(), unit: unit.into() };
-        if !is_name(&new.name) {
+        if !is_name(&new.name) || new.name.ends_with(SUFFIX) {
             return Err(CounterError::Name(new.name.into_owned()));
         }
         if !new.unit.is_empty() && !is_name(&new.unit) {
@@ -137,8 +137,7 @@ impl Counters {
     /// [`CounterSnapshot::by_cpu`].
     pub fn snapshot(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
         let set = self.locked();
-        let places: Vec<_> =
-            set.lines.iter().map(|(cpu, _)| cpus.iter().position(|other| other == cpu)).collect();
+        let places: Vec<_> = set.lines.iter().map(|(cpu, _)| cpus.iter().position(|other| other == cpu)).collect();
         let read = |(counter, Declared { name, help, unit }): (usize, &Declared)| {
             let (mut total, mut by_cpu) = (0, vec![0; cpus.len()]);
             for (count, place) in set.counts(counter).zip(&places) {
@@ -164,6 +163,9 @@ impl fmt::Debug for Counters {
         f.debug_list().entries(set.declared.iter().map(|declared| &declared.name)).finish()
     }
 }
+
+/// What metrics add to the name of a counter.
+const SUFFIX: &str = "_total";
 
 /// Lower-case letters, digits and `_`, of which the first is a letter.
 fn is_name(text: &str) -> bool {
@@ -271,7 +273,7 @@ impl fmt::Display for CounterError {
         match self {
             Self::Name(name) => write!(
                 f,
-                "cannot declare the counter `{}`: a name has up to {COUNTER_NAME_MAX} {form}",
+                "cannot declare the counter `{}`: a name has up to {COUNTER_NAME_MAX} {form}, and does not end in `{SUFFIX}`",
                 name.escape_debug()
             ),
             Self::Unit { counter, unit } => write!(
@@ -361,8 +363,9 @@ mod tests {
                     (0..ADDED).for_each(|_| count.add(1));
                 })
             });
-            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            let joined = writers.map(|writer| writer.join());
             ended.store(true, Ordering::Relaxed);
+            joined.into_iter().for_each(Result::unwrap);
         });
         assert_eq!(counter.total(), 2 * ADDED);
     }
@@ -374,7 +377,9 @@ mod tests {
         first.on(CpuId(0)).add(2);
         assert_eq!(counters.add("passed", "Help.", "packets").unwrap().total(), 2);
         assert_eq!(counters.add("passed", "Help.", "bytes").unwrap_err(), CounterError::Differs("passed".to_owned()));
-        for name in ["", "Passed", "0k", "_a", "pas sed", "a-b", "\u{e4}", &"x".repeat(COUNTER_NAME_MAX + 1)] {
+        for name in
+            ["", "Passed", "0k", "_a", "pas sed", "a-b", "\u{e4}", "passed_total", &"x".repeat(COUNTER_NAME_MAX + 1)]
+        {
             let error = counters.add(name.to_owned(), "", "").unwrap_err();
             assert_eq!(error, CounterError::Name(name.to_owned()));
             assert!(!error.to_string().contains('\n'), "{error}");

@@ -449,6 +449,7 @@ impl Builder {
     }
 
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
+        let pin = self.threads.pin;
         let no_key = |error| BuildError::System { operation: "read a hash key from /dev/urandom", error };
         let random = || HashKey::random().map(|key| FlowHasher::keyed(&key)).map_err(no_key);
         let hasher = self.hasher.map_or_else(random, Ok)?;
@@ -471,7 +472,7 @@ impl Builder {
             limits: self.limits,
             queue_limits: self.queue_limits,
             lpc_pages: self.lpc_pages,
-            nodes: self.nodes.unwrap_or_else(|| if self.threads.pin { NodeMap::of_machine() } else { NodeMap::default() }),
+            nodes: self.nodes.unwrap_or_else(|| if pin { NodeMap::of_machine() } else { NodeMap::default() }),
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,
             originated_max: self.originated_max.max(if self.senders.is_empty() { 0 } else { HANDLE_BUDGET }),

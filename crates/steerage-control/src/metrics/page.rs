@@ -92,7 +92,8 @@ impl Content {
 /// beginning.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
-    let has_unit = unit.is_empty() || name == unit || name.strip_suffix(&**unit).is_some_and(|rest| rest.ends_with('_'));
+    let has_unit =
+        unit.is_empty() || name == unit || name.strip_suffix(&**unit).is_some_and(|rest| rest.ends_with('_'));
     let mut name = if has_unit { name.to_string() } else { format!("{name}_{unit}") };
     while !taken.insert(families::with_suffix(&name, MetricType::Counter)) {
         name.insert_str(0, "handler_");
@@ -222,8 +223,7 @@ mod tests {
 
     #[test]
     fn a_program_without_packets_has_only_its_own_metrics() {
-        let content =
-            Content { snapshot: None, more: vec![Metric::counter("set", "Values.", 3)], version: Some("1") };
+        let content = Content { snapshot: None, more: vec![Metric::counter("set", "Values.", 3)], version: Some("1") };
         let page = text(content, "steerage");
         let samples: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(samples, ["steerage_build_info{version=\"1\"} 1", "steerage_set_total 3"]);

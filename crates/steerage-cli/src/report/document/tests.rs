@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steerage::stats::{
-    CostEstimate, Counters, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, OutputSnapshot, QueueError,
-    QueueSnapshot, RegimeEstimate, Totals,
+    CostEstimate, Counters, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, OutputSnapshot,
+    QueueError, QueueSnapshot, RegimeEstimate, Totals,
 };
 use steerage::{CpuId, FlowKey};
 

@@ -6,10 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use steerage_core::error::BuildError;
-use steerage_core::handler::Handler;
 use steerage_core::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
-use steerage_core::softnet::CpuPart;
+use steerage_core::{error::BuildError, handler::Handler, softnet::CpuPart};
 use steerage_ledger::{CpuSnapshot, Snapshot};
 use steerage_policy::ControlThread;
 use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
@@ -25,6 +23,9 @@ pub struct Instance<H: Handler> {
 
 /// The stack of each thread of an instance, in bytes, as that of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
+
+/// A handler is on the stack several times while it is created, since it is moved by value.
+const HANDLERS_PER_STACK: usize = 4;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Threads {
@@ -86,9 +87,14 @@ impl<H: Handler> Instance<H> {
     /// and watches the CPUs.
     ///
     /// # Errors
-    /// [`BuildError::System`] if a thread cannot be started.
+    /// [`BuildError::System`] if a thread cannot be started, [`BuildError::HandlerTooLarge`] if a
+    /// handler has more than a quarter of the [stack](crate::Builder::stack_size).
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
         let (handle, Threads { pin, idle_poll, stack_size }) = (self.handle(), self.threads);
+        let bytes = size_of::<H>();
+        if bytes > stack_size / HANDLERS_PER_STACK {
+            return Err(BuildError::HandlerTooLarge { bytes, stack_size });
+        }
         let (to_join, ended) = mpsc::channel();
         let mut threads = Vec::with_capacity(self.parts.len());
         let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use steerage::flow::HashUnavailable;
+use steerage::memory::{Excess, ExcessCause};
 use steerage::{BuildError, CpuId, CpuMask, SetError};
 use steerage_capture::filter::FilterError;
 use steerage_control::metrics::BindError;
@@ -107,16 +108,29 @@ pub(crate) enum Error {
 
 fn build(error: &BuildError) -> String {
     match error {
-        BuildError::Memory { needed, cap, queues, cpus, backlog } => format!(
-            "{queues} queue(s) with a backlog of {backlog} packets for each of {cpus} CPU(s) need {}, but --memory allows {}: \
-             allow more, or use a shorter --backlog or fewer --cpus",
-            size(*needed),
-            size(*cap)
-        ),
+        BuildError::Memory(excess) => memory(excess),
         BuildError::Mask(SetError::NotOurCpu { cpu, ours }) => format!(
             "CPU {cpu} of the mask is not among the CPUs that work ({ours}): add it to --cpus, or leave it out of the mask"
         ),
         error => error.to_string(),
+    }
+}
+
+fn memory(excess: &Excess) -> String {
+    let (needed, limit) = (size(excess.needed), size(excess.limit));
+    match &excess.cause {
+        ExcessCause::Backlogs { queues, cpus, backlog, .. } => format!(
+            "{queues} queue(s) with a backlog of {backlog} packets for each of {cpus} CPU(s) need {needed}, \
+             but --memory allows {limit}: allow more, or use fewer --cpus"
+        ),
+        ExcessCause::Devices { bytes } => format!(
+            "packets need {needed}, {} of it in the rings of devices, but --memory allows {limit}: \
+             allow more, or use smaller rings (-B)",
+            size(*bytes)
+        ),
+        _ => format!(
+            "packets need {needed}, but --memory allows {limit}: allow more, or use fewer --cpus, queues or outputs"
+        ),
     }
 }
 

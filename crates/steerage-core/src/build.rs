@@ -307,10 +307,9 @@ impl CheckedSpec {
                 if spec.queue_limits.copybreak > 0 && !can.has_copybreak() {
                     return Err(SetError::NoCopybreak { device: input.name.get(), queue: queues.len() }.into());
                 }
-                let frame_bytes_max = can.fit.bytes();
-                if frame_bytes_max > FRAME_BYTES_MAX {
-                    let device = input.name.get();
-                    return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
+                if can.fit.bytes() > FRAME_BYTES_MAX {
+                    let (device, asked) = (input.name.get(), can.fit.bytes());
+                    return Err(BuildError::FrameTooLong { device, asked, most: FRAME_BYTES_MAX });
                 }
                 let wanted = spec.device_hash.or(can.names_buckets.then_some(spec.affinity));
                 let hashed_by_device =
@@ -374,7 +373,7 @@ impl CheckedSpec {
             other_bytes: queues.len() * FragmentTable::BYTES,
         };
         let needs = needs.fit_caches(spec.memory_max as u64);
-        self.fits(needs.within(spec.memory_max as u64, spec.limits.backlog).bytes, queues.len())?;
+        needs.check(&needs.within(spec.memory_max as u64, spec.limits.backlog), 0, spec.memory_max as u64)?;
         let parts = |budget: &steerage_mem::supply::Budget| {
             let of_queues = queues.iter().map(|queue| queue.owner).zip(budget.of_queues.iter().copied());
             let wanted = of_queues.chain((0..).zip(others.iter().copied()));
@@ -395,19 +394,14 @@ impl CheckedSpec {
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
+        supply.check(lent)?;
         let (budget, asked) = (supply.budget(), self.spec.limits.backlog);
-        self.fits(budget.bytes + lent, queues.len())?;
         (self.spec.limits.backlog, self.spec.kept_max) = (budget.backlog, budget.kept_max);
         let backlog = budget.backlog;
         if backlog < asked {
             tracing::info!(asked, backlog, "each CPU's share of the memory is smaller than the backlog asked for");
         }
         Ok(lent)
-    }
-
-    fn fits(&self, needed: u64, queues: usize) -> Result<(), BuildError> {
-        let (cap, cpus, backlog) = (self.spec.memory_max as u64, self.cpus.len(), self.spec.limits.backlog);
-        if needed <= cap { Ok(()) } else { Err(BuildError::Memory { needed, cap, queues, cpus, backlog }) }
     }
 
     /// Whether a queue has a local page cache. By default, a queue that provides blocks has none.

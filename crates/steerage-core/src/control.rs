@@ -300,7 +300,8 @@ impl Handle {
     }
 
     /// How many frames rings, parking lots and outputs hold. While no CPU is running, this number
-    /// equals the ledger's number of packets in flight.
+    /// equals the ledger's number of packets in flight. For tests.
+    #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-use steerage_mem::RegionError;
-use steerage_topology::CpuId;
+use steerage_mem::{RegionError, supply::Excess};
+use steerage_topology::{CpuId, NoSuchCpu};
 
 use crate::device::DeviceError;
 
@@ -91,29 +91,29 @@ pub enum BuildError {
         /// The longest possible frame, in bytes.
         most: usize,
     },
-    /// The frames in full backlogs need more memory than the cap allows.
+    /// The packet memory exceeds its limit, `Builder::memory_max`. The text says which setting takes
+    /// most of the memory, and what fits.
+    #[error(transparent)]
+    Memory(#[from] Excess),
+    /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.
+    #[error(transparent)]
+    NoSuchCpu(#[from] NoSuchCpu),
+    /// A handler is too large for the stacks of the CPUs' threads, on which it is created.
     #[error(
-        "{queues} queue(s) x {cpus} CPU(s) x {backlog} backlog slots can hold {needed} bytes, more than the cap of {cap}: \
-             use fewer CPUs, a shorter backlog, or raise the cap"
+        "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
     )]
-    Memory {
-        /// The memory that the frames in full backlogs need, in bytes.
-        needed: u64,
-        /// The cap on packet memory, in bytes.
-        cap: u64,
-        /// The number of receive queues.
-        queues: usize,
-        /// The number of CPUs.
-        cpus: usize,
-        /// The value of `netdev_max_backlog`.
-        backlog: usize,
+    HandlerTooLarge {
+        /// The size of a handler, in bytes.
+        bytes: usize,
+        /// The size of each thread's stack, in bytes.
+        stack_size: usize,
     },
     /// A device could not be prepared.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The packet memory could not be allocated. The text says what to do.
-    #[error("{0}")]
-    Region(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Region(#[from] RegionError),
     /// The kernel refused another operation.
     #[error("cannot {operation}: {error}")]
     System {
@@ -123,12 +123,6 @@ pub enum BuildError {
         #[source]
         error: io::Error,
     },
-}
-
-impl From<RegionError> for BuildError {
-    fn from(error: RegionError) -> Self {
-        Self::Region(error.into())
-    }
 }
 
 /// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main`

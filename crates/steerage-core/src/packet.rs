@@ -14,7 +14,7 @@ use steerage_flow::dissect::{Dissection, Dissections, dissect};
 use steerage_flow::offload::{Offload, Segment};
 use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
 use steerage_mem::ring::{Frame, Frames, Hand};
-use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare};
+use steerage_mem::{FrameHeader, Kept as WrittenCopy, Spare, Stays};
 
 pub use crate::ids::Positions;
 pub use crate::kept::Kept;
@@ -170,7 +170,27 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Allows `for packet in &mut *batch`, as [`Batch::iter_mut`].
+/// Allows `for packet in batch`, and `for packet in &mut *batch` if the batch is needed afterwards.
+/// Both are the same as [`Batch::iter_mut`].
+///
+/// ```
+/// # mod steerage { pub use steerage_core::packet::*; }
+/// use steerage::Batch;
+///
+/// /// Discards short packets, and returns the length of the others.
+/// fn without_short(batch: &mut Batch<'_>) -> usize {
+///     for packet in &mut *batch {
+///         if packet.total_len() < 64 {
+///             packet.discard();
+///         }
+///     }
+///     let mut bytes = 0;
+///     for packet in batch {
+///         bytes += packet.total_len();
+///     }
+///     bytes
+/// }
+/// ```
 impl<'a> IntoIterator for &'a mut Batch<'_> {
     type Item = Packet<'a>;
     type IntoIter = Packets<'a>;
@@ -204,7 +224,7 @@ impl<'a> Iterator for Packets<'a> {
         let frame = self.frames.next()?;
         let verdict = self.verdicts.next()?;
         let copy = self.copies.as_mut().and_then(Iterator::next);
-        Some(Packet { frame, verdict, copy, acted: self.acted, context: self.context })
+        Some(Packet(Stays(InBatch { frame, verdict, copy, acted: self.acted, context: self.context })))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -263,7 +283,26 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 ///     }
 /// }
 /// ```
-pub struct Packet<'a> {
+///
+/// A packet stays on the thread of its batch. To use it elsewhere, [keep](Self::keep) it:
+///
+/// ```compile_fail,E0277
+/// # mod steerage { pub use steerage_core::packet::*; }
+/// use std::thread;
+/// use steerage::Batch;
+///
+/// fn on_other_threads(batch: &mut Batch<'_>) {
+///     thread::scope(|scope| {
+///         for packet in batch {
+///             scope.spawn(move || println!("{} bytes", packet.total_len()));
+///         }
+///     });
+/// }
+/// ```
+pub struct Packet<'a>(Stays<InBatch<'a>>);
+
+/// The parts of a packet. The compiler prints the name if a packet is sent to another thread.
+struct InBatch<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
     copy: Option<&'a mut Option<WrittenCopy>>,
@@ -300,16 +339,16 @@ impl Packet<'_> {
     pub fn data(&self) -> &[u8] {
         match self.written() {
             Some(copy) => copy,
-            None => self.frame.bytes(),
+            None => self.0.frame.bytes(),
         }
     }
 
     #[inline(always)]
     fn written(&self) -> Option<&WrittenCopy> {
-        if !self.acted.get() {
+        if !self.0.acted.get() {
             return None;
         }
-        self.copy.as_deref().and_then(Option::as_ref)
+        self.0.copy.as_deref().and_then(Option::as_ref)
     }
 
     /// The frame's bytes and everything that the device recorded about the frame. For functions
@@ -317,7 +356,7 @@ impl Packet<'_> {
     /// calls.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
-        received(&self.frame, self.written())
+        received(&self.0.frame, self.written())
     }
 
     /// Like [`data`](Self::data), but writable. A lent frame is first copied to a page. For a
@@ -328,20 +367,20 @@ impl Packet<'_> {
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
     pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
         self.forget_dissection();
-        if self.frame.is_writable() {
-            return self.frame.bytes_mut().ok_or(NoRoom::Taken);
+        if self.0.frame.is_writable() {
+            return self.0.frame.bytes_mut().ok_or(NoRoom::Taken);
         }
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
     /// The writable copy of a lent frame. Creates a copy of `most` bytes if there is none yet.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
-        if !matches!(self.copy, Some(Some(_))) {
+        if !matches!(self.0.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
-            self.acted.set(true);
-            **self.copy.as_mut().ok_or(NoRoom::Taken)? = Some(copied);
+            self.0.acted.set(true);
+            **self.0.copy.as_mut().ok_or(NoRoom::Taken)? = Some(copied);
         }
-        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
+        self.0.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
     }
 
     /// When the frame was received, if the device recorded the time.
@@ -365,7 +404,7 @@ impl Packet<'_> {
 
     #[inline]
     fn header(&self) -> Option<FrameHeader> {
-        self.written().map_or_else(|| self.frame.header(), WrittenCopy::header)
+        self.written().map_or_else(|| self.0.frame.header(), WrittenCopy::header)
     }
 
     /// The unfinished offload work: the frame is a super-frame, which stands for several packets,
@@ -373,25 +412,25 @@ impl Packet<'_> {
     /// was written to, because writing completes the checksum.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
-        offload(&self.frame, self.written())
+        offload(&self.0.frame, self.written())
     }
 
     /// The verdict so far.
     #[inline]
     pub fn verdict(&self) -> Verdict {
-        *self.verdict
+        *self.0.verdict
     }
 
     /// The contents of the frame's headers: flow, tunnels and offsets of the parts. Headers are
     /// dissected at the first call, and again after the packet was written to. Tunnels are entered
     /// as `Builder::layers` says.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
-        let layers = self.context.source.hasher.layers();
-        self.context.dissections.get_or(self.frame.nth(), || dissect(self.data(), self.link(), layers))
+        let layers = self.0.context.source.hasher.layers();
+        self.0.context.dissections.get_or(self.0.frame.nth(), || dissect(self.data(), self.link(), layers))
     }
 
     fn forget_dissection(&mut self) {
-        self.context.dissections.forget(self.frame.nth());
+        self.0.context.dissections.forget(self.0.frame.nth());
     }
 
     /// The flow key, from the [`dissection`](Self::dissection). `None` if this is not an IP packet.
@@ -404,16 +443,17 @@ impl Packet<'_> {
     /// the hash from the frame's bytes. So call this before you change the headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
-        self.frame
+        self.0
+            .frame
             .hash()
             .map(FlowHash)
-            .unwrap_or_else(|| self.context.source.hasher.hash_one(self.frame.bytes(), self.link()))
+            .unwrap_or_else(|| self.0.context.source.hasher.hash_one(self.0.frame.bytes(), self.link()))
     }
 
     /// The type of the frame's first header, for [`dissect`].
     #[inline]
     pub fn link(&self) -> LinkType {
-        link_of(self.frame.link(), || self.header())
+        link_of(self.0.frame.link(), || self.header())
     }
 
     /// Sets the type of the packet's first header. Call this after you removed the link header or
@@ -423,29 +463,29 @@ impl Packet<'_> {
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
-        self.frame.set_link(link.code());
+        self.0.frame.set_link(link.code());
     }
 
     /// The packet's bucket. All flows of a bucket move together.
     pub fn bucket(&self) -> BucketId {
-        BucketId { group: self.context.group, bucket: bucket_of(self.flow_hash()) }
+        BucketId { group: self.0.context.group, bucket: bucket_of(self.flow_hash()) }
     }
 
     /// Drops the packet by the function's decision. A discarded packet does not count as a loss.
-    pub fn discard(self) {
-        if *self.verdict == Verdict::Consumed {
-            self.acted.set(true);
-            *self.verdict = Verdict::Discarded;
+    pub fn discard(mut self) {
+        if *self.0.verdict == Verdict::Consumed {
+            self.0.acted.set(true);
+            *self.0.verdict = Verdict::Discarded;
         }
     }
 
     /// Sends the packet to the output `to` after the handler has returned from this batch. Packets
     /// for which the output has no room count as `tx_full`. Packets that the output cannot send, or
     /// whose output does not exist, count as `tx_refused`.
-    pub fn transmit(self, to: TxId) {
-        if *self.verdict == Verdict::Consumed {
-            self.acted.set(true);
-            *self.verdict = Verdict::Transmitted(to);
+    pub fn transmit(mut self, to: TxId) {
+        if *self.0.verdict == Verdict::Consumed {
+            self.0.acted.set(true);
+            *self.0.verdict = Verdict::Transmitted(to);
         }
     }
 
@@ -459,31 +499,31 @@ impl Packet<'_> {
     pub fn keep(mut self) -> Result<Kept, Self> {
         let is_super_frame = |told: Option<Offload>| told.is_some_and(|told| told.is_super_frame());
         let is_super_frame = self.written().map_or(is_super_frame(self.offload()), |copy| copy.front().is_some());
-        if *self.verdict != Verdict::Consumed || is_super_frame {
+        if *self.0.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }
-        let (link, home) = (self.frame.link(), self.home());
-        let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
+        let (link, home) = (self.0.frame.link(), self.home());
+        let mut kept = match self.0.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
-            None if self.frame.is_lent() => match self.copied(None) {
+            None if self.0.frame.is_lent() => match self.copied(None) {
                 Ok(copy) => copy,
                 Err(_) => return Err(self),
             },
-            None => match self.context.source.kept_pages.keep(self.frame) {
+            None => match self.0.0.context.source.kept_pages.keep(self.0.0.frame) {
                 Ok(kept) => kept,
-                Err(frame) => return Err(Self { frame, ..self }),
+                Err(frame) => return Err(Self(Stays(InBatch { frame, ..self.0.0 }))),
             },
         };
         kept.set_link(link);
-        self.acted.set(true);
-        *self.verdict = Verdict::Kept;
+        self.0.0.acted.set(true);
+        *self.0.0.verdict = Verdict::Kept;
         Ok(Kept { frame: kept, home })
     }
 
     /// A copy of a lent frame: the whole frame, only a super-frame's headers, or the first `most`
     /// bytes as a separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
-        let (bytes, header, told) = (self.frame.bytes(), self.frame.header(), offload(&self.frame, None));
+        let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {
             return self.copy_of(&[&bytes[..bytes.len() - cut]], header.map(|header| header.shorter(cut)));
         }
@@ -498,7 +538,7 @@ impl Packet<'_> {
         if crate::page_cache::fault::is_due() {
             return Err(NoRoom::NoPage);
         }
-        let (spare, kept_pages) = (self.context.spare, &self.context.source.kept_pages);
+        let (spare, kept_pages) = (self.0.context.spare, &self.0.context.source.kept_pages);
         let len = || parts.iter().map(|part| part.len()).sum();
         spare.copy(kept_pages, HEADROOM, header, parts).ok_or_else(|| NoRoom::for_copy(len(), HEADROOM, kept_pages))
     }
@@ -509,13 +549,13 @@ impl Packet<'_> {
     /// [`NoRoom`] if no page is free, if the packet is longer than a page, or if too many packets
     /// are kept.
     pub fn keep_part(&self, part: &Segment<'_>) -> Result<Kept, NoRoom> {
-        let header = self.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
+        let header = self.0.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
         let mut kept = self.copy_of(&[part.header(), part.payload()], header)?;
-        kept.set_link(self.frame.link());
+        kept.set_link(self.0.frame.link());
         Ok(Kept { frame: kept, home: self.home() })
     }
 
     fn home(&self) -> Option<(CpuIndex, u16)> {
-        self.context.source.sends.map(|cpu| (cpu, bucket_of(self.flow_hash())))
+        self.0.context.source.sends.map(|cpu| (cpu, bucket_of(self.flow_hash())))
     }
 }

@@ -421,7 +421,7 @@ impl OwnedQueue {
 
     pub(crate) fn close(&mut self) {
         let mut pages = Vec::new();
-        self.rx.close(&mut pages);
+        self.rx.close(self.pages.pool.region(), &mut pages);
         pages.into_iter().for_each(|page| self.pages.pool.recycle(page));
         self.pages.pool.close();
     }

@@ -87,10 +87,12 @@ pub trait RxQueue: Send {
     }
 
     /// Informs the queue that it will not be polled again, because it has ended or because the run
-    /// stops. The queue appends to `pages` the pages that it still has and that the device no
-    /// longer writes to. A page that is not returned cannot be used until the region ends.
-    fn close(&mut self, pages: &mut Vec<Page>) {
-        let _ = pages;
+    /// stops. The queue appends to `pages` the pages of `region` that it still has and that the
+    /// device no longer writes to, also those of a frame that it was
+    /// [assembling](steerage_mem::Gather::close). A page that is not returned cannot be used until
+    /// the region ends.
+    fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        let _ = (region, pages);
     }
 }
 

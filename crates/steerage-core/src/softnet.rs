@@ -154,6 +154,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
+    /// Whether a queue of the instance can wait. Outputs are asked for room only then.
+    can_wait: bool,
     phase: Phase,
     round: Round,
     /// Frames received and frames handled since [`poll`](Self::poll) was last called.
@@ -178,6 +180,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;
         let published = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
+        let can_wait = backlogs.iter().any(|backlog| backlog.can_wait);
         let backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
         Self {
             backlogs,
@@ -185,6 +188,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             control: Participant::new(limits, shared.cpus.len(), published.capacity(), in_transit),
             sampler: Sampler::new(),
             sleep: Sleep::default(),
+            can_wait,
             phase: Phase::Control,
             round: Round { start: Timestamp::ZERO, worked: false, full: false, handled: 0, published },
             received: 0,
@@ -329,7 +333,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// The CPU's own share comes first: the lanes of its queues. Then the rings follow.
     #[inline(always)]
     fn next_to_handle(&mut self, from: usize) -> Phase {
-        let held_back = !self.runner.outputs.is_empty() && self.holds_back();
+        let held_back = self.can_wait && self.holds_back();
         let own = self.queues.len();
         if let Some(place) = (from..own).find(|place| self.queues[*place].is_due(held_back)) {
             return Phase::Handle(place);

@@ -69,10 +69,11 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Whether a batch would find room now. Called only if the queue
-    /// [defers](TxCapabilities::defers), before a batch is handled whose source can wait. Such a
-    /// batch waits until all outputs of the CPU have room. An output that accepts no more packets
-    /// must not return false forever.
+    /// Whether a batch would find room now. Called before a batch is handled, unless no source of
+    /// the instance can wait. A batch whose source
+    /// [can wait](crate::device::Capabilities::can_wait) then waits until all outputs of the CPU
+    /// have room. An output that accepts no more packets must not return false forever. After a
+    /// stop, packets wait for half of the time to drain, and then count as `tx_full`.
     fn has_room(&self) -> bool {
         true
     }
@@ -299,7 +300,7 @@ impl OwnedTx {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.can.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
+        self.queue.as_ref().is_some_and(|queue| !queue.has_room())
     }
 
     pub(crate) fn open(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {

@@ -236,10 +236,14 @@ impl AfPacketOptions {
     /// ```
     #[cfg(feature = "capture")]
     pub fn filtered(self, text: &str) -> Result<Self, FilterError> {
-        // `open` reports an interface that is missing or not supported.
-        let link = Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link);
-        let filter = Filter::compile(text, Some(&self.interface), link)?;
+        let filter = Filter::compile(text, Some(&self.interface), self.link())?;
         Ok(self.filter(filter))
+    }
+
+    /// The type of the first header of the interface's frames.
+    pub(crate) fn link(&self) -> LinkType {
+        // `open` reports an interface that is missing or not supported.
+        Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)
     }
 
     /// Starts to listen. Frames that arrive after this call are delivered from the first poll on.

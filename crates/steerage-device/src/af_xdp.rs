@@ -20,6 +20,7 @@ mod device;
 pub mod dispatcher;
 pub mod flow_dissector;
 mod interface;
+mod listen;
 mod metadata;
 mod program;
 mod queue;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use steerage::{DeviceError, Input, device::RxQueue};
 
+use crate::af_packet::{AfPacketOptions, Direction};
 use crate::device_hash::{self, DeviceHash};
 use crate::options::setters;
 use attach::attach;
@@ -173,6 +175,9 @@ pub struct AfXdp {
     pub input: Input,
     /// Notes for the user, one line each.
     pub notes: Vec<String>,
+    /// Whether the device only [listens](AfXdpOptions::open_or_listen), so that the kernel gets the
+    /// packets too.
+    pub is_listening: bool,
 }
 
 impl AfXdpOptions {
@@ -257,13 +262,15 @@ impl AfXdpOptions {
         let all = all.unwrap_or_else(|| interface::queues(&self.interface).receiving());
         let fewest = bond.ports.iter().map(|port| port.queues).min().unwrap_or(all);
         if let Some(last) = self.queues.as_ref().map(RangeInclusive::end).filter(|last| **last >= fewest) {
-            let cause = io::Error::other(format!("they are numbered from 0, and there are {fewest}; {last} was named"));
+            let wrong = format!("they are numbered from 0, and there are {fewest}; {last} was named");
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, wrong);
             return Err(self.error("receive from a queue that is not there", cause).advise("`ethtool -l` shows them"));
         }
         let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
         let affinity = self.device_hash.of_af_xdp(hashed_by);
         let ports = bond.for_program();
-        let attached = attach(self, take, &interface, all, &ports, affinity.is_some())?;
+        let is_held = Device::takes_from(interface.index);
+        let attached = attach(self, take, &interface, all, &ports, (affinity.is_some(), is_held))?;
         let mut notes = attached.notes;
         if self.device_hash == DeviceHash::Always {
             notes.extend(device_hash::note(&self.interface, hashed_by));
@@ -294,7 +301,46 @@ impl AfXdpOptions {
                 inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
             }
         }
-        Ok(AfXdp { input: Input::new(crate::interface_name::following(&self.interface), "af_xdp", inputs), notes })
+        let input = Input::new(crate::interface_name::following(&self.interface), "af_xdp", inputs);
+        Ok(AfXdp { input, notes, is_listening: false })
+    }
+
+    /// Like [`open`](Self::open). If packets cannot be taken, for example by a process without the
+    /// permission for XDP, on an interface that is not Ethernet, or beside the XDP program of
+    /// another program, this function listens to the same packets instead ([`Take::filter`]). The
+    /// kernel then gets the packets as well, and each packet is copied. The first of the notes says
+    /// why. [`AfXdp::is_listening`] says which of the two happened.
+    ///
+    /// The memory of the instance is pinned when the instance is built. An error at that time is not
+    /// a reason to listen any more.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open) if an option is wrong, or if steerage takes packets from the
+    /// interface already, in this or in another process. If listening fails as well, the error of
+    /// listening.
+    ///
+    /// ```no_run
+    /// use steerage::Builder;
+    /// use steerage_device::af_xdp::AfXdpOptions;
+    ///
+    /// let opened = AfXdpOptions::new("eth0").take("udp port 53".parse()?).open_or_listen()?;
+    /// opened.notes.iter().for_each(|note| eprintln!("{note}"));
+    /// let builder = Builder::new().input(opened.input);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_or_listen(&self) -> Result<AfXdp, DeviceError> {
+        let error = match self.open() {
+            Err(error) if !is_final(&error) => error,
+            result => return result,
+        };
+        let mut options = AfPacketOptions::new(self.interface.clone()).direction(Direction::In).promiscuous(false);
+        let filter = self.take.as_ref().map(|take| take.filter(options.link())).transpose();
+        let no_filter = |cause| self.error("listen to the packets of its expression", io::Error::other(cause));
+        options.filter = filter.map_err(no_filter)?;
+        let listening = options.open()?;
+        let mut notes = vec![format!("{error}. It listens instead: the kernel gets these packets too")];
+        notes.extend(listening.notes);
+        Ok(AfXdp { input: listening.input, notes, is_listening: true })
     }
 
     fn check_coalescing(&self) -> Result<(), DeviceError> {
@@ -312,4 +358,11 @@ impl AfXdpOptions {
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         DeviceError::new(self.interface.clone(), operation, cause)
     }
+}
+
+/// Whether listening instead would not help: an option is wrong, or steerage takes the packets away
+/// already, so that they would be missing. These errors are not the kernel's.
+fn is_final(error: &DeviceError) -> bool {
+    let is_ours = error.cause.raw_os_error().is_none();
+    is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)
 }

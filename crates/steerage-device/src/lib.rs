@@ -12,6 +12,7 @@
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
 //! | [`drain`] | a wrapper that ends the input once its packets have been dealt with elsewhere |
+//! | [`wait`] | a wrapper that makes a live input wait for room, as a file does |
 //! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
@@ -53,6 +54,7 @@ mod sys;
 pub mod tap;
 pub mod udp;
 mod vlan_tag;
+pub mod wait;
 mod wrapper;
 
 use std::fmt;

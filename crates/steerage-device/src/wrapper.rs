@@ -1,14 +1,18 @@
 //! Wrappers: devices that take their packets from another device and for example limit the rate of
 //! the packets.
 
-/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
-/// All wrappers use this macro, so a new method of the trait must be added only here.
+/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`,
+/// or all except `poll` and `capabilities`. All wrappers use this macro, so a new method of the
+/// trait must be added only here.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {
             self.queue.capabilities()
         }
 
+        crate::wrapper::delegate_to_queue!(except capabilities);
+    };
+    (except capabilities) => {
         fn open(
             &mut self,
             region: &std::sync::Arc<steerage::device::Region>,
@@ -28,8 +32,8 @@ macro_rules! delegate_to_queue {
             self.queue.stop()
         }
 
-        fn close(&mut self, pages: &mut Vec<steerage::device::Page>) {
-            self.queue.close(pages);
+        fn close(&mut self, region: &steerage::device::Region, pages: &mut Vec<steerage::device::Page>) {
+            self.queue.close(region, pages);
         }
     };
 }

@@ -82,7 +82,7 @@ impl Gather {
     }
 
     /// Gives up the frame, and appends its pages, which belong to `region`, to `pages`. A device
-    /// calls this in `RxQueue::close`.
+    /// calls this in `RxQueue::close`, which has the same arguments.
     pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         if let Some(frame) = std::mem::take(self).frame {
             region.take_apart(frame, |page, _, _| pages.push(page));

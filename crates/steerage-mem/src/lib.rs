@@ -26,6 +26,7 @@
 //! | [`round`] | debug builds: marks the rounds of packet CPUs, to check what must not happen there |
 //! | [`gate`] | decides whether a batch counts or its CPU was declared dead |
 //! | [`kept`], `stack` | pages that a handler keeps, and their return |
+//! | [`stays`] | the packets of a batch, which do not leave their thread unless they are kept |
 //! | `shared_pool` | the pages that no queue has, by NUMA node, in a lock-free stack |
 //! | [`supply`] | the packet memory of an instance: how much it needs, what is reduced if that is too much, and how it grows |
 //! | [`huge`] | memory for tables with random access |
@@ -75,6 +76,7 @@ pub mod round;
 mod shared_pool;
 pub mod signal;
 mod stack;
+pub mod stays;
 pub mod supply;
 mod sync;
 
@@ -99,4 +101,5 @@ pub use posted::Posted;
 pub use region::{Part, Region, part_ends};
 pub use ring_table::{RingTable, RingsInUse};
 pub use shared_pool::{STACKS, SharedPool, Spare};
+pub use stays::Stays;
 pub use supply::Supply;

@@ -265,6 +265,7 @@ impl Completion {
     }
 
     /// Whether each of these frames has a flow hash.
+    #[doc(hidden)]
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
         // Without a branch, so that the compiler checks several frames at a time.
@@ -279,6 +280,7 @@ impl Completion {
 
     /// The hash field, which is 0 until a hash is set. For the steering loop, which always sets the
     /// hash first.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {
         self.0.hash
@@ -300,7 +302,9 @@ impl Completion {
         self
     }
 
-    /// Sets the kind of header with which the frame begins: four bits, 0 if the kind is not set.
+    /// Sets the kind of header with which the frame begins: four bits, 0 if the kind is not set. A
+    /// device sets the kind of a poll's frames with `Completions::set_link`.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn set_link(&mut self, link: u8) {
         self.0 = self.0.with_link(link);
@@ -335,6 +339,7 @@ impl Completion {
 
     /// Records that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the
     /// frame's header. The position of these bytes is checked when the bytes are read.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn with_extra(mut self) -> Self {
         self.0.len_flags |= EXTRA;

@@ -5,6 +5,7 @@
 //! instance runs, and an instance that never enlarges its backlog needs no memory for that.
 
 mod budget;
+mod excess;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +18,7 @@ pub use budget::{
     BACKLOG_LEAST, Budget, LOT_SLOTS, LPC_MEMORY_PART, LPC_PAGES_LEAST, LPC_PAGES_MAX, LPC_PAGES_PER_CPU, LpcMemory,
     Needs, QueueNeeds,
 };
+pub use excess::{Excess, ExcessCause};
 
 /// The packet memory of an instance.
 #[derive(Debug)]
@@ -91,6 +93,15 @@ impl Supply {
         }
         let missing = unused.saturating_sub(given - (self.region.pages() - spare.len()));
         self.pools[0].take(spare, missing);
+    }
+
+    /// Checks that all memory, with `lent` bytes of devices, is within the cap.
+    ///
+    /// # Errors
+    /// [`Excess`] says what takes most of the memory.
+    pub fn check(&self, lent: u64) -> Result<(), Excess> {
+        let state = self.state();
+        state.needs.check(&state.budget, lent, self.cap)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,13 +1,12 @@
 //! A receive queue whose frames contain the number of their flow, and their own number in the flow.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::flow::wire::checksum::{finish_transport, sum};
 use steerage::flow::wire::{IpHeader, ethernet, ethertype, ipv4, protocol, put, udp};
 use steerage::{
     DeviceError, Input, Packet, Timestamp,
-    device::{Capabilities, Completion, Completions, Gather, Opened, Page, Polled, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, Gather, Page, Polled, Region, RxQueue},
     limits::HEADROOM,
 };
 
@@ -57,7 +56,6 @@ impl TrafficOptions {
                 chained_once_in: self.chained_once_in,
                 begun: Gather::default(),
                 left_of_it: Vec::with_capacity(PAGES_MAX),
-                region: None,
                 gap: self.gap,
                 due: Timestamp::ZERO,
                 next: vec![0; self.flows],
@@ -79,7 +77,6 @@ pub struct Traffic {
     /// A frame that needs more pages than were free.
     begun: Gather,
     left_of_it: Vec<(u8, usize)>,
-    region: Option<Arc<Region>>,
     gap: Duration,
     due: Timestamp,
     next: Vec<u64>,
@@ -196,14 +193,7 @@ impl RxQueue for Traffic {
         Ok(Polled::More)
     }
 
-    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        self.region = Some(Arc::clone(region));
-        Ok(Opened::default())
-    }
-
-    fn close(&mut self, pages: &mut Vec<Page>) {
-        if let Some(region) = &self.region {
-            self.begun.close(region, pages);
-        }
+    fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        self.begun.close(region, pages);
     }
 }

@@ -21,6 +21,7 @@ use steerage_mem::{STACKS, SharedPool};
 /// assert_eq!(queue.send(64), 64);
 /// # Ok::<(), steerage_mem::RegionError>(())
 /// ```
+#[doc(hidden)]
 pub struct PageLoop {
     pool: PagePool,
     producer: Producer,

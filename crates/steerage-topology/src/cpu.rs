@@ -209,6 +209,27 @@ impl CpuMask {
         both
     }
 
+    /// Checks that all of `named` are in the set, which has the CPUs that exist.
+    ///
+    /// # Errors
+    /// [`NoSuchCpu`] names the first CPU that is not in the set.
+    ///
+    /// ```
+    /// use steerage_topology::{CpuId, CpuMask};
+    ///
+    /// let machine = CpuMask::parse_list("0-3", 4)?;
+    /// machine.check([CpuId(0), CpuId(3)]).expect("they exist");
+    /// let error = machine.check([CpuId(3), CpuId(9)]).unwrap_err();
+    /// assert_eq!(error.to_string(), "there is no CPU 9: the CPUs are 0-3");
+    /// # Ok::<(), steerage_topology::MaskError>(())
+    /// ```
+    pub fn check(&self, named: impl IntoIterator<Item = CpuId>) -> Result<(), NoSuchCpu> {
+        match named.into_iter().find(|cpu| !self.contains(*cpu)) {
+            Some(cpu) => Err(NoSuchCpu { cpu, there: self.clone() }),
+            None => Ok(()),
+        }
+    }
+
     fn word(&self, i: usize) -> u64 {
         self.words.get(i).copied().unwrap_or(0)
     }
@@ -243,6 +264,23 @@ impl fmt::Display for CpuMask {
         f.pad(&self.to_list())
     }
 }
+
+/// A CPU was named that does not exist: see [`CpuMask::check`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSuchCpu {
+    /// The CPU that was named.
+    pub cpu: CpuId,
+    /// The CPUs that exist.
+    pub there: CpuMask,
+}
+
+impl fmt::Display for NoSuchCpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no CPU {}: the CPUs are {}", self.cpu, self.there)
+    }
+}
+
+impl std::error::Error for NoSuchCpu {}
 
 /// Pins the calling thread to a CPU.
 ///

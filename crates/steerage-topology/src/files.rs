@@ -56,6 +56,11 @@ impl Files {
     }
 }
 
+/// The CPUs that the machine has. `None` if the kernel does not report them.
+pub(crate) fn present_of(files: &Files) -> Option<CpuMask> {
+    files.list(format!("{CPUS}/present"))
+}
+
 /// The online CPUs. `None` if the kernel does not report them.
 pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/online"))

@@ -37,10 +37,10 @@ pub mod probe;
 mod test_machines;
 mod watch;
 
-pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind, NoSuchCpu};
 pub use foreign::ForeignLoad;
 pub use interrupts::{interrupt_cpus, queue_interrupts};
-pub use machine::{CPUS_MAX, Nearness, Place, SharedCache, Topology, nearness, online};
+pub use machine::{CPUS_MAX, Nearness, Place, SharedCache, Topology, nearness, online, present};
 pub use memory::usable_memory;
 pub use nodes::{NodeMap, Nodes};
 pub use pinned::{CpuWatch, CpusFound, PinnedThreads};

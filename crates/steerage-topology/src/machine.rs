@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::cgroup;
 use crate::cpu::{CpuId, CpuMask};
-use crate::files::{CPUS, Files, NODES, online_of};
+use crate::files::{CPUS, Files, NODES, online_of, present_of};
 
 pub use measure::{Nearness, nearness};
 
@@ -214,6 +214,20 @@ impl Topology {
 /// ```
 pub fn online() -> Option<CpuMask> {
     online_of(&Files::below("/"))
+}
+
+/// The CPUs that this machine has, whether they are online or not. `None` if the kernel does not
+/// report them.
+///
+/// ```
+/// use steerage_topology::{online, present};
+///
+/// if let (Some(all), Some(now)) = (present(), online()) {
+///     all.check(now.iter()).expect("a CPU that is online exists");
+/// }
+/// ```
+pub fn present() -> Option<CpuMask> {
+    present_of(&Files::below("/"))
 }
 
 /// The isolated CPUs. The file `isolated` includes isolated cpusets as well as `isolcpus`. A kernel

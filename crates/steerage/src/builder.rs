@@ -4,24 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage_core::QueueHasher;
 use steerage_core::build::{Built, InputSpec, Spec, build};
 use steerage_core::error::{BuildError, SetError};
 use steerage_core::handler::{Handler, MakeHandler};
-use steerage_core::ids::{InputId, TxId};
 use steerage_core::limits::{
     CPUS_MAX, HANDLE_BUDGET, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
 };
-use steerage_core::rx::Input;
-use steerage_core::sender::Sender;
-use steerage_core::tx::Output;
+use steerage_core::{QueueHasher, ids::InputId, ids::TxId, rx::Input, sender::Sender, tx::Output};
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
 use steerage_handler::messages::{Post, TakesMessages, WithMessages};
 use steerage_ledger::Counters;
 use steerage_mem::FRAME_BYTES_MAX;
 use steerage_policy::{Balance, Guarded, Policy, Setting, SharedControl, first_plan, policy_info};
-use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
+use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, present, usable_memory};
 
 use crate::handle::Handle;
 use crate::instance::{Instance, STACK_BYTES, Threads};
@@ -61,6 +57,8 @@ type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send 
 #[must_use = "nothing is built until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuMask>,
+    /// The CPUs of [`virtual_cpus`](Self::virtual_cpus).
+    there: Option<CpuMask>,
     rps_cpus: Option<CpuMask>,
     queue_masks: Vec<(usize, CpuMask)>,
     inputs: Vec<InputSpec>,
@@ -103,6 +101,7 @@ impl Builder {
     pub fn new() -> Self {
         Self {
             cpus: None,
+            there: None,
             rps_cpus: None,
             queue_masks: Vec::new(),
             inputs: Vec::new(),
@@ -130,15 +129,18 @@ impl Builder {
     }
 
     /// Sets the CPUs to run on, with one thread each. Default: the CPUs that this process may use.
+    /// [`build`](Self::build) returns [`BuildError::NoSuchCpu`] for a CPU that the machine does not
+    /// have.
     pub fn cpus(mut self, cpus: CpuMask) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
     /// Runs on CPUs 0 to `count - 1`, even if the machine does not have them. Their threads are not
-    /// pinned, and sleep as soon as they are idle. For tests.
+    /// pinned, and sleep as soon as they are idle. For tests. No other CPU exists then.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
+        self.there = self.cpus.clone();
         (self.threads.pin, self.threads.idle_poll) = (false, Duration::ZERO);
         self
     }
@@ -179,7 +181,8 @@ impl Builder {
     }
 
     /// Adds a device whose queues are assigned to `rx_cpus` in turn, or to all CPUs if the list is
-    /// empty. `mask` replaces the instance's mask for this device.
+    /// empty. A CPU that is not one of [`cpus`](Self::cpus) only receives. `mask` replaces the
+    /// instance's mask for this device.
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(InputSpec { input, rx_cpus: rx_cpus.to_vec(), mask });
         self
@@ -393,8 +396,9 @@ impl Builder {
     }
 
     /// Sets the stack of each thread that [`Instance::start`] starts, in bytes. A handler is created
-    /// on this stack, and moved there by value, so a handler may have about a quarter of this size.
-    /// Keep larger state in a `Box` or a `Vec`. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES).
+    /// on this stack, and moved there by value, so a handler may have a quarter of this size, without
+    /// what it keeps in a `Box` or a `Vec`. [`Instance::start`] refuses a larger handler. Default:
+    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
         self
@@ -467,6 +471,10 @@ impl Builder {
             return Err(SetError::NoSuchQueue { queue: *queue, queues }.into());
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
+        let named = self.inputs.iter().flat_map(|asked| &asked.rx_cpus).copied().chain(workers.iter());
+        // Threads that are not pinned run anywhere, whatever the names of their CPUs are.
+        let there = self.there.or_else(|| present().filter(|_| self.threads.pin));
+        there.map_or(Ok(()), |there| there.check(named))?;
         Ok(Spec {
             mask: self.rps_cpus.unwrap_or_else(|| workers.clone()),
             workers,

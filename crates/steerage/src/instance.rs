@@ -7,10 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use steerage_core::error::BuildError;
-use steerage_core::handler::Handler;
 use steerage_core::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
-use steerage_core::softnet::CpuPart;
+use steerage_core::{error::BuildError, handler::Handler, softnet::CpuPart};
 use steerage_ledger::{CpuSnapshot, Snapshot};
 use steerage_policy::ControlThread;
 use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
@@ -26,6 +24,9 @@ pub struct Instance<H: Handler> {
 
 /// The stack of each thread of an instance, in bytes, as that of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
+
+/// A handler is on the stack several times while it is created, since it is moved by value.
+const HANDLERS_PER_STACK: usize = 4;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Threads {
@@ -86,8 +87,13 @@ impl<H: Handler> Instance<H> {
     /// and watches the CPUs.
     ///
     /// # Errors
-    /// [`BuildError::System`] if a thread cannot be started.
+    /// [`BuildError::System`] if a thread cannot be started, [`BuildError::HandlerTooLarge`] if a
+    /// handler has more than a quarter of the [stack](crate::Builder::stack_size).
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
+        let bytes = size_of::<H>();
+        if bytes > self.threads.stack_size / HANDLERS_PER_STACK {
+            return Err(BuildError::HandlerTooLarge { bytes, stack_size: self.threads.stack_size });
+        }
         let idle_poll = self.threads.idle_poll;
         let (mut cpus, mut bodies) = (Vec::with_capacity(self.parts.len()), Vec::with_capacity(self.parts.len()));
         let reports = Arc::new(Mutex::new(Vec::with_capacity(self.parts.len())));

@@ -192,10 +192,11 @@ pub mod stats {
 
 /// Policies: which CPUs of a mask get work. Programs can have their own policies.
 pub mod policy {
+    #[doc(hidden)]
+    pub use steerage_policy::is_same_distance;
     pub use steerage_policy::{
         Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, PathCosts, Plan, Policy,
-        PolicyTester, Prediction, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window,
-        Workers, is_same_distance, predict,
+        PolicyTester, Prediction, REFINE_EVERY, REFINE_EVERY_MAX, RegimeKind, UnknownPolicy, Window, Workers, predict,
     };
 }
 
@@ -225,9 +226,9 @@ pub mod device {
     pub use steerage_core::rx::{Input, Polled, RxQueue};
     pub use steerage_core::tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
     pub use steerage_ledger::{TxAccount, TxSource};
-    pub use steerage_mem::{
-        Backing, Blocks, Claim, Completion, Fit, FrameHeader, InFlight, Page, Posted, Reaper, Region, RegionError, Spot,
-    };
+    pub use steerage_mem::{Backing, Blocks, Claim, Completion, Fit, FrameHeader, Page, Posted, Region, RegionError};
+    #[doc(hidden)]
+    pub use steerage_mem::{InFlight, Reaper, Spot};
 }
 
 /// Computes the [`FlowKey`] and the hash of a frame's headers. [`Table`](flow::Table) keeps the
@@ -239,10 +240,9 @@ pub mod flow {
         is_tunnel, set_vxlan_ports,
     };
     pub use steerage_flow::{
-        Affinity, BothDirections, CustomKey, Datagram, Datagrams, FlowHash, FlowHasher, FlowKey, FlowLimit, FlowLimits,
-        FlowParts, FragmentTable, FrameAccess, FrameHasher, HashKey, HashKind, HashUnavailable, Hashing, KeyRule,
-        LinkType, OneDirection, PacketClock, ParseFlowKeyError, ParseHashKeyError, SteeringKey, SteeringKeys,
-        Timestamp, UnknownHash, WallTime,
+        Affinity, Datagram, Datagrams, FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, HashKind, HashUnavailable,
+        LinkType, PacketClock, ParseFlowKeyError, ParseHashKeyError, SteeringKey, SteeringKeys, Timestamp, UnknownHash,
+        WallTime,
     };
     pub use steerage_flow::{hash, limits, offload, wire, wire::protocol};
     pub use steerage_handler::table::{Moment, Part, Table};
@@ -250,10 +250,10 @@ pub mod flow {
 
 /// For programs that run the CPUs on their own threads: see [`Instance::split`].
 pub mod threads {
-    pub use steerage_core::Armed;
-    pub use steerage_core::platform::{Machine, Platform};
-    pub use steerage_core::softnet::{CpuPart, Phase, Softnet, Stepped};
-    pub use steerage_mem::park::Bell;
+    pub use steerage_core::softnet::{CpuPart, Softnet, Stepped};
+    pub use steerage_core::{Armed, platform::Machine};
+    #[doc(hidden)]
+    pub use {steerage_core::platform::Platform, steerage_core::softnet::Phase, steerage_mem::park::Bell};
 }
 
 /// The limits for programs: defaults and ranges of settings, and sizes.
@@ -269,10 +269,11 @@ pub mod limits {
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
-/// Memory for a program's own tables, and how much packet memory an instance needs.
+/// Memory for a program's own tables, the size of page caches, and why packet memory was too large.
 pub mod memory {
-    pub use steerage_mem::supply::{Budget, LOT_SLOTS, Needs, QueueNeeds};
-    pub use steerage_mem::{HugeVec, supply::LpcMemory};
+    #[doc(hidden)]
+    pub use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
+    pub use steerage_mem::{HugeVec, supply::Excess, supply::ExcessCause, supply::LpcMemory};
     pub use steerage_topology::usable_memory;
 }
 

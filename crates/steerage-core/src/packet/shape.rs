@@ -3,14 +3,14 @@
 
 use steerage_mem::Kept as WrittenCopy;
 
-use super::{NoRoom, Packet, Parts, Segments, SegmentsMut, parts};
+use super::{InBatch, NoRoom, Packet, Parts, Segments, SegmentsMut, parts};
 
 impl Packet<'_> {
     /// The frame's bytes, part by part, without empty parts. A frame that the device received into
     /// several buffers lies in several pages. [`data`](Self::data) is the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        self.written().map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
+        self.written().map_or_else(|| self.0.frame.segments(), |copy| copy.segments_with(&self.0.frame))
     }
 
     /// The packets of a [super-frame](Self::offload), one by one. The headers of each packet are
@@ -27,7 +27,7 @@ impl Packet<'_> {
     /// }
     /// ```
     pub fn parts(&self) -> Option<Parts<'_>> {
-        Some(parts(&self.frame, self.written(), &self.offload()?))
+        Some(parts(&self.0.frame, self.written(), &self.offload()?))
     }
 
     /// Like [`segments`](Self::segments), but writable. A lent frame is first copied to a page.
@@ -36,8 +36,8 @@ impl Packet<'_> {
     /// As [`data_mut`](Self::data_mut).
     pub fn segments_mut(&mut self) -> Result<SegmentsMut<'_>, NoRoom> {
         self.forget_dissection();
-        if self.frame.is_writable() {
-            return self.frame.segments_mut().ok_or(NoRoom::Taken);
+        if self.0.frame.is_writable() {
+            return self.0.frame.segments_mut().ok_or(NoRoom::Taken);
         }
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
@@ -47,15 +47,15 @@ impl Packet<'_> {
     /// it. (The kernel's `truesize` also counts the `sk_buff`. Metadata in steerage needs only the
     /// slot's 16 bytes.)
     pub fn truesize(&self) -> usize {
-        self.written().map_or_else(|| self.frame.truesize(), WrittenCopy::truesize)
+        self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
 
     /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's
     /// `sk_buff`, `pkt_len` of DPDK's `mbuf`.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
-        let behind = self.written().map_or(0, |copy| copy.behind_bytes(&self.frame));
-        if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() + behind }
+        let behind = self.written().map_or(0, |copy| copy.behind_bytes(&self.0.frame));
+        if self.0.frame.is_chained() { self.0.frame.total_len() } else { self.data().len() + behind }
     }
 
     /// Copies the bytes of all pages of a frame into its first page, and returns these bytes. If
@@ -66,7 +66,7 @@ impl Packet<'_> {
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
         self.forget_dissection();
-        if self.frame.is_chained() && !self.frame.linearise() || self.total_len() > self.data().len() {
+        if self.0.frame.is_chained() && !self.0.frame.linearise() || self.total_len() > self.data().len() {
             return Err(NoRoom::TooLong);
         }
         Ok(self.data())
@@ -76,7 +76,7 @@ impl Packet<'_> {
     /// [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. 0 for a lent
     /// frame until it is first written to.
     pub fn headroom(&self) -> usize {
-        self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).0
+        self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
     /// How many bytes [`append`](Self::append) can add: the rest of the page in which the frame
@@ -84,7 +84,7 @@ impl Packet<'_> {
     /// added, if the frame is no longer than its device declared. 0 for a lent frame until it is
     /// first written to.
     pub fn tailroom(&self) -> usize {
-        self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).1
+        self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
 
     /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which
@@ -105,8 +105,8 @@ impl Packet<'_> {
     /// [`NoRoom`] if the tailroom is too small, or if no page is free for the copy.
     pub fn append(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
         self.resize(0, signed(len)?)?;
-        if self.frame.is_writable() {
-            return self.frame.tail_mut(len).ok_or(NoRoom::TooLong);
+        if self.0.frame.is_writable() {
+            return self.0.frame.tail_mut(len).ok_or(NoRoom::TooLong);
         }
         let copy = self.copy_mut(None)?;
         let before = copy.len().checked_sub(len).ok_or(NoRoom::TooLong)?;
@@ -131,21 +131,22 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if a lent frame finds no free page for its copy.
     pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
-        if !self.frame.is_writable() {
+        if !self.0.frame.is_writable() {
             self.copy_mut(Some(len))?;
-            self.copy.iter_mut().filter_map(|copy| copy.as_mut()).for_each(|copy| copy.cut_to(len, &self.frame));
+            let InBatch { frame, copy, .. } = &mut *self.0;
+            copy.iter_mut().filter_map(|copy| copy.as_mut()).for_each(|copy| copy.cut_to(len, frame));
         }
         self.resize(0, -signed(self.total_len().saturating_sub(len))?)
     }
 
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
-        let resized = if !self.frame.is_writable() {
+        let resized = if !self.0.frame.is_writable() {
             // A super-frame's end is in its payload, so its headers alone cannot be shortened.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {
-            self.frame.resize(front, back)
+            self.0.frame.resize(front, back)
         };
         if resized { Ok(()) } else { Err(NoRoom::TooLong) }
     }

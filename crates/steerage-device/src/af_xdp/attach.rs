@@ -129,13 +129,14 @@ pub(super) fn attach(
     interface: &netlink::Link,
     queues: u32,
     ports: &Ports,
-    wants_hash: bool,
+    (wants_hash, is_held): (bool, bool),
 ) -> Result<Noted, DeviceError> {
     let cannot = |operation| move |cause| options.error(operation, cause).advise(PERMISSION);
     let queues = queues.max(ports.interfaces.len() as u32 * ports.queues);
     let sockets = Map::of_sockets(queues).map_err(cannot("make a map of sockets"))?;
     let counters = Map::of_counters(2 * queues).map_err(cannot("make a map of counters"))?;
-    let attempt = Attempt { options, take, interface, ports, wants_hash, sockets: &sockets, counters: &counters };
+    let attempt =
+        Attempt { options, take, interface, ports, wants_hash, is_held, sockets: &sockets, counters: &counters };
     if let Some(noted) = attempt.share()? {
         let (added, mode, notes) = noted;
         let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
@@ -194,6 +195,8 @@ struct Attempt<'a> {
     interface: &'a netlink::Link,
     ports: &'a Ports,
     wants_hash: bool,
+    /// Whether this process takes packets from the interface already.
+    is_held: bool,
     sockets: &'a Map,
     counters: &'a Map,
 }
@@ -301,7 +304,7 @@ impl Attempt<'_> {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
                 // The program of a process that has just ended is removed soon.
-                Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST => {}
+                Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
                 }
@@ -360,7 +363,9 @@ impl Attempt<'_> {
             let there = there.and_then(|there| Some((there, ProgramInfo::of(there.id).ok()?)));
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
-                _ if wait > WAIT_LAST => return Err(Refused::For(self.occupied(there, error))),
+                _ if wait > WAIT_LAST || ours && self.is_held => {
+                    return Err(Refused::For(self.occupied(there, error)));
+                }
                 // The kernel removes the old program when its process ends. If the old program
                 // stays, its process is alive and owns the queues.
                 _ if ours => {}
@@ -393,11 +398,13 @@ impl Attempt<'_> {
         let name = &self.options.interface;
         let replace = if self.options.replace { AGAIN } else { REPLACE };
         let (whose, advice) = match there.is_ours() {
+            true if self.is_held => ("this program".to_owned(), ONCE),
             true => ("another steerage".to_owned(), "stop that first"),
             false if there.name.is_empty() => ("a program without a name".to_owned(), replace),
             false => (format!("`{}`", there.name), replace),
         };
-        let cause = io::Error::other(format!("{whose} has {name} already (XDP program {})", there.id));
+        let kind = if there.is_ours() { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+        let cause = io::Error::new(kind, format!("{whose} has {name} already (XDP program {})", there.id));
         self.options.error("attach an XDP program", cause).advise(advice)
     }
 }
@@ -411,6 +418,7 @@ fn place_of(mode: sys::Mode) -> XdpPlace {
 
 const NOT_BY_DRIVER: &str = "its driver does not report it";
 const REPLACE: &str = "load it with xdp-loader to share the interface, or stop it, or say --replace to take its place";
+const ONCE: &str = "open the interface once, with all queues that you need, or drop the first input first";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 
 /// The number of a function in the kernel's types, which are in the BPF type format (the kernel's

@@ -108,6 +108,12 @@ impl Device {
         Self::here().into_iter().find(|device| device.index == index)
     }
 
+    /// Whether this process takes packets from that interface of the current namespace, or from the
+    /// ports of that bond.
+    pub(super) fn takes_from(index: u32) -> bool {
+        Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
+    }
+
     /// The programs of this process in dispatchers, on interfaces of the current namespace.
     pub(super) fn components() -> Vec<Component> {
         Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()

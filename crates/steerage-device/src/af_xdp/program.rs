@@ -13,9 +13,9 @@ use super::take::{Kind, Prefix, Take, Test, Way};
 /// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
 /// for seven extension headers, but packets with more than two do not occur in practice. Each
 /// extension header costs instructions.
-const EXTENSIONS_MAX: usize = 4;
+pub(super) const EXTENSIONS_MAX: usize = 4;
 /// How many VLAN tags the program skips: an outer tag and an inner tag (IEEE 802.1ad).
-const TAGS_MAX: usize = 2;
+pub(super) const TAGS_MAX: usize = 2;
 
 // Offsets on the stack, from the frame pointer.
 const KIND: i16 = -4;
@@ -56,9 +56,10 @@ const FRAGMENT: u32 = 32;
 const SLOW_PROTOCOL: u32 = 64;
 
 /// The IPv6 extension headers that encode their length in the same way.
-const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
+pub(super) const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
 /// The protocols whose headers begin with the ports.
-const WITH_PORTS: [u8; 5] = [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
+pub(super) const WITH_PORTS: [u8; 5] =
+    [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 
 /// The maps and the function that the program uses.
 #[derive(Clone, Copy, Debug)]

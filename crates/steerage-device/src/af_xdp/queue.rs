@@ -107,7 +107,6 @@ pub(super) struct Queue {
     /// Whether this queue logs changes on behalf of all queues of the interface.
     tells: bool,
     begun: Begun,
-    region: Option<Arc<Region>>,
     looked: Timestamp,
     /// The position of a frame in a page.
     fit: Fit,
@@ -219,7 +218,6 @@ impl Queue {
             longest: 0,
             tells,
             begun: Begun::default(),
-            region: None,
             looked: Timestamp::ZERO,
             counted: 0,
             lost: 0,
@@ -499,7 +497,6 @@ impl RxQueue for Queue {
         let mode = self.device.mode(&ready);
         let parts = if self.device.takes_several() { SEGMENTS_MAX } else { 1 };
         self.longest = parts * (chunk_bytes(region) as usize - HEADROOM_BYTES);
-        self.region = Some(Arc::clone(region));
         self.stage = Stage::Ready(ready);
         let mut opened = Opened::in_mode(mode);
         opened.counts = Some(Arc::clone(&self.counts));
@@ -544,12 +541,10 @@ impl RxQueue for Queue {
         true
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
+    fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         // Frames that arrived but were not delivered are no longer wanted.
         self.end(None);
-        if let Some(region) = &self.region {
-            self.begun.frame.close(region, pages);
-        }
+        self.begun.frame.close(region, pages);
         if let Stage::Ending(ready, _) = std::mem::replace(&mut self.stage, Stage::Ended) {
             let posted = ready.close();
             posted.into_iter().for_each(|mut posted| pages.extend(posted.take_all()));

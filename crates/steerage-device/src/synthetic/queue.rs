@@ -3,11 +3,10 @@
 mod short_buffers;
 
 use std::io;
-use std::sync::Arc;
 
 use steerage::{
     DeviceError,
-    device::{Capabilities, Completion, Completions, Opened, Page, Polled, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, Page, Polled, Region, RxQueue},
     limits::{HEADROOM, POLL_BUDGET},
 };
 
@@ -134,13 +133,8 @@ impl RxQueue for SyntheticQueue {
         can
     }
 
-    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        self.parts.iter_mut().for_each(|parts| parts.open(region));
-        Ok(Opened::default())
-    }
-
-    fn close(&mut self, pages: &mut Vec<Page>) {
-        self.parts.iter_mut().for_each(|parts| parts.close(pages));
+    fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        self.parts.iter_mut().for_each(|parts| parts.close(region, pages));
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use steerage::flow::wire::{FrameBuilder, ethernet};
 use steerage::testing::{QueueTester, TESTER_PAGES};
 use steerage::{
-    Batch, Builder, Cpu, DeviceError, Handler, Hash, Snapshot, Timestamp,
+    Batch, Builder, Cpu, DeviceError, Handler, Hash, LinkType, Snapshot, Timestamp,
     device::Polled,
     limits::{PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
 };
-use steerage_device::af_xdp::{AfXdpOptions, COALESCE_MAX, Mode};
+use steerage_device::af_xdp::{AfXdpOptions, COALESCE_MAX, Mode, Take};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::{HANG, until};
 
@@ -340,7 +340,12 @@ fn a_second_one_is_refused_until_the_first_has_gone() {
     let first = take(&net, &options("all"));
     for replace in [false, true] {
         let error = try_take(&net, &options("all").replace(replace)).map(drop).unwrap_err().to_string();
-        assert!(error.contains("another steerage has near0 already"), "{error}");
+        assert!(
+            error.contains("this program has near0 already") && error.contains("open the interface once"),
+            "{error}"
+        );
+        let error = net.near(|| options("all").replace(replace).open_or_listen()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("this program has near0 already"), "listening would get no packet: {error}");
     }
     drop(first);
     let mut again = take(&net, &options("all"));
@@ -475,6 +480,61 @@ fn what_is_named_is_taken_and_the_rest_passes() {
             assert_eq!((taking.tester.passed(), taking.tester.lost()), (expected, 0), "{expression}");
         }
     }
+}
+
+/// The filter for listening needs no privileges.
+#[test]
+fn a_socket_that_listens_selects_the_same() {
+    let kinds = kinds();
+    let filter =
+        |expression: &str, link| expression.parse::<Take>().unwrap().filter(link).unwrap().for_frames().unwrap();
+    let is_ip = |frame: &[u8]| matches!(frame[12..14], [0x08, 0x00] | [0x86, 0xdd]);
+    for (expression, wanted) in TABLE {
+        let (ethernet, ip) = (filter(expression, LinkType::ETHERNET), filter(expression, LinkType::RAW));
+        for (name, frame) in &kinds {
+            let is_wanted = wanted.split(' ').any(|wanted| wanted == *name);
+            assert_eq!(ethernet.run(frame, frame.len() as u32) > 0, is_wanted, "{expression}: {name}");
+            if is_ip(frame) {
+                let packet = &frame[14..];
+                assert_eq!(ip.run(packet, packet.len() as u32) > 0, is_wanted, "{expression}: {name} without Ethernet");
+            }
+        }
+    }
+    // A load beyond the end of a frame would drop the frame.
+    let all = filter("all or arp or nd", LinkType::ETHERNET);
+    let cut = kinds.iter().flat_map(|(_, frame)| (0..frame.len()).map(|len| &frame[..len]));
+    assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
+}
+
+/// The loopback interface has no XDP program that sees frames of Ethernet.
+#[test]
+fn without_xdp_the_same_packets_are_listened_to() {
+    let Some(net) = Net::new() else { return };
+    net.near(|| {
+        let options = AfXdpOptions::new("lo").take("udp dst port 7777".parse().unwrap());
+        let mut listening = options.open_or_listen().unwrap();
+        assert_eq!(
+            (listening.is_listening, listening.input.kind, listening.input.queues.len()),
+            (true, "af_packet", 1)
+        );
+        assert!(listening.notes[0].contains("not Ethernet") && listening.notes[0].contains("It listens instead"));
+        let mut tester = QueueTester::new(listening.input.queues.remove(0)).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (start, mut frames) = (Instant::now(), Vec::new());
+        for number in 0..3_u8 {
+            socket.send_to(&[number; 20], "127.0.0.1:7778").unwrap();
+            socket.send_to(&[number; 20], "127.0.0.1:7777").unwrap();
+        }
+        while frames.len() < 3 {
+            assert!(start.elapsed() < HANG, "{frames:?}");
+            frames.extend(tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET).unwrap().1);
+        }
+        let to = |frame: &Vec<u8>| (frame[36..38].to_vec(), frame[42]);
+        assert_eq!(
+            frames.iter().map(to).collect::<Vec<_>>(),
+            (0..3).map(|n| (vec![0x1e, 0x61], n)).collect::<Vec<_>>()
+        );
+    });
 }
 
 /// Given cut frames from another host, the program neither hangs nor takes frames that it cannot

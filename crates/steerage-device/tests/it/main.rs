@@ -16,3 +16,4 @@ mod privileges;
 mod refusals;
 mod synthetic;
 mod tap;
+mod wait;

@@ -130,7 +130,7 @@ fn too_little_memory_for_one_poll_per_cpu_is_refused() {
     let input = Input::new("endless", "test", vec![Box::new(Endless { next: 0, waits: false }) as Box<dyn RxQueue>]);
     let error = Builder::new().virtual_cpus(4).memory_max(1 << 20).input(input).build(|_| Nothing).err().unwrap();
     let text = error.to_string();
-    assert!(text.contains("more than the cap of 1048576") && text.contains("raise the cap"), "{text}");
+    assert!(text.contains("memory_max is 1048576") && text.contains("raise memory_max"), "{text}");
 }
 
 #[test]

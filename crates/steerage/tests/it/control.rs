@@ -10,13 +10,14 @@ use steerage::{
     Balance, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::BUCKETS,
-    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY},
+    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy, REFINE_EVERY, REFINE_EVERY_MAX},
     stats::MoveCause,
     threads::Softnet,
 };
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 use steerage_fixtures::{quiet_panics, until};
+use steerage_policy::REFINE_RETRY;
 
 struct Frames(Arc<AtomicUsize>);
 

@@ -10,12 +10,13 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::flow::wire::FrameBuilder;
 use steerage::{
-    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, InputId, LinkType, SetError, TxId,
+    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, InputId, LinkType, NoRoom, SetError, TxId,
     device::DeviceError,
     flow::FlowKey,
     packet::Verdict,
     stats::DropReason,
     testing::{self, Frame, HandlerTester},
+    topology,
 };
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{HANG, assert_at_rest};
@@ -208,6 +209,50 @@ fn the_end_and_new_masks_can_be_waited_for() {
     cpus.into_iter().for_each(|cpu| cpu.join().unwrap());
     assert!(handle.is_finished() && is_readable(&finished, PollTimeout::ZERO));
     assert_eq!(handle.wait_settled(Duration::ZERO), handle.is_settled());
+}
+
+fn refusal(builder: Builder) -> String {
+    builder.build(|_| Nothing).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn a_cpu_that_does_not_exist_is_named_with_those_that_do() {
+    let input = || testing::input([[0; 60]]);
+    let machine = topology::present().expect("the kernel lists them");
+    let missing = CpuId(machine.last().unwrap().0 + 400);
+    let pinned = refusal(Builder::new().cpus(CpuMask::from_iter([missing])).input(input()));
+    assert_eq!(pinned, format!("there is no CPU {missing}: the CPUs are {machine}"));
+    assert_eq!(refusal(Builder::new().input_on(input(), &[missing], None)), pinned);
+    let two = || Builder::new().virtual_cpus(2);
+    assert_eq!(refusal(two().input_on(input(), &[CpuId(1), CpuId(9)], None)), "there is no CPU 9: the CPUs are 0-1");
+    assert_eq!(
+        refusal(two().cpus(CpuMask::from_iter([CpuId(2)])).input(input())),
+        "there is no CPU 2: the CPUs are 0-1"
+    );
+    // A CPU that only receives is none of those that work, and a thread that is not pinned runs anywhere.
+    let receives = two().cpus(CpuMask::from_iter([CpuId(1)])).input_on(input(), &[CpuId(0)], None);
+    assert!(receives.build(|_| Nothing).is_ok());
+    assert!(Builder::new().cpus(CpuMask::from_iter([missing])).pin(false).input(input()).build(|_| Nothing).is_ok());
+}
+
+#[test]
+fn too_much_memory_is_refused_by_the_setting_that_takes_it() {
+    let builder = || Builder::new().virtual_cpus(2).memory_max(32 << 20).input(testing::input([[0; 60]]));
+    let error = refusal(builder().kept_max(1 << 40));
+    let (before, fits) = error.split_once(" bytes: use at most ").expect(&error);
+    assert!(before.contains("a kept_max of 1099511627776 takes ") && !error.contains("backlog"), "{error}");
+    let fits: usize = fits.split(',').next().unwrap().parse().unwrap();
+    let memory = builder().kept_max(fits).build(|_| Nothing).unwrap().handle().snapshot().memory;
+    assert_eq!((memory.backlog, memory.backlog_asked), (1000, 1000), "{fits} fit without a shorter backlog");
+}
+
+#[test]
+fn a_handler_that_may_send_nothing_hears_which_setting_that_is() {
+    let says = NoRoom::OriginatedMax.to_string();
+    assert!(says.contains("raise Builder::originated_max (default 0)") && !says.contains("kept_max"), "{says}");
+    assert!(
+        !NoRoom::TooLong.to_string().contains("kept_max") && NoRoom::KeptMax.to_string().contains("raise kept_max")
+    );
 }
 
 #[test]

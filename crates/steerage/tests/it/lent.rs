@@ -125,7 +125,7 @@ fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     assert!((64..1000).contains(&memory.backlog) && memory.backlog_asked == 1000, "{memory:?}");
     assert_eq!((outcome.snapshot.received(), outcome.snapshot.pages_free), (17_000, outcome.snapshot.pages));
     let error = build(full.lent as usize).unwrap_err().to_string();
-    assert!(error.contains("more than the cap of"), "{error}");
+    assert!(error.contains("memory_max is"), "{error}");
 }
 
 struct Fills(usize);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use steerage::flow::wire::ethernet;
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input,
-    device::{Capabilities, Completion, Completions, Filled, Fit, Gather, Page, Polled, RxQueue},
+    device::{Capabilities, Completion, Completions, Filled, Fit, Gather, Page, Polled, Region, RxQueue},
     limits::{HEADROOM, SEGMENTS_MAX, TAILROOM},
     stats::{DropReason, Snapshot},
 };
@@ -139,7 +139,7 @@ impl RxQueue for Ring {
         Ok(Polled::Ended)
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
+    fn close(&mut self, _: &Region, pages: &mut Vec<Page>) {
         assert_eq!(self.posted.len(), RING);
         pages.append(&mut self.posted);
     }
@@ -189,7 +189,7 @@ impl RxQueue for Empties {
         Ok(Polled::Ended)
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
+    fn close(&mut self, _: &Region, pages: &mut Vec<Page>) {
         pages.append(&mut self.0);
     }
 }

@@ -118,7 +118,6 @@ struct InParts {
     pages: Vec<Page>,
     begun: Gather,
     spare: Vec<usize>,
-    region: Option<Arc<Region>>,
 }
 
 impl RxQueue for InParts {
@@ -152,19 +151,18 @@ impl RxQueue for InParts {
         let mut pages = Vec::new();
         self.begun.close(region, &mut pages);
         assert!(pages.is_empty() && self.begun.is_empty());
-        self.region = Some(Arc::clone(region));
         Ok(Opened::default())
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
-        self.begun.close(self.region.as_ref().unwrap(), pages);
+    fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        self.begun.close(region, pages);
         assert_eq!(pages.len(), 1);
     }
 }
 
 #[test]
 fn a_frame_of_several_buffers_comes_whole_or_drops() {
-    let queue = InParts { pages: Vec::new(), begun: Gather::default(), spare: vec![2, 1, 0, 2], region: None };
+    let queue = InParts { pages: Vec::new(), begun: Gather::default(), spare: vec![2, 1, 0, 2] };
     let outcome = Builder::new()
         .virtual_cpus(1)
         .input(Input::new("in parts", "test", vec![Box::new(queue)]))
@@ -230,7 +228,7 @@ impl RxQueue for Fails {
         Ok(Polled::More)
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
+    fn close(&mut self, _: &Region, pages: &mut Vec<Page>) {
         pages.append(&mut self.posted);
     }
 }

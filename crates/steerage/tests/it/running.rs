@@ -1,8 +1,9 @@
 //! The lifetime of a run: dropping, detaching and joining it.
 
 use steerage::{
-    Batch, Builder, Cpu, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
+    Batch, BuildError, Builder, Cpu, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
+    limits::STACK_BYTES,
     testing,
     topology::Topology,
 };
@@ -126,7 +127,12 @@ impl Handler for Large {
 
 #[test]
 fn a_large_handler_gets_the_stack_that_it_needs() {
-    let builder = Builder::new().virtual_cpus(1).stack_size(64 << 20).input(testing::input([[0; 60]; 3]));
-    let outcome = builder.build(|_| Large([0; 3 << 20])).unwrap().start().unwrap().join();
-    assert_eq!(outcome.reports[0].1, 3);
+    let build = |stack_size| {
+        let builder = Builder::new().virtual_cpus(1).stack_size(stack_size).input(testing::input([[0; 60]; 3]));
+        builder.build(|_| Large([0; 3 << 20])).unwrap().start()
+    };
+    let error = build(STACK_BYTES).err().unwrap();
+    assert!(matches!(error, BuildError::HandlerTooLarge { bytes, .. } if bytes == 3 << 20));
+    assert!(error.to_string().contains("raise stack_size (2097152)"), "{error}");
+    assert_eq!(build(64 << 20).unwrap().join().reports[0].1, 3);
 }

@@ -71,7 +71,7 @@ impl RxQueue for Posts {
         Ok(Polled::Ended)
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
+    fn close(&mut self, _: &Region, pages: &mut Vec<Page>) {
         pages.append(&mut self.ring);
     }
 }

@@ -63,6 +63,10 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             let whose = format!("`somebodys` has near0 already (XDP program {there})");
             assert!(error.contains(&whose) && error.contains("--replace") && !error.contains('\n'), "{error}");
             assert_eq!(link().programs, [occupant]);
+            let listening = options(false).open_or_listen().unwrap();
+            assert_eq!((listening.is_listening, listening.input.kind), (true, "af_packet"));
+            let note = &listening.notes[0];
+            assert!(note.contains(&whose) && note.contains("It listens instead"), "{note}");
             let taking = options(true).open().unwrap();
             let ours = link().programs[0].id;
             assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);

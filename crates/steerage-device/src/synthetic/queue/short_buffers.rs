@@ -1,7 +1,5 @@
 //! Frames in several buffers, like those from a network card with short buffers.
 
-use std::sync::Arc;
-
 use steerage::{
     DeviceError,
     device::{Completions, Gather, Page, Region},
@@ -20,12 +18,11 @@ pub(super) struct ShortBuffers {
     len: usize,
     done: usize,
     begun: Gather,
-    region: Option<Arc<Region>>,
 }
 
 impl ShortBuffers {
     pub(super) fn new(buffer: usize, room: usize) -> Self {
-        Self { buffer, frame: vec![0; room].into(), len: 0, done: 0, begun: Gather::default(), region: None }
+        Self { buffer, frame: vec![0; room].into(), len: 0, done: 0, begun: Gather::default() }
     }
 
     pub(super) fn buffer(&self) -> usize {
@@ -36,14 +33,8 @@ impl ShortBuffers {
         self.frame.len().div_ceil(self.buffer).min(SEGMENTS_MAX)
     }
 
-    pub(super) fn open(&mut self, region: &Arc<Region>) {
-        self.region = Some(Arc::clone(region));
-    }
-
-    pub(super) fn close(&mut self, pages: &mut Vec<Page>) {
-        if let Some(region) = &self.region {
-            self.begun.close(region, pages);
-        }
+    pub(super) fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        self.begun.close(region, pages);
     }
 
     /// Continues with the frame. Returns false if no page is free.

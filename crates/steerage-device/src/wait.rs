@@ -1,0 +1,55 @@
+//! A wrapper that makes a live device wait for room, as a file does.
+
+use steerage::{
+    DeviceError, Input,
+    device::{Capabilities, Completions, Polled, RxQueue},
+};
+
+use crate::wrapper::delegate_to_queue;
+
+/// One queue of a live device that waits for room.
+///
+/// Without this wrapper, a live device is always polled, and packets for which a backlog or an
+/// output has no room are dropped (`backlog_full`, `tx_full`). With the wrapper, the device is
+/// polled only while each CPU has room for the packets of a poll, and packets wait in the backlogs
+/// while an output has no room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)).
+/// Further packets stay in the buffer of the device. When that buffer is full, the device loses
+/// packets (`device`), or its sender waits.
+///
+/// A handler that does not return stops the whole input, and its CPU is not declared dead. After a
+/// stop, packets wait for an output for up to one second.
+///
+/// ```
+/// use steerage::Builder;
+/// use steerage_device::{output, wait::Wait};
+///
+/// # let to = std::env::temp_dir().join(format!("wait-{}.pcapng", std::process::id()));
+/// # let (live, to) = ("synthetic:rate=100000,packets=100", format!("pcap:{}", to.display()));
+/// let mut builder = Builder::new().input(Wait::new(steerage_device::open(live)?));
+/// let saved = builder.add_output(output::open(&to)?);
+/// # std::fs::remove_file(&to["pcap:".len()..])?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Wait {
+    queue: Box<dyn RxQueue>,
+}
+
+impl Wait {
+    /// Makes `input` wait for room. The input's name, kind and mode stay the same.
+    #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
+    pub fn new(input: Input) -> Input {
+        input.wrap_queues(|queue, _| Box::new(Self { queue }))
+    }
+}
+
+impl RxQueue for Wait {
+    delegate_to_queue!(except capabilities);
+
+    fn capabilities(&self) -> Capabilities {
+        self.queue.capabilities().can_wait()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.queue.poll(out, budget)
+    }
+}

@@ -1,0 +1,52 @@
+//! [`Stays`]: holds what must not leave the thread of a batch. The compiler's error says what to do
+//! instead.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// No type implements this trait. The compiler prints its message when a program uses a packet of a
+/// batch on another thread.
+///
+/// # Safety
+/// A type that implements this trait may be sent to another thread, and may be used by several
+/// threads at once.
+#[diagnostic::on_unimplemented(
+    message = "a packet of a batch cannot be used on another thread: keep it",
+    label = "the packet belongs to its batch, and the batch to one CPU",
+    note = "`packet.keep()` returns a `Kept`, which owns the packet and which every thread can use",
+    note = "if a copy of the bytes is enough, send `packet.data().to_vec()`"
+)]
+pub unsafe trait SentWithoutKeeping {}
+
+/// A value that stays on its thread, although it can be used like `T`.
+///
+/// If a value of several fields that are not `Send` is in a `Stays`, the compiler prints one error,
+/// that of [`SentWithoutKeeping`], instead of one error for each field.
+pub struct Stays<T>(pub T);
+
+// SAFETY: whoever implemented the trait for `T` has promised it. Nobody does.
+unsafe impl<T: SentWithoutKeeping> Send for Stays<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: SentWithoutKeeping> Sync for Stays<T> {}
+
+impl<T> fmt::Debug for Stays<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stays")
+    }
+}
+
+impl<T> Deref for Stays<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Stays<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate packages deny semver features site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -43,6 +43,21 @@ $(STAMPS)/semver:
 	@tag=$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || skip "nothing is released yet"
 	cargo semver-checks --version >/dev/null 2>&1 || skip "no cargo-semver-checks here (cargo install --locked cargo-semver-checks)"
 	cargo semver-checks --workspace --baseline-rev "$$tag"
+
+# Each feature of the crates that programs depend on, alone and none of them. Warnings count: code that only another feature uses
+# is left out with it.
+$(STAMPS)/features:
+	@export RUSTFLAGS="-D warnings" CARGO_TARGET_DIR=target/features
+	for crate in steerage-control:metrics,mount,socket,web,http,report steerage-device:af_xdp,capture,tap steerage:serde; do
+	    name=$${crate%%:*}
+	    cargo check -p "$$name" --locked --no-default-features --lib
+	    for feature in $$(tr , ' ' <<<"$${crate#*:}"); do
+	        cargo check -p "$$name" --locked --no-default-features --features "$$feature" --lib
+	    done
+	done
+	cargo check -p steerage-device --locked --no-default-features --examples
+	cargo test -p steerage-device --locked --no-default-features --lib absent::
+	cargo check --workspace --locked --no-default-features
 
 # What cargo-c installs is what packaging/c-library installs, and the example runs with it.
 $(STAMPS)/c_library:

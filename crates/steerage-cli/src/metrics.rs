@@ -37,8 +37,11 @@ impl Metrics {
     /// handles no packets.
     pub(crate) fn serve(&self, handle: Option<Handle>, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
-        let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };
-        let served = listener.serve(source);
+        let source = Source::new(handle).version(env!("CARGO_PKG_VERSION"));
+        let served = listener.serve(match more {
+            Some(more) => source.more(more),
+            None => source,
+        });
         served.map(Some).map_err(|error| Error::System { operation: "start a thread for metrics", error })
     }
 }
@@ -113,6 +116,7 @@ mod tests {
     /// The words of a page that begin like this.
     fn named(page: &str, begin: &str) -> BTreeSet<String> {
         let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
-        words.filter(|word| word.starts_with(begin) && *word != "steerage_").map(str::to_owned).collect()
+        let is_metric = |word: &&str| word.starts_with(begin) && !["steerage_", "steerage_control"].contains(word);
+        words.filter(is_metric).map(str::to_owned).collect()
     }
 }

@@ -113,8 +113,7 @@ pub(crate) fn run(
     let counters = counters(&builder)?;
     let running = builder.build(move |cpu| make(&counters, outputs, rate, cpu))?.start()?;
     let handle = running.handle();
-    let source = Source { handle: Some(handle.clone()), version: env!("CARGO_PKG_VERSION"), more: None };
-    let _page = listener.serve(source)?;
+    let _page = listener.serve(Source::new(handle.clone()).prefix("limiter"))?;
     while !handle.wait_finished(Duration::from_millis(100)) {
         if stop.load(Ordering::Relaxed) {
             handle.stop();

@@ -72,7 +72,7 @@ fn serve(at: SocketAddr) -> Outcome<(Instance, Server, SocketAddr)> {
     let running = built.start()?;
     let listener = Listener::bind("metrics", at)?;
     let address = listener.address();
-    let server = listener.serve(Source { handle: Some(running.handle()), version: "0", more: None })?;
+    let server = listener.serve(Source::new(running.handle()))?;
     Ok((running, server, address))
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use steerage::CpuMask;
+use steerage::limits::CPUS_MAX;
+use steerage::topology::{self, Topology};
+use steerage::{CpuId, CpuMask};
 
 type Online = Box<dyn Fn() -> CpuMask + Send + Sync>;
 
@@ -17,6 +19,16 @@ impl CpuView {
     /// A machine with CPUs 0 to `nr_cpu_ids - 1`, all online, none isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
+    }
+
+    /// The CPUs of this machine.
+    pub fn of_machine() -> Self {
+        let topology = Topology::read();
+        // If a container hides /sys, the CPUs that this process may use give the limit.
+        let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
+        let nr_cpu_ids = topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX);
+        let online = || topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect());
+        Self::new(nr_cpu_ids).isolated(topology.isolated().clone()).online(online)
     }
 
     /// Sets the CPUs that are isolated from the kernel's own work (`isolcpus`, `nohz_full`). Masks

@@ -1,13 +1,18 @@
 //! The parsers of this crate as functions of bytes, for the fuzz targets.
 
-use crate::{http, socket, tree::Tree};
+#[cfg(feature = "http")]
+use crate::http;
+#[cfg(feature = "socket")]
+use crate::{socket, tree::Tree};
 
 /// The reply to one line from a client of the control socket. `uid` is the client's user.
+#[cfg(feature = "socket")]
 pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
     socket::answer(line, uid, tree)
 }
 
 /// The reply to the head of an HTTP request. `None` if the head is incomplete.
+#[cfg(feature = "http")]
 pub fn http(received: &[u8]) -> Option<Vec<u8>> {
     http::answer(received)
 }

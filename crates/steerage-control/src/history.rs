@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
-
 use crate::limits::EVENTS_MAX;
 
 /// A change that has taken effect.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "socket", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Event {
     /// The number of the change. Numbers start at 1 and have no gaps.

@@ -1,10 +1,21 @@
-//! Serves metrics to Prometheus over HTTP: only `GET /metrics`.
-//!
-//! [`Listener::serve`] starts one thread. For each request, the thread reads the ledger without
-//! disturbing the data path.
+//! Metrics in Prometheus' text format: as a text for a program that serves it itself, and served
+//! over HTTP, for `GET /metrics` only.
 //!
 //! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so the number of
-//! metrics depends only on queues and CPUs.
+//! metrics depends only on queues, CPUs and the counters of the packet function
+//! ([`Builder::counters`](steerage::Builder::counters)).
+//!
+//! ```
+//! use steerage::packet::each;
+//! use steerage::{Builder, testing};
+//! use steerage_control::metrics;
+//!
+//! let input = testing::input(vec![[0; 60]; 100]);
+//! let ledger = Builder::new().virtual_cpus(2).input(input).build(each(|_packet| {}))?.start()?.join().snapshot;
+//! let page = metrics::text(&ledger, "limiter");
+//! assert!(page.contains("\nlimiter_received_packets_total{device=\"frames\",queue=\"0\"} 100\n"), "{page}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod families;
 mod page;
@@ -14,7 +25,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use prometheus_client::metrics::MetricType;
-use steerage::Handle;
+use steerage::{Handle, Snapshot};
 
 pub use crate::http::{BindError, Listener, Server};
 use crate::http::{Body, Resource, Site};
@@ -24,23 +35,65 @@ pub use families::names;
 /// default ports from 9100 to 9999, and all of these ports are taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
+/// The prefix of all metrics, unless [`Source::prefix`] sets another one.
+pub const PREFIX_DEFAULT: &str = "steerage";
+
+/// The metrics of a snapshot as text: the ledger, and the counters of the packet function. The name
+/// of each metric begins with `prefix` and `_`. Characters of the prefix that no metric may have
+/// become `_`. With an empty prefix, names have no prefix.
+pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
+    page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
+}
+
 /// The instance and the values that the metrics come from.
 pub struct Source {
-    /// The instance whose ledger is served. `None` for a program that handles no packets.
-    pub handle: Option<Handle>,
-    /// The program's version, for `steerage_build_info`.
-    pub version: &'static str,
-    /// The handler's own metrics, if it has any. The server calls this function for each page.
-    pub more: Option<More>,
+    handle: Option<Handle>,
+    version: Option<&'static str>,
+    more: Option<More>,
+    prefix: String,
 }
 
 /// Returns a handler's own metrics. Each call must return the same metrics, with the current
 /// values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
+impl Source {
+    /// The metrics of an instance. `None` for a program that handles no packets.
+    pub fn new(handle: impl Into<Option<Handle>>) -> Self {
+        Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
+    }
+
+    /// Sets the prefix of all metrics: see [`text`]. Default: [`PREFIX_DEFAULT`].
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// Sets the program's version, for the metric `PREFIX_build_info`.
+    #[must_use]
+    pub fn version(self, version: &'static str) -> Self {
+        Self { version: Some(version), ..self }
+    }
+
+    /// Adds metrics that are not in the ledger. This function is called for each page. A counter of
+    /// a packet function needs no such function: see
+    /// [`Builder::counters`](steerage::Builder::counters).
+    #[must_use]
+    pub fn more(self, more: More) -> Self {
+        Self { more: Some(more), ..self }
+    }
+
+    /// The metrics as text, with their present values.
+    pub fn text(&self) -> String {
+        let snapshot = self.handle.as_ref().map(|handle| handle.snapshot());
+        let more = self.more.as_ref().map(|more| more()).unwrap_or_default();
+        page::text(page::Content { snapshot, more, version: self.version }, &self.prefix)
+    }
+}
+
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Source")
+        write!(f, "Source of {}_*", self.prefix)
     }
 }
 
@@ -103,9 +156,9 @@ impl Metric {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// The full name of the metric, as it is served.
+    /// The full name of the metric, as it is served with the default prefix.
     pub fn served_as(&self) -> String {
-        families::served_as(self.name, self.kind.in_prometheus_words())
+        format!("{PREFIX_DEFAULT}_{}", families::with_suffix(self.name, self.kind.in_prometheus_words()))
     }
 }
 
@@ -120,7 +173,7 @@ impl Listener {
     /// # Errors
     /// If the thread cannot be started.
     pub fn serve(self, source: Source) -> io::Result<Server> {
-        let page = Resource::new(PATH, CONTENT_TYPE, "", Body::Made(Box::new(move |_| page::of(&source))));
+        let page = Resource::new(PATH, CONTENT_TYPE, "", Body::Made(Box::new(move |_| source.text())));
         self.serve_site("metrics", Site::new(PATH, vec![page]).names_by("--metrics-host NAME"))
     }
 }

@@ -23,7 +23,7 @@ use steerage::{Handle, Snapshot};
 use crate::cpu_view::CpuView;
 use crate::error::{AttributeError, ErrorCode};
 use crate::history::{Event, History};
-use crate::limits::WRITE_BYTES_MAX;
+use crate::limits::{SETTLE_MAX, WRITE_BYTES_MAX};
 use devices::Device;
 use masks::{Form, Masks};
 use numbers::Number;
@@ -44,6 +44,15 @@ pub struct Options {
     /// How long a write may wait until it takes effect. Use [`SETTLE_MAX`](crate::SETTLE_MAX)
     /// unless there is a reason for another value.
     pub settle_max: Duration,
+}
+
+/// The options of a program on this machine: the user of this process may change values, and no
+/// queue is off.
+impl Default for Options {
+    fn default() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { machine: CpuView::of_machine(), uid, queues_off: Vec::new(), settle_max: SETTLE_MAX }
+    }
 }
 
 /// A directory or an attribute of the tree.

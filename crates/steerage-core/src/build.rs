@@ -40,7 +40,7 @@ use crate::shared::{Shared, StopsUnlessFinished};
 use crate::softnet::CpuPart;
 use crate::steering::{InTransit, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
-use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
+use steerage_ledger::{Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
 use steerage_mem::signal::Signal;
 use steerage_moves::{QueueSetup, Setup, Transit};
 
@@ -197,7 +197,7 @@ pub fn build<H: Handler>(
         inboxes: (0..cpus).map(|_| Inbox::new(infos.len())).collect(),
         admissions,
         open_queues: AtomicUsize::new(infos.len()),
-        ledgers: Ledgers { cpus: (0..cpus).map(|_| CpuLedger::default()).collect(), queues: infos, outputs },
+        ledgers: Ledgers::new(cpus, infos, outputs),
         pools,
         supply,
         lent_bytes,

@@ -36,6 +36,7 @@ use crate::options::setters;
 use interface::Interface;
 use queue::{Queue, QueueConfig};
 use ring::Ring;
+#[cfg(feature = "capture")]
 use steerage_capture::filter::{Filter, FilterError};
 use steerage_netlink::Rtnetlink;
 use sys::{Memory, Shape, Socket};
@@ -93,6 +94,10 @@ const SEND_BUFFER: i32 = 4 << 20;
 /// tag fit into this space, so that neither overwrites the kernel's data.
 const RESERVE_BYTES: u32 = 8;
 
+/// The longest frame that a handler can keep or write to, in bytes. The limit is above the length
+/// of a jumbo frame. Every page has this length.
+const COPY_BYTES_MAX: usize = 9_728;
+
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
 const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_power_of_two());
 
@@ -137,7 +142,9 @@ pub struct AfPacketOptions {
     pub direction: Direction,
     /// The length to which each frame is cut. `None` if frames are not cut.
     pub snaplen: Option<usize>,
-    /// The filter that the kernel applies. `None` if all frames pass.
+    /// The filter that the kernel applies. `None` if all frames pass. Only with the cargo feature
+    /// `capture`, which compiles filters.
+    #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
     /// Whether the kernel hashes each frame's flow. docs/interfaces.md lists packets that this hash
     /// does not keep together.
@@ -172,6 +179,7 @@ impl AfPacketOptions {
             promiscuous: true,
             direction: Direction::default(),
             snaplen: None,
+            #[cfg(feature = "capture")]
             filter: None,
             device_hash: DeviceHash::Never,
             finish_checksums: false,
@@ -196,6 +204,7 @@ impl AfPacketOptions {
         snaplen: usize => Some;
         /// Makes the kernel drop frames that do not match the filter. Default: no filter. For a
         /// filter in text form, use [`filtered`](Self::filtered).
+        #[cfg(feature = "capture")]
         filter: Filter => Some;
         /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] does
         /// not use the hash if the card computes it, because frames do not show whether they are
@@ -225,6 +234,7 @@ impl AfPacketOptions {
     /// let input = AfPacketOptions::new("eth0").filtered("not port 22")?.open()?.input;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[cfg(feature = "capture")]
     pub fn filtered(self, text: &str) -> Result<Self, FilterError> {
         // `open` reports an interface that is missing or not supported.
         let link = Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link);
@@ -240,7 +250,8 @@ impl AfPacketOptions {
     pub fn open(&self) -> Result<AfPacket, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
         let interface = Interface::read(&self.interface)?;
-        if interface.cooked && self.filter.is_some() {
+        let filter = self.filter_program();
+        if interface.cooked && filter.is_some() {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
             return Err(self
                 .error("filter frames with a link header of their own", cause)
@@ -272,7 +283,7 @@ impl AfPacketOptions {
             rings.push(self.listen(socket, &interface, shape, &mut group)?);
         }
         let snaplen = self.snaplen.map(|bytes| bytes.clamp(1, SNAPLEN_MAX) as u32);
-        let program = program::program(direction, self.filter.as_ref(), snaplen);
+        let program = program::program(direction, filter, snaplen);
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::with_capacity(queues);
         for (socket, ring) in sockets.into_iter().zip(rings) {
             match &program {
@@ -298,6 +309,18 @@ impl AfPacketOptions {
             notes.extend(device_hash::note(&self.interface, hashed_by));
         }
         Ok(AfPacket { input, notes })
+    }
+
+    /// The instructions of the user's filter.
+    #[cfg(feature = "capture")]
+    fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
+        self.filter.as_ref().map(program::of_filter)
+    }
+
+    /// No filter can be compiled.
+    #[cfg(not(feature = "capture"))]
+    fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
+        None
     }
 
     /// Sets a socket up until it listens, with a filter that still accepts nothing.

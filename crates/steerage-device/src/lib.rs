@@ -3,9 +3,10 @@
 //! | module | device |
 //! |---|---|
 //! | [`af_packet`] | interfaces of this machine, to listen and to send |
-//! | [`af_xdp`] | interfaces of this machine whose packets are taken away from the kernel, to receive and to send |
+//! | [`af_xdp`] | interfaces of this machine whose packets are taken away from the kernel, to receive and to send (feature `af_xdp`) |
+//! | [`capture`] | capture files, read and written, and filters in tcpdump's language (feature `capture`) |
 //! | [`synthetic`] | generated frames, with a number for each flow and frame |
-//! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
+//! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send (feature `tap`) |
 //! | [`udp`] | UDP sockets, to receive and to send |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
@@ -13,6 +14,8 @@
 //! | [`drain`] | a wrapper that ends the input once its packets have been dealt with elsewhere |
 //! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
+//!
+//! All features are on by default. The feature `capture` brings most of the dependencies.
 //!
 //! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
 //! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
@@ -25,8 +28,13 @@
 // system calls.
 #![deny(unsafe_code)]
 
+mod absent;
 pub mod af_packet;
+#[cfg(feature = "af_xdp")]
 pub mod af_xdp;
+#[cfg(feature = "capture")]
+mod all;
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code, reason = "each device uses its part"))]
 mod device_hash;
 pub mod drain;
 pub mod fault;
@@ -41,6 +49,7 @@ pub mod rules;
 pub mod synthetic;
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(feature = "tap")]
 pub mod tap;
 pub mod udp;
 mod vlan_tag;
@@ -49,22 +58,21 @@ mod wrapper;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use steerage::{DeviceError, Input};
-use steerage_capture::filter::FilterError;
-use steerage_capture::{Capture, CaptureError, CaptureInfo, CaptureOptions};
 
+#[cfg(all(feature = "af_xdp", feature = "capture"))]
+pub use all::open_all_taking;
+#[cfg(feature = "capture")]
+pub use all::{Opened, open_all, open_all_with};
 pub use device_hash::DeviceHash;
 /// The crate of capture files, whose options [`open_all`] takes.
+#[cfg(feature = "capture")]
 pub use steerage_capture as capture;
 
 use af_packet::{AfPacketOptions, Named};
-use af_xdp::AfXdpOptions;
-use limit::Limit;
 use options::SpecError;
 use synthetic::SyntheticOptions;
-use tap::TapOptions;
 use udp::UdpOptions;
 
 /// Opens the device that `spec` names:
@@ -83,7 +91,7 @@ use udp::UdpOptions;
 ///
 /// # Errors
 /// [`OpenError::Spec`] for a mistake in the text, and [`OpenError::Device`] for a device that
-/// cannot be opened.
+/// cannot be opened. A device whose cargo feature is off cannot be opened.
 ///
 /// ```
 /// let input = steerage_device::open("synthetic:flows=1000,queues=2,packets=100")?;
@@ -91,33 +99,34 @@ use udp::UdpOptions;
 /// # Ok::<(), steerage_device::OpenError>(())
 /// ```
 pub fn open(spec: &str) -> Result<Input, OpenError> {
+    absent::check(spec).map_err(OpenError::Device)?;
     if is_synthetic(spec) {
         return SyntheticOptions::parse(spec).and_then(|options| options.open()).map_err(OpenError::Spec);
     }
+    #[cfg(feature = "tap")]
     if tap::is_spec(spec) {
-        let tap = TapOptions::parse(spec).map_err(OpenError::Spec)?.open();
+        let tap = tap::TapOptions::parse(spec).map_err(OpenError::Spec)?.open();
         return tap.and_then(|tap| tap.input()).map_err(OpenError::Device);
     }
     if udp::is_spec(spec) {
         let udp = UdpOptions::parse(spec).map_err(OpenError::Spec)?.open();
         return udp.and_then(|udp| udp.input()).map_err(OpenError::Device);
     }
+    #[cfg(feature = "af_xdp")]
     if let Some(named) = af_xdp::Named::read(spec) {
-        return take(named, AfXdpOptions::new(named.interface)).map(|taking| taking.input);
+        let taking = named.apply(af_xdp::AfXdpOptions::new(named.interface)).map_err(OpenError::Spec)?.open();
+        return taking.map(|taking| taking.input).map_err(OpenError::Device);
     }
     if let Some(named) = Named::read(spec) {
-        return listen(named, AfPacketOptions::new(named.interface)).map(|listening| listening.input);
+        let listening = named.apply(AfPacketOptions::new(named.interface)).map_err(OpenError::Spec)?.open();
+        return listening.map(|listening| listening.input).map_err(OpenError::Device);
     }
     could_be_a_file(spec)?;
-    steerage_capture::open(spec).map_err(OpenError::Device)
-}
-
-fn listen(named: Named<'_>, options: AfPacketOptions) -> Result<af_packet::AfPacket, OpenError> {
-    named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
-}
-
-fn take(named: af_xdp::Named<'_>, options: AfXdpOptions) -> Result<af_xdp::AfXdp, OpenError> {
-    named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
+    #[cfg(feature = "capture")]
+    let input = steerage_capture::open(spec);
+    #[cfg(not(feature = "capture"))]
+    let input = Err(absent::no_captures(spec));
+    input.map_err(OpenError::Device)
 }
 
 fn could_be_a_file(name: &str) -> Result<(), OpenError> {
@@ -143,7 +152,7 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
 /// assert!(!steerage_device::takes_filter("synthetic:packets=10"));
 /// ```
 pub fn takes_filter(spec: &str) -> bool {
-    !is_synthetic(spec) && !tap::is_spec(spec) && !udp::is_spec(spec) && af_xdp::Named::read(spec).is_none()
+    !is_synthetic(spec) && !udp::is_spec(spec) && !absent::has_feature(spec)
 }
 
 /// Checks `spec` without opening the device.
@@ -159,12 +168,15 @@ pub fn takes_filter(spec: &str) -> bool {
 /// assert!(check("synthetic:flows=many").is_err());
 /// ```
 pub fn check(spec: &str) -> Result<(), OpenError> {
+    absent::check(spec).map_err(OpenError::Device)?;
+    #[cfg(feature = "af_xdp")]
     if let Some(named) = af_xdp::Named::read(spec) {
-        return named.apply(AfXdpOptions::new(named.interface)).map(drop).map_err(OpenError::Spec);
+        return named.apply(af_xdp::AfXdpOptions::new(named.interface)).map(drop).map_err(OpenError::Spec);
     }
     let read = match Named::read(spec) {
         _ if is_synthetic(spec) => SyntheticOptions::parse(spec).map(drop),
-        _ if tap::is_spec(spec) => TapOptions::parse(spec).map(drop),
+        #[cfg(feature = "tap")]
+        _ if tap::is_spec(spec) => tap::TapOptions::parse(spec).map(drop),
         _ if udp::is_spec(spec) => UdpOptions::parse(spec).map(drop),
         Some(named) => named.apply(AfPacketOptions::new(named.interface)).map(drop),
         None => Ok(()),
@@ -182,138 +194,7 @@ pub fn is_synthetic(spec: &str) -> bool {
     spec == "synthetic" || spec.starts_with("synthetic:")
 }
 
-/// The devices that [`open_all`] opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Opened {
-    /// The inputs, in the order in which they were named.
-    pub inputs: Vec<Input>,
-    /// Information about the capture files, if there are any.
-    pub capture: Option<Arc<CaptureInfo>>,
-    /// Hints for the user, one line each.
-    pub notes: Vec<String>,
-}
-
-impl Opened {
-    /// Makes the devices end after this many frames in total.
-    #[must_use]
-    pub fn limited(self, frames: u64) -> Self {
-        Self { inputs: Limit::over(self.inputs, frames), ..self }
-    }
-}
-
-/// Opens each of `specs` like [`open`]. `any` stands for all interfaces that are up now, and each
-/// of these interfaces becomes a separate device with its own link type. All capture files become
-/// one device with one queue, which delivers them in the given order and with the options in
-/// `files`.
-///
-/// # Errors
-/// As for [`open`], and the errors of the filter in `files`.
-pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Opened, OpenError> {
-    open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
-}
-
-/// Like [`open_all`], but `live` returns the options for each interface to listen to, given the
-/// interface's name. Options in the text override these options.
-///
-/// `live` is called for all interfaces before any device is opened, so that it may compile filters,
-/// which runs child processes.
-///
-/// # Errors
-/// As for [`open`], and the errors of `live`.
-///
-/// ```no_run
-/// use steerage_device::af_packet::AfPacketOptions;
-/// use steerage_capture::CaptureOptions;
-///
-/// let files = CaptureOptions::new().filter("not port 22");
-/// let opened = steerage_device::open_all_with(&["eth0", "eth1", "evening.pcap"], &files, |interface| {
-///     Ok(AfPacketOptions::new(interface).filtered("not port 22")?)
-/// })?;
-/// opened.notes.iter().for_each(|note| eprintln!("{note}"));
-/// # Ok::<(), steerage_device::OpenError>(())
-/// ```
-pub fn open_all_with(
-    specs: &[impl AsRef<str>],
-    files: &CaptureOptions,
-    live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
-) -> Result<Opened, OpenError> {
-    open_all_taking(specs, files, live, |interface| AfXdpOptions::new(interface))
-}
-
-/// Like [`open_all_with`], but `taking` returns the options for each
-/// `af_xdp:NAME,option=value,...`, given the interface's name.
-///
-/// # Errors
-/// As for [`open`], and the errors of `live`.
-pub fn open_all_taking(
-    specs: &[impl AsRef<str>],
-    files: &CaptureOptions,
-    mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
-    mut taking: impl FnMut(&str) -> AfXdpOptions,
-) -> Result<Opened, OpenError> {
-    let (mut plans, mut paths) = (Vec::with_capacity(specs.len()), Vec::new());
-    let mut of_any = Vec::new();
-    for spec in specs.iter().map(AsRef::as_ref) {
-        if let Some(options) = Named::read_any(spec) {
-            let names = af_packet::all_interfaces().map_err(OpenError::Device)?;
-            for name in &names {
-                let named = Named::one_of_any(name, options);
-                let options = named.apply(live(name)?).map_err(OpenError::Spec)?;
-                let buffer = af_packet::divided_buffer(options.buffer, names.len());
-                plans.push(Plan::Listen(options.buffer(buffer)));
-            }
-            of_any.push(format!(
-                "{spec}: listening to {}; a packet that passes two of them is seen twice",
-                names.join(", ")
-            ));
-            continue;
-        }
-        plans.push(if is_synthetic(spec) || tap::is_spec(spec) || udp::is_spec(spec) {
-            Plan::Spec(spec)
-        } else if let Some(named) = af_xdp::Named::read(spec) {
-            Plan::Take(named.apply(taking(named.interface)).map_err(OpenError::Spec)?)
-        } else if let Some(named) = Named::read(spec) {
-            Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
-        } else {
-            could_be_a_file(spec)?;
-            paths.push(spec);
-            Plan::Files
-        });
-    }
-    // Open the capture first, because opening it may run the filter's compiler.
-    let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
-    let info = capture.as_ref().map(Capture::info);
-    let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };
-    for plan in plans {
-        match plan {
-            Plan::Spec(spec) => opened.inputs.push(open(spec)?),
-            Plan::Take(options) => {
-                let taken = options.open().map_err(OpenError::Device)?;
-                opened.inputs.push(taken.input);
-                opened.notes.extend(taken.notes);
-            }
-            Plan::Listen(options) => {
-                let listening = options.open().map_err(OpenError::Device)?;
-                opened.inputs.push(listening.input);
-                opened.notes.extend(listening.notes);
-            }
-            // All files are one device, at the position of the first file.
-            Plan::Files => opened.inputs.extend(capture.take().map(Capture::into_input)),
-        }
-    }
-    Ok(opened)
-}
-
-enum Plan<'a> {
-    Spec(&'a str),
-    Take(AfXdpOptions),
-    Listen(AfPacketOptions),
-    /// A capture file. All capture files are one device.
-    Files,
-}
-
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "af_xdp", feature = "capture", feature = "tap"))]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
 #[doc = include_str!("../../../docs/devices.md")]
@@ -340,15 +221,17 @@ pub enum OpenError {
     #[error(transparent)]
     Device(DeviceError),
     /// The device does not support this filter.
+    #[cfg(feature = "capture")]
     #[error(transparent)]
-    Filter(#[from] FilterError),
+    Filter(#[from] steerage_capture::filter::FilterError),
 }
 
-impl From<CaptureError> for OpenError {
-    fn from(error: CaptureError) -> Self {
+#[cfg(feature = "capture")]
+impl From<steerage_capture::CaptureError> for OpenError {
+    fn from(error: steerage_capture::CaptureError) -> Self {
         match error {
-            CaptureError::Device(error) => Self::Device(error),
-            CaptureError::Filter(error) => Self::Filter(error),
+            steerage_capture::CaptureError::Device(error) => Self::Device(error),
+            steerage_capture::CaptureError::Filter(error) => Self::Filter(error),
         }
     }
 }

@@ -5,11 +5,15 @@ use std::thread;
 
 use steerage::{DeviceError, Output};
 
+use crate::absent;
 use crate::af_packet::{AfPacketOutput, Named};
+#[cfg(feature = "af_xdp")]
 use crate::af_xdp::{self, AfXdpOutput};
 use crate::options::SpecError;
+#[cfg(feature = "tap")]
 use crate::tap::{self, TapOptions};
 use crate::udp::{self, UdpOptions};
+#[cfg(feature = "capture")]
 use steerage_capture::Waiting;
 
 const PCAP: &str = "pcap:";
@@ -77,15 +81,7 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
 }
 
 fn is_output(spec: &str) -> bool {
-    match [PCAP, FIFO, TCP_LISTEN].iter().find_map(|kind| spec.strip_prefix(kind)) {
-        Some(place) => !place.is_empty(),
-        None => {
-            tap::is_spec(spec)
-                || udp::is_spec(spec)
-                || af_xdp::Named::read(spec).is_some()
-                || Named::read(spec).is_some()
-        }
-    }
+    capture_of(spec).is_some() || absent::has_feature(spec) || udp::is_spec(spec) || Named::read(spec).is_some()
 }
 
 /// Creates the output that `spec` names, for as many CPUs as this process may use. If the output's
@@ -93,7 +89,8 @@ fn is_output(spec: &str) -> bool {
 /// [`af_xdp`]. In that case, open the input before the output.
 ///
 /// # Errors
-/// [`OutputError`] if `spec` is not an output, or the output cannot be created.
+/// [`OutputError`] if `spec` is not an output, or the output cannot be created. An output whose
+/// cargo feature is off cannot be created.
 ///
 /// ```no_run
 /// use steerage::{Builder, TxId};
@@ -113,7 +110,14 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
 /// # Errors
 /// As for [`open`].
 pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
-    open_when_read(spec, cpus, |_, _| true)
+    #[cfg(feature = "capture")]
+    let output = open_when_read(spec, cpus, |_, _| true);
+    #[cfg(not(feature = "capture"))]
+    let output = match capture_of(spec) {
+        Some(_) => Err(OutputError::Device(absent::no_captures(spec))),
+        None => open_device(spec, cpus),
+    };
+    output
 }
 
 /// Like [`open_for`], but calls `waits` while it waits for the reader of a FIFO or for a TCP
@@ -125,15 +129,37 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 ///
 /// # Errors
 /// As for [`open`], or if `waits` returns false.
+#[cfg(feature = "capture")]
 pub fn open_when_read(
     spec: &str,
     cpus: usize,
     mut waits: impl FnMut(&str, Waiting) -> bool,
 ) -> Result<Output, OutputError> {
+    let created = match capture_of(spec) {
+        None => return open_device(spec, cpus),
+        Some((FIFO, path)) => steerage_capture::fifo(path, |before| waits(path, Waiting::Looked { before })),
+        Some((TCP_LISTEN, address)) => steerage_capture::listen(address, |waiting| waits(address, waiting)),
+        Some((_, path)) => steerage_capture::create_when_read(path, |before| waits(path, Waiting::Looked { before })),
+    };
+    created.map_err(OutputError::Device)
+}
+
+/// The kind of a capture that is written, and its place.
+fn capture_of(spec: &str) -> Option<(&'static str, &str)> {
+    let mut kinds = [PCAP, FIFO, TCP_LISTEN].into_iter();
+    kinds.find_map(|kind| Some((kind, spec.strip_prefix(kind).filter(|place| !place.is_empty())?)))
+}
+
+/// Opens an output that is not a capture. Only AF_XDP must know the number of CPUs.
+#[cfg_attr(not(feature = "af_xdp"), allow(unused_variables))]
+fn open_device(spec: &str, cpus: usize) -> Result<Output, OutputError> {
+    absent::check(spec).map_err(OutputError::Device)?;
+    #[cfg(feature = "af_xdp")]
     if af_xdp::Named::read(spec).is_some() {
         let output: AfXdpOutput = spec.parse().map_err(OutputError::Option)?;
         return output.cpus(cpus).open().map_err(OutputError::Device);
     }
+    #[cfg(feature = "tap")]
     if tap::is_spec(spec) {
         let tap = TapOptions::parse(spec).map_err(OutputError::Option)?.open();
         return tap.map(|tap| tap.output()).map_err(OutputError::Device);
@@ -142,24 +168,11 @@ pub fn open_when_read(
         let udp = UdpOptions::parse(spec).map_err(OutputError::Option)?.open();
         return udp.map(|udp| udp.output()).map_err(OutputError::Device);
     }
-    if let Some(path) = spec.strip_prefix(FIFO).filter(|path| !path.is_empty()) {
-        return steerage_capture::fifo(path, |before| waits(path, Waiting::Looked { before }))
-            .map_err(OutputError::Device);
+    if Named::read(spec).is_some() {
+        let output: AfPacketOutput = spec.parse().map_err(OutputError::Option)?;
+        return output.open().map_err(OutputError::Device);
     }
-    if let Some(address) = spec.strip_prefix(TCP_LISTEN).filter(|address| !address.is_empty()) {
-        return steerage_capture::listen(address, |waiting| waits(address, waiting)).map_err(OutputError::Device);
-    }
-    match spec.strip_prefix(PCAP) {
-        Some(path) if !path.is_empty() => {
-            steerage_capture::create_when_read(path, |before| waits(path, Waiting::Looked { before }))
-                .map_err(OutputError::Device)
-        }
-        None if Named::read(spec).is_some() => {
-            let output: AfPacketOutput = spec.parse().map_err(OutputError::Option)?;
-            output.open().map_err(OutputError::Device)
-        }
-        _ => Err(OutputError::Spec { spec: spec.to_owned(), wrong: KINDS }),
-    }
+    Err(OutputError::Spec { spec: spec.to_owned(), wrong: KINDS })
 }
 
 #[cfg(test)]

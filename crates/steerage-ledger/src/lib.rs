@@ -18,6 +18,7 @@
 //! | `findings` | the costs and regimes that policies found, and the steering of each group |
 //! | `records` | the ledgers of all queues, outputs and CPUs of an instance |
 //! | [`counts`] | the counts of each queue, ring, output and CPU |
+//! | `named` | counters that packet functions declare and write |
 //! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
 //! | `order_check` | whether packets complete in the order of their arrival |
 //! | `drops`, `reasons` | lost packets by reason |
@@ -39,6 +40,7 @@ mod drops;
 mod findings;
 pub mod limits;
 mod memory;
+mod named;
 mod notes;
 mod order_check;
 mod read;
@@ -62,8 +64,9 @@ pub use device_error::DeviceError;
 pub use device_name::DeviceName;
 pub use drops::{DropCounters, Drops};
 pub use findings::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate};
-pub use limits::HANDLER_SLOW;
+pub use limits::{COUNTER_NAME_MAX, COUNTERS_MAX, HANDLER_SLOW};
 pub use memory::MemoryUse;
+pub use named::{CounterError, CounterSnapshot, Counters, CpuCounter, NamedCounter};
 pub use order_check::OrderCheck;
 pub use read::Facts;
 pub use reasons::DropReason;

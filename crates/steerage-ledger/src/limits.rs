@@ -1,4 +1,4 @@
-//! The time limits at the end of a run, and when a snapshot has a note.
+//! The time limits at the end of a run, when a snapshot has a note, and how many counters there are.
 
 use std::time::Duration;
 
@@ -28,3 +28,10 @@ pub(crate) const HASHES_SAMPLE: u64 = 10_000;
 
 /// The device's hashes fill few buckets if they fill fewer than one in this many.
 pub(crate) const HASHES_FEW: usize = 100;
+
+/// The most counters of a packet function. Each counter takes 8 bytes for each CPU, and a line of
+/// metrics for each CPU.
+pub const COUNTERS_MAX: usize = 256;
+
+/// The longest name of a counter, and the longest unit, in bytes.
+pub const COUNTER_NAME_MAX: usize = 64;

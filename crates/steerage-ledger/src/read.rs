@@ -105,6 +105,7 @@ impl Ledgers {
             queues,
             cpus,
             outputs,
+            counters: self.counters(facts.cpus),
             moves: facts.moves,
             groups: facts.groups,
             backing: facts.backing,

@@ -3,11 +3,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use steerage_mem::KeptPages;
+use steerage_topology::CpuId;
 
 use crate::counts::{CpuLedger, PoolCounters, QueueError, QueueLedger, RingLedger, TxLedger};
 use crate::deferred::Deferred;
@@ -15,6 +16,7 @@ use crate::device_counts::DeviceCounts;
 use crate::device_error::DeviceError;
 use crate::device_name::DeviceName;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
+use crate::named::{CounterSnapshot, Counters};
 
 /// The properties and counts of a queue that all threads may read.
 #[derive(Debug)]
@@ -110,9 +112,26 @@ pub struct Ledgers {
     pub queues: Vec<QueueInfo>,
     /// The outputs, by number.
     pub outputs: Vec<OutputInfo>,
+    counters: OnceLock<Counters>,
 }
 
 impl Ledgers {
+    /// Makes the ledgers of this many CPUs.
+    pub fn new(cpus: usize, queues: Vec<QueueInfo>, outputs: Vec<OutputInfo>) -> Self {
+        let cpus = (0..cpus).map(|_| CpuLedger::default()).collect();
+        Self { cpus, queues, outputs, counters: OnceLock::new() }
+    }
+
+    /// Shows the counters of the packet function in snapshots. Only the first call has an effect.
+    pub fn show(&self, counters: Counters) {
+        let _ = self.counters.set(counters);
+    }
+
+    /// Reads the counters of the packet function. `cpus` are the CPUs of the instance.
+    pub fn counters(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
+        self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
+    }
+
     /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed packets over;
     /// `None` stands for a wake-up for control.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {

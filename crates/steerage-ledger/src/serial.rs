@@ -225,7 +225,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Backing, CostEstimate, CpuSnapshot, DropReason, Elephant, Findings, GroupSnapshot, QueueSnapshot, Snapshot,
+        Backing, CostEstimate, Counters, CpuSnapshot, DropReason, Elephant, Findings, GroupSnapshot, QueueSnapshot,
+        Snapshot,
     };
 
     fn snapshot() -> Snapshot {
@@ -239,7 +240,10 @@ mod tests {
         let flow = FlowKey::v4("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap(), 6);
         let elephants = vec![Elephant::new(7, 0.5, Some(flow))];
         let groups = vec![GroupSnapshot::new("balance", vec![0], vec![CpuId(8)], elephants, findings)];
-        let mut snapshot = Snapshot { queues: vec![queue], cpus: vec![cpu], groups, ..Snapshot::default() };
+        let counters = Counters::new();
+        counters.add("passed", "Packets within their rate.", "packets").unwrap().on(CpuId(8)).add(4);
+        let counters = counters.snapshot(&[CpuId(8)]);
+        let mut snapshot = Snapshot { queues: vec![queue], cpus: vec![cpu], counters, groups, ..Snapshot::default() };
         snapshot.backing = Backing::TransparentHugePages;
         snapshot.moves.count(MoveCause::Left, 5);
         snapshot.moves.slices = 2;
@@ -261,6 +265,10 @@ mod tests {
             ("/cpus/0/cpu", json!(8)),
             ("/cpus/0/busy_seconds", json!(1.5)),
             ("/cpus/0/handler_seconds", json!(0.0)),
+            (
+                "/counters",
+                json!([{ "name": "passed", "help": "Packets within their rate.", "unit": "packets", "total": 4, "by_cpu": [4] }]),
+            ),
             ("/groups/0/active_list", json!("8")),
             ("/groups/0/elephants", json!([{ "bucket": 7, "load": 0.5 }])),
             ("/groups/0/findings/apart_ns", json!(58)),

@@ -11,6 +11,7 @@ use crate::counts::QueueError;
 use crate::drops::Drops;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;
+use crate::named::CounterSnapshot;
 #[cfg(feature = "serde")]
 use crate::serial;
 
@@ -279,6 +280,9 @@ pub struct OutputSnapshot {
 ///     for output in &snapshot.outputs {
 ///         println!("{}: {} packets, dropped: {}", output.device, output.packets, output.dropped);
 ///     }
+///     for counter in &snapshot.counters {
+///         println!("{}: {} {}", counter.name, counter.total, counter.unit);
+///     }
 ///     for group in &snapshot.groups {
 ///         println!("{}: {} CPUs joined, {} left", group.policy, group.findings.joined, group.findings.left);
 ///         for elephant in &group.elephants {
@@ -304,6 +308,8 @@ pub struct Snapshot {
     pub cpus: Vec<CpuSnapshot>,
     /// The outputs.
     pub outputs: Vec<OutputSnapshot>,
+    /// The counters of the packet function, in the order in which they were declared.
+    pub counters: Vec<CounterSnapshot>,
     /// The counts of moves.
     #[cfg_attr(feature = "serde", serde(with = "serial::moves"))]
     pub moves: MoveCounts,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use steerage_core::QueueHasher;
 use steerage_core::build::{Built, InputSpec, Spec, build};
 use steerage_core::error::{BuildError, SetError};
-use steerage_core::handler::{Handler, MakeHandler};
+use steerage_core::handler::Handler;
 use steerage_core::ids::{InputId, TxId};
 use steerage_core::limits::{
     CPUS_MAX, HANDLE_BUDGET, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
@@ -18,6 +18,7 @@ use steerage_core::tx::Output;
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
 use steerage_handler::messages::{Post, TakesMessages, WithMessages};
+use steerage_ledger::Counters;
 use steerage_mem::FRAME_BYTES_MAX;
 use steerage_policy::{Balance, Guarded, Policy, Setting, SharedControl, first_plan, policy_info};
 use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
@@ -80,10 +81,9 @@ pub struct Builder {
     check_order: bool,
     coalesce: bool,
     always_hash: bool,
-    pin: bool,
-    idle_poll: Duration,
-    stack_size: usize,
+    threads: Threads,
     policy: Box<dyn Policy>,
+    counters: Counters,
 }
 
 impl fmt::Debug for Builder {
@@ -123,10 +123,9 @@ impl Builder {
             check_order: false,
             coalesce: false,
             always_hash: false,
-            pin: true,
-            idle_poll: IDLE_POLL,
-            stack_size: STACK_BYTES,
+            threads: Threads { pin: true, idle_poll: IDLE_POLL, stack_size: STACK_BYTES },
             policy: Box::new(Balance::new()),
+            counters: Counters::new(),
         }
     }
 
@@ -140,13 +139,13 @@ impl Builder {
     /// pinned, and sleep as soon as they are idle. For tests.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
-        (self.pin, self.idle_poll) = (false, Duration::ZERO);
+        (self.threads.pin, self.threads.idle_poll) = (false, Duration::ZERO);
         self
     }
 
     /// Sets whether each thread is pinned to its CPU, if that is allowed. Default: yes.
     pub fn pin(mut self, yes: bool) -> Self {
-        self.pin = yes;
+        self.threads.pin = yes;
         self
     }
 
@@ -211,6 +210,45 @@ impl Builder {
         let sender = Sender::new(to, places).map_err(failed)?;
         self.senders.push(sender.clone());
         Ok(sender)
+    }
+
+    /// The counters of the packet function, which any thread reads during the run and after it:
+    /// [`Handle::counters`](crate::Handle::counters) returns them. They are in snapshots, in metrics,
+    /// and in what `steerage top` shows.
+    ///
+    /// ```
+    /// use steerage::stats::CpuCounter;
+    /// use steerage::{Batch, Builder, Cpu, Handler, testing};
+    ///
+    /// /// Drops packets that are shorter than 100 bytes.
+    /// struct Long {
+    ///     short: CpuCounter,
+    /// }
+    ///
+    /// impl Handler for Long {
+    ///     type Moved = ();
+    ///     type Report = ();
+    ///
+    ///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    ///         for packet in batch.iter_mut().filter(|packet| packet.total_len() < 100) {
+    ///             packet.discard();
+    ///             self.short.add(1);
+    ///         }
+    ///     }
+    ///
+    ///     fn finish(self, _cpu: &mut Cpu) {}
+    /// }
+    ///
+    /// let builder = Builder::new().virtual_cpus(2).input(testing::input([[0; 60]; 100]));
+    /// let short = builder.counters().add("short", "Packets of less than 100 bytes.", "packets")?;
+    /// let running = builder.build(move |cpu| Long { short: short.on(cpu) })?.start()?;
+    /// let handle = running.handle();
+    /// running.join();
+    /// assert_eq!((&*handle.counters()[0].name, handle.counters()[0].total), ("short", 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Sets the hash and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a random
@@ -350,7 +388,7 @@ impl Builder {
 
     /// Sets how long an idle CPU polls before it sleeps. Default: 50 us.
     pub fn idle_poll(mut self, time: Duration) -> Self {
-        self.idle_poll = time;
+        self.threads.idle_poll = time;
         self
     }
 
@@ -358,7 +396,7 @@ impl Builder {
     /// on this stack, and moved there by value, so a handler may have about a quarter of this size.
     /// Keep larger state in a `Box` or a `Vec`. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES).
     pub fn stack_size(mut self, bytes: usize) -> Self {
-        self.stack_size = bytes;
+        self.threads.stack_size = bytes;
         self
     }
 
@@ -384,12 +422,11 @@ impl Builder {
         H: Handler,
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
-        let (pin, policy) = (self.pin, self.policy.fresh());
-        let threads = Threads { pin, idle_poll: self.idle_poll, stack_size: self.stack_size };
-        let setting = Setting::new(&self.inputs, pin);
+        let (threads, policy, counters) = (self.threads, self.policy.fresh(), self.counters.clone());
+        let setting = Setting::new(&self.inputs, threads.pin);
         let spec = self.spec(H::AFFINITY, setting.clone())?;
-        let make: MakeHandler<H> = Arc::new(make);
-        let Built { parts, handle } = build(spec, |cpus, owners| setting.joining_orders(cpus, owners), make)?;
+        let Built { parts, handle } = build(spec, |cpus, owners| setting.joining_orders(cpus, owners), Arc::new(make))?;
+        handle.ledgers().show(counters);
         let control = SharedControl::new(handle.clone(), policy, setting);
         Ok(Instance::new(parts, Handle::new(handle, control), threads))
     }
@@ -412,6 +449,7 @@ impl Builder {
     }
 
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
+        let pin = self.threads.pin;
         let no_key = |error| BuildError::System { operation: "read a hash key from /dev/urandom", error };
         let random = || HashKey::random().map(|key| FlowHasher::keyed(&key)).map_err(no_key);
         let hasher = self.hasher.map_or_else(random, Ok)?;
@@ -434,7 +472,7 @@ impl Builder {
             limits: self.limits,
             queue_limits: self.queue_limits,
             lpc_pages: self.lpc_pages,
-            nodes: self.nodes.unwrap_or_else(|| if self.pin { NodeMap::of_machine() } else { NodeMap::default() }),
+            nodes: self.nodes.unwrap_or_else(|| if pin { NodeMap::of_machine() } else { NodeMap::default() }),
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,
             originated_max: self.originated_max.max(if self.senders.is_empty() { 0 } else { HANDLE_BUDGET }),

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use steerage_core::control;
 use steerage_flow::Timestamp;
+use steerage_ledger::CounterSnapshot;
 use steerage_policy::{Guarded, Policy, SharedControl};
 
 /// Changes, reads and stops an instance, from any thread, during the run and after it. For the
@@ -36,6 +37,12 @@ impl Handle {
     /// [`is_settled`](control::Handle::is_settled) returns true when the buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.set_policy(Guarded::new(policy));
+    }
+
+    /// Reads the counters of the packet function, by CPU and in total: see
+    /// [`Builder::counters`](crate::Builder::counters). Reading them disturbs no CPU.
+    pub fn counters(&self) -> Vec<CounterSnapshot> {
+        self.ledgers().counters(&self.cpus())
     }
 
     /// Lets the policy do the work that is due at `now`. Returns the time at which to call this

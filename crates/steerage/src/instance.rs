@@ -78,8 +78,7 @@ impl<H: Handler> Instance<H> {
     /// }
     /// ```
     pub fn split(self) -> (Vec<CpuPart<H>>, Handle) {
-        let handle = self.handle();
-        (self.parts, handle)
+        (self.parts, self.handle)
     }
 
     /// Starts a pinned thread for each CPU. Starts another thread that calls [`Handle::control`]

@@ -128,7 +128,8 @@
 //! of frames.
 //!
 //! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost
-//! packet counts for exactly one [`DropReason`](stats::DropReason).
+//! packet counts for exactly one [`DropReason`](stats::DropReason). The snapshot also has the
+//! [counters](Builder::counters) of the packet function.
 //!
 //! A [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the
 //! load grows. With [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. Your own policy
@@ -183,9 +184,9 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// ([`Elephant::flow`](stats::Elephant::flow)) are not written.
 pub mod stats {
     pub use steerage_ledger::{
-        Backing, BucketSnapshot, CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot,
-        MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, RegimeEstimate,
-        Snapshot, Totals, Verdicts,
+        Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,
+        DropReason, Drops, Elephant, Findings, GroupSnapshot, MemoryUse, MoveCause, MoveCounts, NamedCounter,
+        OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, RegimeEstimate, Snapshot, Totals, Verdicts,
     };
 }
 

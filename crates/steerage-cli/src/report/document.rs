@@ -20,7 +20,7 @@ use serde_json::Value;
 use steerage::limits::{CPUS_MAX, OUTPUTS_MAX, QUEUES_MAX};
 use steerage::{Snapshot, WallTime};
 use steerage_capture::{CaptureInfo, link_name};
-use steerage_control::Audience;
+use steerage_control::{Audience, REPORT_SCHEMA};
 use steerage_guard::sandbox::InForce;
 use steerage_meter::FlowRecord;
 
@@ -29,7 +29,7 @@ use super::forward::ForwardReport;
 use crate::args::TOP_MAX;
 
 /// The version of the schema of reports.
-pub(super) const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = REPORT_SCHEMA;
 
 /// The longest list of a report: the flows of `meter -t`. A report comes from another process, perhaps
 /// another user's, and the short text of an entry may stand for much memory: a list of all CPUs for

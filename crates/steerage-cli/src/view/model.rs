@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use steerage::Snapshot;
-use steerage::stats::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot};
+use steerage::stats::{CounterSnapshot, CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot};
 
 use super::events::{self, Event};
 use super::names::{Flow, FlowId};
@@ -208,6 +208,15 @@ impl Model {
             (now, [self.a_second(now.packets, before.packets), self.a_second(now.bytes, before.bytes), lost])
         };
         self.now().outputs.iter().zip(&self.before.outputs).map(rates).collect()
+    }
+
+    /// Each counter of the packet function, and how much it grows per second.
+    pub(crate) fn counters(&self) -> Vec<(&CounterSnapshot, f64)> {
+        let rate = |now: &CounterSnapshot| {
+            let before = self.before.counters.iter().find(|before| before.name == now.name);
+            self.a_second(now.total, before.map_or(0, |before| before.total))
+        };
+        self.now().counters.iter().map(|now| (now, rate(now))).collect()
     }
 }
 

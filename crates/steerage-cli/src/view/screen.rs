@@ -7,7 +7,7 @@ use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span, Text};
 use steerage::Snapshot;
 use steerage::limits::DEAD_AFTER;
-use steerage::stats::OutputSnapshot;
+use steerage::stats::{CounterSnapshot, OutputSnapshot};
 
 use super::events::{apart, mask};
 use super::keys::{FlowsBy, Mode, SortBy, Ui};
@@ -26,6 +26,7 @@ const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
 const OUTPUTS_MIN: usize = 2;
+const COUNTERS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
@@ -119,7 +120,7 @@ fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
 fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
     let mut lines = head(model, colours);
     let mut sections = vec![cpus(model, ui, colours), queues(model, ui, colours), buckets(model, ui, colours, width)];
-    sections.push(outputs(model, colours));
+    sections.extend([outputs(model, colours), counters(model)]);
     sections.insert(if ui.flows_first { 0 } else { sections.len() }, flows(model, ui, width));
     sections.push(events(model, colours));
     sections.retain(|section| !section.rows.is_empty());
@@ -290,6 +291,17 @@ fn outputs(model: &Model, colours: Colours) -> Section {
     };
     let head = format!("  {:<24} {:>12} {:>12} {:>9} {:>9}", "output", "rate", "bits", "held", "drops/s");
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
+}
+
+/// The counters of the packet function.
+fn counters(model: &Model) -> Section {
+    let row = |(counter, rate): (&CounterSnapshot, f64)| {
+        let [name, unit] = [&counter.name, &counter.unit].map(|text| shortened(text, 24));
+        let [rate, total] = [rate.round() as u64, counter.total].map(grouped);
+        Line::raw(format!("  {name:<24} {rate:>12} {total:>16}  {unit}").trim_end().to_owned())
+    };
+    let head = format!("  {:<24} {:>12} {:>16}  {}", "counter", "per second", "total", "unit");
+    Section::new(head, model.counters().into_iter().map(row).collect(), COUNTERS_MIN)
 }
 
 /// The number of flows, and the largest active flows.

@@ -334,6 +334,23 @@ fn a_cpu_that_does_not_return_and_an_output_that_is_stuck_are_seen() {
     assert!(pipe.contains(" 4,321 ") && pipe.ends_with("50 !"), "{pipe}");
 }
 
+#[test]
+fn counters_of_the_packet_function_have_rows() {
+    let mut model = Model::default();
+    let counter = |name: &str, total: u64| json!({ "name": name, "help": "", "unit": "packets", "total": total, "by_cpu": [total] });
+    for (seconds, passed) in [(1, 1000), (3, 4000)] {
+        let mut report = report(seconds);
+        report["snapshot"]["counters"] = json!([counter("passed", passed), counter("a\x1b[2J", 1)]);
+        model.take(seen(report));
+    }
+    let lines = lines(&drawn(&model, &Ui::default(), Colours::No, 80, 40));
+    let passed = lines.iter().position(|line| line.starts_with("  passed ")).expect("the counter has a row");
+    let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>();
+    assert_eq!(words(passed), ["passed", "1,500", "4,000", "packets"]);
+    assert_eq!(words(passed - 1), ["counter", "per", "second", "total", "unit"]);
+    assert_eq!(words(passed + 1), ["a\\u{1b}[2J", "0", "1", "packets"]);
+}
+
 /// The meaning of a key may differ in another schema, so no number is shown.
 #[test]
 fn another_schema_is_refused_in_a_line() {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Instant;
@@ -11,7 +12,10 @@ use std::time::Instant;
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use steerage_fixtures::HANG;
+use steerage::stats::CpuCounter;
+use steerage::{Batch, Builder, Cpu, Handler};
+use steerage_control::{Listening, Options, Tree, reports};
+use steerage_fixtures::{HANG, until};
 
 use crate::program::{Started, run};
 
@@ -241,4 +245,44 @@ fn a_report_for_scripts() {
     let paths = get("/");
     assert!(paths["paths"].as_array().unwrap().iter().any(|path| path == "steerage/received"), "{paths}");
     watched.end();
+}
+
+struct Seen(CpuCounter);
+
+impl Handler for Seen {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        self.0.add(batch.len() as u64);
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+#[test]
+fn the_counters_of_a_program_of_ones_own() {
+    let socket = std::env::temp_dir().join(format!("steerage-{}-own.sock", std::process::id()));
+    let listening = Listening::bind(&socket).unwrap();
+    let input = steerage_device::open("synthetic:rate=20000,flows=50").unwrap();
+    let builder = Builder::new().virtual_cpus(2).input(input);
+    let seen = builder.counters().add("seen", "Packets that the function saw.", "packets").unwrap();
+    let of_test = seen.clone();
+    let running = builder.build(move |cpu| Seen(seen.on(cpu))).unwrap().start().unwrap();
+    let tree = Arc::new(Tree::new(running.handle(), Options::default()));
+    let serving = listening.serve(tree, reports(running.handle())).unwrap();
+    until("packets are counted", || of_test.total() > 0);
+    let to = socket.to_str().unwrap();
+    let ran = run(&["top", "--interval", "50ms", "--to", to]);
+    let row = ran.out.lines().find(|line| line.starts_with("  seen ")).unwrap_or_else(|| panic!("no row: {ran:?}"));
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert!(matches!(words[..], ["seen", _, total, "packets"] if total != "0"), "{row}");
+    let ran = run(&["top", "--json", "--once", "--to", to]);
+    let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("no report: {ran:?}"));
+    let counter = &report["snapshot"]["counters"][0];
+    let by_cpu: u64 = counter["by_cpu"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
+    assert!(by_cpu > 0 && counter["total"] == by_cpu && counter["name"] == "seen", "{counter}");
+    drop(serving);
+    running.handle().stop();
+    running.join();
 }

@@ -1,7 +1,7 @@
 //! Every metric of the ledger: its name, its help text, and the function that reads its value.
 //!
 //! Names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): the unit
-//! is part of the name, and a counter's name ends in `_total`. [`served_as`] adds `_total`.
+//! is part of the name, and a counter's name ends in `_total`. [`with_suffix`] adds `_total`.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,8 @@ use steerage::{
     CpuMask, Snapshot,
     stats::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
 };
+
+use super::PREFIX_DEFAULT;
 
 pub(super) struct Family<T: 'static> {
     pub(super) name: &'static str,
@@ -29,18 +31,23 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// The names of all ledger metrics, as they are served.
+/// The names of all ledger metrics, as they are served with the default prefix.
 pub fn names() -> Vec<String> {
-    fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
-        families.iter().map(|family| served_as(family.name, family.kind))
-    }
-    let whole = of(&BUILD).chain(of(&WHOLE));
-    whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS)).collect()
+    without_prefix().map(|name| format!("{PREFIX_DEFAULT}_{name}")).collect()
 }
 
-pub(super) fn served_as(name: &str, kind: MetricType) -> String {
+/// The names of all ledger metrics, without a prefix.
+pub(super) fn without_prefix() -> impl Iterator<Item = String> {
+    fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
+        families.iter().map(|family| with_suffix(family.name, family.kind))
+    }
+    let whole = of(&BUILD).chain(of(&WHOLE));
+    whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS))
+}
+
+pub(super) fn with_suffix(name: &str, kind: MetricType) -> String {
     let suffix = if matches!(kind, MetricType::Counter) { "_total" } else { "" };
-    format!("steerage_{name}{suffix}")
+    format!("{name}{suffix}")
 }
 
 const fn counter<T>(name: &'static str, help: &'static str, read: fn(&T) -> Vec<Sample>) -> Family<T> {

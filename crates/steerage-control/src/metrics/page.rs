@@ -1,5 +1,6 @@
 //! The page that Prometheus reads.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -8,20 +9,25 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use steerage::{
     Snapshot,
-    stats::{CpuSnapshot, OutputSnapshot, QueueSnapshot},
+    stats::{CounterSnapshot, CpuSnapshot, OutputSnapshot, QueueSnapshot},
 };
 
+use super::Metric;
 use super::families::{self, Family, Value};
-use super::{Metric, Source};
 
-pub(super) fn of(source: &Source) -> String {
-    let now = Now {
-        snapshot: source.handle.as_ref().map(|handle| handle.snapshot()),
-        more: source.more.as_ref().map(|more| more()).unwrap_or_default(),
-        version: source.version,
-    };
-    let mut registry = Registry::with_prefix("steerage");
-    registry.register_collector(Box::new(now));
+/// What a page shows.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) more: Vec<Metric>,
+    pub(super) version: Option<&'static str>,
+}
+
+/// Writes the metrics, whose names begin with `prefix` and `_`.
+pub(super) fn text(content: Content, prefix: &str) -> String {
+    let prefix = legal(prefix);
+    let mut registry = if prefix.is_empty() { Registry::default() } else { Registry::with_prefix(prefix) };
+    registry.register_collector(Box::new(content));
     let mut page = String::new();
     if let Err(error) = text::encode(&mut page, &registry) {
         tracing::error!("metrics cannot be written: {error}");
@@ -30,27 +36,74 @@ pub(super) fn of(source: &Source) -> String {
     in_prometheus_words(&page)
 }
 
-#[derive(Debug)]
-struct Now {
-    snapshot: Option<Snapshot>,
-    more: Vec<Metric>,
-    version: &'static str,
+/// The prefix without characters that a metric's name cannot have.
+fn legal(prefix: &str) -> String {
+    let mut legal: String =
+        prefix.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+    if legal.starts_with(|c: char| c.is_ascii_digit()) {
+        legal.insert(0, '_');
+    }
+    legal
 }
 
 type Labels = Vec<(&'static str, String)>;
 
-impl Collector for Now {
+impl Collector for Content {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let version = [(vec![("version", self.version.to_owned())], &())];
-        write(&mut encoder, &families::BUILD, &version)?;
+        if let Some(version) = self.version {
+            write(&mut encoder, &families::BUILD, &[(vec![("version", version.to_owned())], &())])?;
+        }
         if let Some(snapshot) = &self.snapshot {
             write(&mut encoder, &families::WHOLE, &[(Vec::new(), snapshot)])?;
             write(&mut encoder, &families::QUEUES, &of_queues(&snapshot.queues))?;
             write(&mut encoder, &families::CPUS, &of_cpus(&snapshot.cpus))?;
             write(&mut encoder, &families::OUTPUTS, &of_outputs(&snapshot.outputs))?;
+            self.write_counters(&mut encoder, snapshot)?;
         }
         write_more(&mut encoder, &self.more)
     }
+}
+
+/// The label value of the counts of CPUs that the instance does not have.
+const OTHER_CPUS: &str = "other";
+
+impl Content {
+    /// Writes the counters of the packet function, with a sample for each CPU.
+    fn write_counters(&self, encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+        let more = self.more.iter().map(|of| families::with_suffix(of.name, of.kind.in_prometheus_words()));
+        let mut taken: BTreeSet<String> = families::without_prefix().chain(more).collect();
+        let cpus: Vec<String> = snapshot.cpus.iter().map(|cpu| cpu.cpu.to_string()).collect();
+        for counter in &snapshot.counters {
+            let name = name_of(counter, &mut taken);
+            let mut encoder = encoder.encode_descriptor(&name, &escaped(&counter.help), None, MetricType::Counter)?;
+            let elsewhere = counter.total.saturating_sub(counter.by_cpu.iter().sum());
+            let elsewhere = (elsewhere > 0).then_some((OTHER_CPUS, elsewhere));
+            let samples = cpus.iter().map(String::as_str).zip(counter.by_cpu.iter().copied());
+            for (cpu, count) in samples.chain(elsewhere) {
+                put(&mut encoder.encode_family(&[("cpu", cpu)])?, MetricType::Counter, Value::Whole(count))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a counter's metric, without the prefix and `_total`. The unit is a part of the name.
+/// Prometheus refuses a page that has a metric twice, so a name that is `taken` gets another
+/// beginning.
+fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
+    let CounterSnapshot { name, unit, .. } = counter;
+    let has_unit =
+        unit.is_empty() || name == unit || name.strip_suffix(&**unit).is_some_and(|rest| rest.ends_with('_'));
+    let mut name = if has_unit { name.to_string() } else { format!("{name}_{unit}") };
+    while !taken.insert(families::with_suffix(&name, MetricType::Counter)) {
+        name.insert_str(0, "handler_");
+    }
+    name
+}
+
+/// A help text in one line.
+fn escaped(help: &str) -> String {
+    help.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
 fn of_queues(queues: &[QueueSnapshot]) -> Vec<(Labels, &QueueSnapshot)> {
@@ -155,6 +208,9 @@ fn in_prometheus_words(page: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use steerage::CpuId;
+    use steerage::stats::Counters;
+
     use super::*;
 
     #[test]
@@ -167,8 +223,8 @@ mod tests {
 
     #[test]
     fn a_program_without_packets_has_only_its_own_metrics() {
-        let more: super::super::More = Box::new(|| vec![Metric::counter("set", "Values.", 3)]);
-        let page = of(&Source { handle: None, version: "1", more: Some(more) });
+        let content = Content { snapshot: None, more: vec![Metric::counter("set", "Values.", 3)], version: Some("1") };
+        let page = text(content, "steerage");
         let samples: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(samples, ["steerage_build_info{version=\"1\"} 1", "steerage_set_total 3"]);
     }
@@ -179,5 +235,74 @@ mod tests {
         let expected = "# HELP a_b_total What it is.\n# TYPE a_b_total counter\na_b_total{x=\"# TYPE \"} 1\n\
                         # HELP c Now.\n# TYPE c gauge\nc 2\n";
         assert_eq!(in_prometheus_words(page), expected);
+    }
+
+    /// The lines of a page that are about the packet function.
+    fn of_handler(snapshot: &Snapshot, more: Vec<Metric>, prefix: &str) -> Vec<String> {
+        let ledger = text(Content { snapshot: Some(Snapshot::default()), ..Content::default() }, prefix);
+        let content = Content { snapshot: Some(snapshot.clone()), more, version: None };
+        let page = text(content, prefix);
+        page.lines().filter(|line| !ledger.contains(line)).map(str::to_owned).collect()
+    }
+
+    fn snapshot(counters: &Counters) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.counters = counters.snapshot(&[CpuId(0), CpuId(2)]);
+        snapshot
+    }
+
+    #[test]
+    fn counters_of_the_packet_function_have_a_sample_for_each_cpu() {
+        let counters = Counters::new();
+        let passed = counters.add("passed", "Packets within\ntheir \\ rate.", "packets").unwrap();
+        counters.add("limited", "Packets above their rate.", "").unwrap().on(CpuId(7)).add(5);
+        passed.on(CpuId(2)).add(3);
+        let mut snapshot = snapshot(&counters);
+        let mut cpus = [CpuSnapshot::default(), CpuSnapshot::default()];
+        (cpus[0].cpu, cpus[1].cpu) = (CpuId(0), CpuId(2));
+        snapshot.cpus = cpus.into();
+        let page = text(Content { snapshot: Some(snapshot), ..Content::default() }, "limiter");
+        let expected = "# HELP limiter_passed_packets_total Packets within\\ntheir \\\\ rate.\n\
+                        # TYPE limiter_passed_packets_total counter\n\
+                        limiter_passed_packets_total{cpu=\"0\"} 0\n\
+                        limiter_passed_packets_total{cpu=\"2\"} 3\n\
+                        # HELP limiter_limited_total Packets above their rate.\n\
+                        # TYPE limiter_limited_total counter\n\
+                        limiter_limited_total{cpu=\"0\"} 0\n\
+                        limiter_limited_total{cpu=\"2\"} 0\n\
+                        limiter_limited_total{cpu=\"other\"} 5\n";
+        assert!(page.ends_with(expected), "{page}");
+        assert!(page.contains("\nlimiter_uptime_seconds 0.0\n") && !page.contains("steerage"), "{page}");
+    }
+
+    /// Prometheus refuses a page with a metric twice.
+    #[test]
+    fn no_metric_is_there_twice() {
+        let counters = Counters::new();
+        for (name, unit) in [("received", "packets"), ("received_packets", ""), ("drops", ""), ("drops", "")] {
+            counters.add(name, "", unit).unwrap().on(CpuId(1)).add(1);
+        }
+        counters.add("sent_bytes", "", "bytes").unwrap().on(CpuId(1)).add(1);
+        let lines = of_handler(&snapshot(&counters), vec![Metric::counter("drops", "", 2)], "a");
+        let samples: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "a_handler_received_packets_total{cpu=\"other\"} 1",
+            "a_handler_handler_received_packets_total{cpu=\"other\"} 1",
+            "a_handler_drops_total{cpu=\"other\"} 1",
+            "a_sent_bytes_total{cpu=\"other\"} 1",
+            "a_drops_total 2",
+        ];
+        assert_eq!(samples, expected);
+    }
+
+    #[test]
+    fn any_text_is_a_prefix() {
+        for (prefix, legal) in
+            [("limiter", "limiter"), ("my-limiter 2", "my_limiter_2"), ("9p", "_9p"), ("\u{e4}{}\n", "____")]
+        {
+            assert_eq!(super::legal(prefix), legal);
+        }
+        let page = text(Content { snapshot: Some(Snapshot::default()), ..Content::default() }, "");
+        assert!(page.contains("\nuptime_seconds 0.0\n"), "{page}");
     }
 }

@@ -271,6 +271,7 @@ function render() {
   drops(snapshot);
   moves(snapshot);
   outputs(snapshot);
+  counters(snapshot);
   flows(state.now);
 }
 function ledger(of) {
@@ -340,6 +341,15 @@ function outputs(of) {
   fill(at("outputs"), columns, of.outputs.map((output, index) => [output.device, short(rate((one) => one.outputs[index].packets)),
     short(8 * rate((one) => one.outputs[index].bytes)), whole(output.held),
     { text: whole(sum(output.dropped)), bad: sum(output.dropped) > 0 }]));
+}
+function counters(of) {
+  const all = of.counters ?? [];
+  at("counters-section").hidden = all.length === 0;
+  const columns = [["Counter", "name"], ["Per second", ""], ["Total", ""], ["Unit", "text"], ["What is counted", "prose"]];
+  fill(at("counters"), columns, all.map(({ name, total, unit, help }) => {
+    const perSecond = rate((one) => one.counters?.find((other) => other.name === name)?.total ?? 0);
+    return [name, short(perSecond), whole(total), unit, help];
+  }));
 }
 /** An end of a flow. The ports of ICMP are its identifier. */
 function end(address, port, kind) {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use steerage::device::{Capabilities, Completions, DeviceCounts, Opened, Polled, Region, RxQueue};
 use steerage::{
-    Builder, CpuId, DeviceError, Input, Instance,
-    stats::{DropReason, MoveCause},
+    Batch, Builder, Cpu, CpuId, DeviceError, Handler, Input, Instance,
+    stats::{CpuCounter, DropReason, MoveCause},
 };
-use steerage_control::metrics::{Listener, Metric, Server, Source, names};
+use steerage_control::metrics::{self, Listener, Metric, Server, Source, names};
 use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
 use steerage_fixtures::cable::{NEAR, Net};
 use steerage_fixtures::handlers::Nothing;
@@ -48,8 +48,7 @@ fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server
 }
 
 fn serve_at(listener: Listener, instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
-    let source =
-        Source { handle: Some(instance.handle()), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
+    let source = Source::new(instance.handle()).version("1.2.3").more(Box::new(move || more.clone()));
     (listener.address(), listener.serve(source).unwrap())
 }
 
@@ -138,6 +137,43 @@ fn the_page_is_the_ledger() {
     served.sort();
     known.sort();
     assert_eq!(served, known);
+}
+
+struct Seen(CpuCounter);
+
+impl Handler for Seen {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        self.0.add(batch.len() as u64);
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+#[test]
+fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
+    let builder = Builder::new().virtual_cpus(3).input(traffic("traffic", 1000));
+    let seen = builder.counters().add("seen", "What \"it\" \\ saw,\nin packets.", "packets").unwrap();
+    let instance = builder.build(move |cpu| Seen(seen.on(cpu))).unwrap();
+    let handle = instance.handle();
+    let listener = Listener::bind("metrics", "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.address();
+    let _server = listener.serve(Source::new(instance.handle()).prefix("limiter").version("4")).unwrap();
+    instance.start().unwrap().join();
+    let text = get(address);
+    exposition::check_with_promtool(&text);
+    let page = exposition::read(&text);
+    assert_eq!([page.sum("limiter_seen_packets_total"), page.sum("limiter_received_packets_total")], [2000.0; 2]);
+    assert_eq!(page.get("limiter_build_info{version=\"4\"}"), 1.0);
+    assert!(!text.contains("steerage"), "{text}");
+    // The text without a server is the same, except for the time and what is not in the ledger.
+    let stable = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.contains("_uptime_") && !line.contains("_build_info"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
 /// A queue without frames. The queue has counts that only AF_XDP devices have, with the names that
@@ -286,7 +322,7 @@ fn a_strange_host_is_refused() {
     let listener = Listener::bind("metrics", "127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
     let listener = listener.answering_to(&["router.example".to_owned()]);
-    let _server = listener.serve(Source { handle: Some(instance.handle()), version: "1.2.3", more: None }).unwrap();
+    let _server = listener.serve(Source::new(instance.handle())).unwrap();
     let status = |host: &str| {
         let answer = ask(&mut connect(address), &format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         answer["HTTP/1.1 ".len()..][..3].to_owned()
@@ -309,7 +345,8 @@ fn an_address_that_cannot_be_had_is_told_in_a_line() {
 
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
-    words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").collect()
+    let is_metric = |word: &&str| word.starts_with("steerage_") && !["steerage_", "steerage_control"].contains(word);
+    words.filter(is_metric).collect()
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The socket's filter. One program of classic BPF combines direction, the user's filter and the
 //! snap length.
 
+use libc::sock_filter as Instruction;
+
 use super::Direction;
-use steerage_capture::filter::{Filter, Instruction};
 
 /// `BPF_RET | BPF_K`: accepts this many bytes of the frame. 0 drops the frame.
 const RETURN: u16 = 0x06;
@@ -18,14 +19,26 @@ const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
 const OUTGOING: u32 = 4;
 
 const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instruction {
-    Instruction { code, jump_true, jump_false, operand }
+    Instruction { code, jt: jump_true, jf: jump_false, k: operand }
 }
 
 /// Accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
-/// The filter program, or `None` if all frames are wanted uncut.
-pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Option<u32>) -> Option<Vec<Instruction>> {
+/// The instructions of the user's filter.
+#[cfg(feature = "capture")]
+pub(super) fn of_filter(filter: &steerage_capture::filter::Filter) -> Vec<Instruction> {
+    let each = filter.instructions().iter();
+    each.map(|each| instruction(each.code, each.jump_true, each.jump_false, each.operand)).collect()
+}
+
+/// The filter program, or `None` if all frames are wanted uncut. `filter` has the instructions of
+/// the user's filter.
+pub(super) fn program(
+    direction: Direction,
+    filter: Option<Vec<Instruction>>,
+    snaplen: Option<u32>,
+) -> Option<Vec<Instruction>> {
     let mut program = Vec::new();
     match direction {
         Direction::InOut => {}
@@ -42,9 +55,9 @@ pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Op
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
         // The filter accepts a frame by returning a length, so a shorter length cuts the frame.
-        Some(filter) => program.extend(filter.instructions().iter().map(|each| match each.code {
-            RETURN => Instruction { operand: each.operand.min(most), ..*each },
-            _ => *each,
+        Some(filter) => program.extend(filter.into_iter().map(|each| match each.code {
+            RETURN => Instruction { k: each.k.min(most), ..each },
+            _ => each,
         })),
         None if program.is_empty() && snaplen.is_none() => return None,
         None => program.push(instruction(RETURN, 0, 0, most)),
@@ -59,7 +72,7 @@ mod tests {
     fn run(program: &[Instruction], packet_type: u32) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {
-            let Instruction { code, jump_true, jump_false, operand } = program[at];
+            let Instruction { code, jt: jump_true, jf: jump_false, k: operand } = program[at];
             at += 1;
             match code {
                 LOAD => accumulator = if operand == PACKET_TYPE { packet_type } else { panic!("{operand:x}") },
@@ -82,7 +95,7 @@ mod tests {
 
     #[test]
     fn nothing_is_run_where_all_is_wanted() {
-        assert_eq!(program(Direction::InOut, None, None), None);
+        assert!(program(Direction::InOut, None, None).is_none());
         assert_eq!(run(&program(Direction::In, None, None).unwrap(), 0), u32::MAX);
     }
 }

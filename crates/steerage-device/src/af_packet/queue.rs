@@ -15,13 +15,13 @@ use steerage::{
 };
 use steerage_netlink::Rtnetlink;
 
+use super::COPY_BYTES_MAX;
 use super::interface::Interface;
 use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
 use crate::vlan_tag;
-use steerage_capture::COPY_BYTES_MAX;
 
 /// The interval at which a busy queue reads drops and errors from the kernel, which takes two
 /// system calls. People perceive a tenth of a second as immediate. A ring that may have overflowed

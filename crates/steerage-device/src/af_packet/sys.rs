@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::sys::{checked, socket};
-use steerage_capture::filter::Instruction;
 
 mod ring;
 mod send;
@@ -89,10 +88,9 @@ impl Socket {
     }
 
     /// Accepts only frames that match `program`, which replaces the previous program at once.
-    pub(super) fn attach(&self, program: &[Instruction]) -> io::Result<()> {
+    pub(super) fn attach(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // `Instruction` has the layout of `sock_filter`.
-        let filter = program.as_ptr().cast::<libc::sock_filter>().cast_mut();
+        let filter = program.as_ptr().cast_mut();
         // The kernel copies the instructions during the call, while `program` is valid.
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
     }

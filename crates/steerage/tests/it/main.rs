@@ -5,6 +5,7 @@ mod backlogs;
 mod buckets;
 mod coalesced;
 mod control;
+mod counters;
 mod deferred;
 mod distance;
 mod embedding;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steerage::stats::{
-    CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, OutputSnapshot, QueueError,
-    QueueSnapshot, RegimeEstimate, Totals,
+    CostEstimate, Counters, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, OutputSnapshot,
+    QueueError, QueueSnapshot, RegimeEstimate, Totals,
 };
 use steerage::{CpuId, FlowKey};
 
@@ -53,6 +53,9 @@ fn snapshot() -> Snapshot {
     snapshot.elapsed = Duration::from_micros(2_000_001);
     snapshot.totals = Totals::of(std::slice::from_ref(&queue));
     (snapshot.queues, snapshot.cpus, snapshot.outputs) = (vec![queue], vec![cpu], vec![output]);
+    let counters = Counters::new();
+    counters.add("passed", "Packets within their rate.", "packets").unwrap().on(CpuId(3)).add(6);
+    snapshot.counters = counters.snapshot(&[CpuId(3)]);
     snapshot.moves.count(steerage::stats::MoveCause::Joined, 4);
     snapshot.notes = vec!["CPU 3: the handler panicked once".to_owned()];
     snapshot.groups = vec![GroupSnapshot::new("balance", vec![0], vec![CpuId(0)], elephants, findings)];
@@ -169,6 +172,22 @@ fn what_is_written_is_read_again() {
     }
 }
 
+/// `top` reads the report of a program of one's own, which has the same keys.
+#[test]
+fn the_report_of_a_library_has_the_same_keys() {
+    let input = steerage::testing::input([[0; 60]; 10]);
+    let builder = steerage::Builder::new().virtual_cpus(1).input(input);
+    builder.counters().add("passed", "", "").unwrap().on(CpuId(0)).add(6);
+    let handle = builder.build(steerage::packet::each(|_packet| {})).unwrap().handle();
+    let own: Value = serde_json::from_str(&steerage_control::reports(handle)(Audience::Private)).unwrap();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(keys(&own), keys(&report(Audience::Private)));
+    assert_eq!(keys(&own["traffic"]), keys(&report(Audience::Private)["traffic"]));
+    let (read, traffic) = Document::read::<Value>(own).unwrap();
+    assert_eq!((read.snapshot.counters[0].total, read.snapshot.cpus.len()), (6, 1));
+    assert!(read.started > SystemTime::UNIX_EPOCH && traffic.is_some());
+}
+
 /// Another version of the program with the same schema may write more keys, or, if it is older,
 /// fewer keys.
 #[test]
@@ -184,7 +203,8 @@ fn keys_may_come_and_go() {
 /// An impostor cannot make `top` fill the memory with lists of CPUs.
 #[test]
 fn more_parts_than_a_run_has_are_refused() {
-    for at in ["/snapshot/queues", "/snapshot/cpus", "/snapshot/outputs", "/snapshot/groups", "/traffic/top"] {
+    let lists = ["queues", "cpus", "outputs", "counters", "groups"].map(|list| format!("/snapshot/{list}"));
+    for at in lists.iter().map(String::as_str).chain(["/traffic/top"]) {
         let mut many = report(Audience::Private);
         let mut fill = |entries| {
             *many.pointer_mut(at).unwrap() = vec![json!({}); entries].into();

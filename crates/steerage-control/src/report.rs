@@ -1,0 +1,75 @@
+//! The report of a program with an instance of its own: the JSON object that `steerage top` and the
+//! [live page](crate::web) read. docs/report.md describes its keys.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+use steerage::{Handle, Snapshot};
+
+use crate::audience::Audience;
+
+/// The version of the schema of reports. `steerage top` reads reports of its own version only.
+pub const REPORT_SCHEMA: u32 = 2;
+
+/// Returns a function that makes the report of an instance. `Listening::serve` and
+/// `Listener::serve_page` take such a function. The report has the ledger, and with it the
+/// [counters](steerage::Builder::counters) of the packet function. It has no flows.
+///
+/// ```
+/// use steerage::packet::each;
+/// use steerage::{Builder, testing};
+/// use steerage_control::{Audience, reports};
+///
+/// let input = testing::input(vec![[0; 60]; 100]);
+/// let running = Builder::new().virtual_cpus(2).input(input).build(each(|_packet| {}))?.start()?;
+/// let report = reports(running.handle());
+/// running.join();
+/// assert!(report(Audience::Public).contains(r#""delivered":100,"#));
+/// # Ok::<(), steerage::BuildError>(())
+/// ```
+pub fn reports(handle: Handle) -> impl Fn(Audience) -> String + Clone + Send + Sync + 'static {
+    let started = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+    move |audience| {
+        let report = Report {
+            schema: REPORT_SCHEMA,
+            r#type: "report",
+            version: env!("CARGO_PKG_VERSION"),
+            started: &started,
+            ended_by: None,
+            snapshot: handle.snapshot(),
+            app: Empty {},
+            handled_bytes: Empty {},
+            capture: None,
+            sandbox: None,
+            traffic: (audience == Audience::Private).then(Traffic::default),
+        };
+        serde_json::to_string(&report).unwrap_or_else(|_| "{}".to_owned())
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u32,
+    r#type: &'static str,
+    version: &'static str,
+    started: &'a str,
+    /// An instance that has ended does not answer.
+    ended_by: Option<Empty>,
+    snapshot: Snapshot,
+    app: Empty,
+    handled_bytes: Empty,
+    capture: Option<Empty>,
+    sandbox: Option<Empty>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic: Option<Traffic>,
+}
+
+/// What only some commands of the program `steerage` report.
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Default, Serialize)]
+struct Traffic {
+    top: Option<Empty>,
+    elephants: Vec<Empty>,
+}

@@ -1,0 +1,69 @@
+//! Devices that belong to a cargo feature, and what is said if the feature is off.
+
+use std::io;
+
+use steerage::DeviceError;
+
+/// The beginning of the devices' texts, the feature that they belong to, and whether it is on.
+const FEATURES: [(&str, Feature, bool); 3] = [
+    ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
+    ("tap:", Feature::Tap, cfg!(feature = "tap")),
+    ("tun:", Feature::Tap, cfg!(feature = "tap")),
+];
+
+#[derive(Clone, Copy)]
+enum Feature {
+    AfXdp,
+    #[cfg(not(feature = "capture"))]
+    Capture,
+    Tap,
+}
+
+/// Whether `spec` names a device that belongs to a feature. Capture files have no beginning of
+/// their own.
+pub(crate) fn has_feature(spec: &str) -> bool {
+    FEATURES.iter().any(|(begins, ..)| spec.starts_with(begins))
+}
+
+/// Returns an error if `spec` names a device whose feature is off.
+pub(crate) fn check(spec: &str) -> Result<(), DeviceError> {
+    let absent = FEATURES.iter().find(|(begins, _, is_on)| !is_on && spec.starts_with(begins));
+    absent.map_or(Ok(()), |(_, feature, _)| Err(error(spec, *feature)))
+}
+
+/// The error for a capture file.
+#[cfg(not(feature = "capture"))]
+pub(crate) fn no_captures(spec: &str) -> DeviceError {
+    error(spec, Feature::Capture)
+}
+
+fn error(spec: &str, feature: Feature) -> DeviceError {
+    let advice = match feature {
+        Feature::AfXdp => "build steerage-device with its feature `af_xdp`",
+        #[cfg(not(feature = "capture"))]
+        Feature::Capture => "build steerage-device with its feature `capture`",
+        Feature::Tap => "build steerage-device with its feature `tap`",
+    };
+    let cause = io::Error::new(io::ErrorKind::Unsupported, "this program was built without such devices");
+    DeviceError::new(spec, "open it", cause).advise(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    /// .ci/full runs this test with and without the features.
+    #[test]
+    fn a_device_whose_feature_is_off_is_named() {
+        let said = |spec: &str| crate::check(spec).err().map(|error| error.to_string()).unwrap_or_default();
+        for (spec, feature, is_on) in [
+            ("af_xdp:no-such-interface", "af_xdp", cfg!(feature = "af_xdp")),
+            ("tap:vm0", "tap", cfg!(feature = "tap")),
+            ("tun:vm0,mtu=1400", "tap", cfg!(feature = "tap")),
+        ] {
+            assert_eq!(said(spec).ends_with(&format!("with its feature `{feature}`")), !is_on, "{}", said(spec));
+            assert!(!crate::takes_filter(spec), "{spec}");
+        }
+        assert_eq!(said("synthetic:packets=1"), "");
+        let error = crate::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap_err().to_string();
+        assert_eq!(error.ends_with("with its feature `capture`"), !cfg!(feature = "capture"), "{error}");
+    }
+}

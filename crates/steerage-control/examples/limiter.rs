@@ -148,7 +148,8 @@ mod tests {
         let (count, rate) = (named.clone(), 100.0);
         let mut tester = HandlerTester::with(options, move |cpu| make(&count, [TxId(1), TxId(0)], rate, cpu));
         let frame = |port: u16| FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 53)).frame(&[0; 20]);
-        let passed = |verdicts: Vec<Verdict>| verdicts.iter().filter(|one| **one == Verdict::Transmitted(TxId(1))).count();
+        let passed =
+            |verdicts: Vec<Verdict>| verdicts.iter().filter(|one| **one == Verdict::Transmitted(TxId(1))).count();
         // A burst of 50 ms is 5 packets, for each flow.
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 5);
         assert_eq!(passed(tester.handle(vec![frame(2); 3])), 3);

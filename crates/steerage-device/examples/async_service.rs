@@ -87,7 +87,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let builder = Builder::new().input(taken.input);
     let ledger = runtime.block_on(serve(builder, output, Duration::from_millis(5), signal::ctrl_c()))?;
-    println!("{} queries, {} answers", ledger.verdicts().kept, ledger.cpus.iter().map(|cpu| cpu.originated).sum::<u64>());
+    println!(
+        "{} queries, {} answers",
+        ledger.verdicts().kept,
+        ledger.cpus.iter().map(|cpu| cpu.originated).sum::<u64>()
+    );
     Ok(())
 }
 

@@ -48,7 +48,7 @@ impl Policy for LastForElephants {
 
 pub(crate) fn run(device: &str, cpus: usize) -> Result<Snapshot, Box<dyn Error>> {
     let builder = Builder::new().virtual_cpus(cpus).input(steerage_device::open(device)?).policy(LastForElephants);
-    Ok(builder.build(each(|packet| drop(packet.flow_key())))?.start()?.join().snapshot)
+    Ok(builder.build(each(|packet| _ = packet.flow_key()))?.start()?.join().snapshot)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -225,7 +225,8 @@ mod tests {
     fn frames_with_a_missing_part_are_lost_and_counted() {
         let (ours, other) = UnixDatagram::pair().unwrap();
         let mut tester = QueueTester::new(Box::new(Receiver::new(ours).unwrap())).unwrap();
-        let send = |marks: u8, len: usize| _ = other.send(&[&[1, 0, marks, 0][..], &vec![marks; len]].concat()).unwrap();
+        let send =
+            |marks: u8, len: usize| _ = other.send(&[&[1, 0, marks, 0][..], &vec![marks; len]].concat()).unwrap();
         send(0, 20); // A frame without a beginning.
         send(LAST, 20);
         send(FIRST | LAST, 60);

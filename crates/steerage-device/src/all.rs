@@ -74,7 +74,7 @@ pub fn open_all_with(
     live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
 ) -> Result<Opened, OpenError> {
     #[cfg(feature = "af_xdp")]
-    let taking = taken_by(AfXdpOptions::new);
+    let taking = taken_by(|interface| AfXdpOptions::new(interface));
     #[cfg(not(feature = "af_xdp"))]
     let taking = |_: &str| Ok(None);
     open_each(specs, files, live, taking)

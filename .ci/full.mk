@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver features site live_page c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate packages deny semver features site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -90,6 +90,10 @@ $(STAMPS)/live_page:
 	@needs chromium:chromium
 	cargo build --profile test -p steerage-cli --locked
 	python3 .ci/live-page target/debug/steerage target/live-page-pictures
+
+# The programs of the guide, in new packages with the Cargo.toml of their pages. The gate compiles them within the workspace.
+$(STAMPS)/as_pasted:
+	@.ci/as-pasted
 
 # The Parquet files of all captures, in readers that come from PyPI. The gate reads those of examples/demo.pcapng.
 $(STAMPS)/parquet:

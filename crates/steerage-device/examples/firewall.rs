@@ -3,61 +3,47 @@
 #![expect(clippy::print_stderr, reason = "an example says what is wrong")]
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering};
-use std::{error::Error, fs, time::Duration};
+use std::{error::Error, fs, sync::Arc, time::Duration};
 
+use steerage::messages::TakesMessages;
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
 /// The blocked ports, for either end of a flow. The file has one port per line.
 pub(crate) type Rules = HashSet<u16>;
 
-/// The current rules, which any thread may replace. The number changes with each replacement.
-#[derive(Default)]
-pub(crate) struct Shared(AtomicU64, Mutex<Arc<Rules>>);
-
-impl Shared {
-    pub(crate) fn set(&self, rules: Rules) {
-        *self.1.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
-        self.0.fetch_add(1, Ordering::Release);
-    }
-}
-
-pub(crate) struct Firewall(Arc<Shared>, u64, Arc<Rules>, [TxId; 2]);
-
-impl Firewall {
-    pub(crate) fn new(shared: &Arc<Shared>, outputs: [TxId; 2]) -> Self {
-        let rules = Arc::clone(&shared.1.lock().unwrap_or_else(PoisonError::into_inner));
-        Self(Arc::clone(shared), 0, rules, outputs)
-    }
-}
+/// Without rules, at the beginning and after a panic, nothing passes.
+pub(crate) struct Firewall(Option<Arc<Rules>>, [TxId; 2]);
 
 impl Handler for Firewall {
     type Moved = ();
     type Report = ();
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
-        let Self(shared, version, rules, outputs) = self;
-        let now = shared.0.load(Ordering::Acquire);
-        if let Some(new) = (now != *version).then(|| shared.1.try_lock().ok()).flatten() {
-            (*version, *rules) = (now, Arc::clone(&new));
-        }
-        let to = outputs[usize::from(batch.input().0)];
+        let to = self.1[usize::from(batch.input().0)];
         for packet in batch.iter_mut() {
             let flow = packet.flow_key();
             // The key of an ICMP flow has an identifier instead of ports.
             let has_ports = flow.and_then(|flow| flow.protocol()).is_some_and(has_ports);
             let mut ends = flow.map_or([None; 2], |flow| [flow.source(), flow.destination()]).into_iter().flatten();
-            let is_blocked = has_ports && ends.any(|end| rules.contains(&end.port()));
-            if is_blocked { packet.discard() } else { packet.transmit(to) }
+            let mut is_blocked = |rules: &Arc<Rules>| has_ports && ends.any(|end| rules.contains(&end.port()));
+            if self.0.as_ref().is_none_or(&mut is_blocked) { packet.discard() } else { packet.transmit(to) }
         }
     }
 
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-fn read(file: &str) -> Result<Rules, Box<dyn Error>> {
-    Ok(fs::read_to_string(file)?.lines().map(str::parse).collect::<Result<_, _>>()?)
+impl TakesMessages for Firewall {
+    type Message = Arc<Rules>;
+
+    fn message(&mut self, rules: Arc<Rules>, _cpu: &mut Cpu) {
+        self.0 = Some(rules);
+    }
+}
+
+fn read(file: &str) -> Result<Arc<Rules>, Box<dyn Error>> {
+    Ok(Arc::new(fs::read_to_string(file)?.lines().map(str::parse).collect::<Result<_, _>>()?))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -65,12 +51,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [inside, outside] = [TapOptions::new(Layer::Tap, inside).open()?, TapOptions::new(Layer::Tap, outside).open()?];
     let mut builder = Builder::new().input(inside.input()?).input(outside.input()?);
     let outputs = [outside, inside].map(|tap| builder.add_output(tap.output()));
-    let shared = Arc::<Shared>::default();
-    shared.set(read(&file)?);
-    let rules = Arc::clone(&shared);
-    let running = builder.build(move |_| Firewall::new(&rules, outputs))?.start()?;
+    let (instance, post) = builder.build_with_messages(8, move |_cpu| Firewall(None, outputs))?;
+    post.to_all(&read(&file)?);
+    let running = instance.start()?;
     while !running.handle().wait_finished(Duration::from_secs(1)) {
-        read(&file).map_or_else(|error| eprintln!("{file}: {error}; the old rules stay"), |rules| shared.set(rules));
+        match read(&file) {
+            Ok(rules) => drop(post.to_all(&rules)),
+            Err(error) => eprintln!("{file}: {error}; the old rules stay"),
+        }
     }
     Ok(())
 }
@@ -78,6 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 #[cfg(test)]
 mod tests {
     use etherparse::PacketBuilder;
+    use steerage::messages::{Post, WithMessages};
     use steerage::packet::Verdict;
     use steerage::testing::{self, HandlerTester};
 
@@ -95,26 +84,28 @@ mod tests {
 
     #[test]
     fn new_rules_are_in_force_from_the_next_batch_on() {
-        let shared = Arc::<Shared>::default();
-        let rules = Arc::clone(&shared);
-        let firewall = move |_| Firewall::new(&rules, [TxId(0), TxId(1)]);
+        let post = Post::new(1);
+        let of_cpu = post.clone();
+        let firewall = move |cpu| WithMessages::new(cpu, Firewall(None, [TxId(0), TxId(1)]), &of_cpu);
         let mut tester = HandlerTester::new(firewall);
+        post.connect(tester.control());
         // A ping whose identifier is the number of a blocked port.
         let mut ping = Vec::new();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(HOST, [10, 0, 0, 2], 64);
         packet.icmpv4_echo_request(25, 1).write(&mut ping, &[]).unwrap();
         let frames = || [frame(HOST, BAD, 80), frame(BAD, HOST, 80), frame(HOST, [10, 0, 0, 2], 25), ping.clone()];
         let sent = Verdict::Transmitted(TxId(0));
-        assert_eq!(tester.handle(frames()), [sent; 4]);
-        shared.set(Rules::from([25]));
-        assert_eq!(tester.handle(frames()), [sent, sent, Verdict::Discarded, sent]);
-        shared.set(Rules::from([80]));
-        assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
-        // A thread that holds the lock of the rules does not delay any packet.
-        let guard = shared.1.lock().unwrap();
-        shared.0.fetch_add(1, Ordering::Release);
-        assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
-        drop(guard);
+        assert_eq!(tester.handle(frames()), [Verdict::Discarded; 4], "there are no rules yet");
+        let expected = [
+            (Rules::new(), [sent; 4]),
+            (Rules::from([25]), [sent, sent, Verdict::Discarded, sent]),
+            (Rules::from([80]), [Verdict::Discarded, Verdict::Discarded, sent, sent]),
+        ];
+        for (rules, verdicts) in expected {
+            assert!(post.to_all(&Arc::new(rules)).is_empty());
+            tester.advance(Duration::ZERO);
+            assert_eq!(tester.handle(frames()), verdicts);
+        }
     }
 
     #[test]
@@ -125,9 +116,9 @@ mod tests {
         let sides = [testing::output(), testing::output()];
         let recorded = [sides[0].1.clone(), sides[1].1.clone()];
         let outputs = sides.map(|(output, _)| builder.add_output(output));
-        let shared = Arc::<Shared>::default();
-        let make = move |_| Firewall::new(&shared, outputs);
-        builder.build(make).unwrap().start().unwrap().join();
+        let (instance, post) = builder.build_with_messages(1, move |_cpu| Firewall(None, outputs)).unwrap();
+        assert!(post.to_all(&Arc::default()).is_empty());
+        instance.start().unwrap().join();
         let mut sent = recorded.map(|side| side.packets().into_iter().map(|packet| packet.bytes).collect::<Vec<_>>());
         // The order of packets is defined within a flow only, and these are two flows.
         sent[1].sort_by_key(|frame| frame[37]);

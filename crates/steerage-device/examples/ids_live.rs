@@ -1,30 +1,32 @@
 //! Alerts on flows that match rules: `cargo run --release -p steerage-device --example ids_live --
-//! rules.txt eth0`
+//! rules.txt eth0`. The tutorial docs/write-an-ids.md consists of this program.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::{fs, io, time::Duration};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, time::Duration};
 
-use steerage::flow::PacketClock;
+use steerage::flow::{PacketClock, Part, Table};
+use steerage::messages::TakesMessages;
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, Input, Timestamp, WallTime};
 use steerage_device::{af_packet::AfPacketOptions, capture::CaptureOptions};
 
 /// A rule matches a flow to this port as soon as the flow's client has sent this many packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rule {
+#[derive(Debug, PartialEq, Eq)]
+struct Rule {
     port: u16,
     packets: u64,
     name: String,
 }
 
+type Rules = Arc<[Rule]>;
+
 /// Parses rules such as `23 1 telnet`: a port, a number of packets, and a name. A `#` begins a
 /// comment.
-pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, String> {
+fn parse(text: &str) -> Result<Rules, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let rule = |line: &str| {
         let mut words = line.splitn(3, ' ');
@@ -34,45 +36,30 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, String> {
     lines.map(|line| rule(line).ok_or_else(|| format!("`{line}` is no rule: write such as `23 1 telnet`"))).collect()
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct SharedRules {
-    /// `Release` and `Acquire`: a CPU that sees a new version finds the rules of that version, or
-    /// newer rules, in the mutex.
-    version: AtomicU64,
-    rules: Mutex<Arc<Vec<Rule>>>,
-}
-
-impl SharedRules {
-    pub(crate) fn replace(&self, rules: Vec<Rule>) {
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
-        self.version.fetch_add(1, Ordering::Release);
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Alert {
-    time: WallTime,
-    flow: FlowKey,
-    rule: String,
-}
-
-/// A flow without packets for this long, measured in packet time, is removed.
+/// A flow without packets for this long, measured in packet time, is forgotten. A CPU knows at most
+/// this many flows, and ignores further ones.
 const IDLE: Duration = Duration::from_secs(60);
+const FLOWS_MAX: usize = 1_000_000;
 
 /// The maximum number of alerts that wait to be printed. Further alerts are counted and dropped,
 /// because a CPU must not wait.
 const ALERTS_MAX: usize = 1024;
 
-pub(crate) struct Flow {
+#[derive(Default)]
+struct Flow {
     packets: u64,
-    last: WallTime,
     alerted: bool,
 }
 
-/// The flows of one bucket, which move with the bucket to another CPU.
-pub(crate) type Flows = HashMap<FlowKey, Flow>;
+#[derive(Debug, PartialEq, Eq)]
+struct Alert {
+    time: WallTime,
+    flow: FlowKey,
+    rule: String,
+}
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The report of a CPU at the end.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) alerts: u64,
     pub(crate) alerts_lost: u64,
@@ -80,51 +67,31 @@ pub(crate) struct Done {
 }
 
 /// The handler. Each CPU has its own.
-pub(crate) struct Ids {
-    shared: Arc<SharedRules>,
-    version: u64,
-    rules: Arc<Vec<Rule>>,
-    buckets: HashMap<BucketId, Flows>,
+struct Ids {
+    rules: Rules,
+    flows: Table<FlowKey, Flow, WallTime>,
     clock: PacketClock,
     alerts: SyncSender<Alert>,
     done: Done,
 }
 
 impl Ids {
-    pub(crate) fn new(shared: Arc<SharedRules>, alerts: SyncSender<Alert>) -> Self {
-        let (version, rules, buckets) = (u64::MAX, Arc::default(), HashMap::new());
-        Self { shared, version, rules, buckets, clock: PacketClock::default(), alerts, done: Done::default() }
+    fn new(rules: Rules, alerts: SyncSender<Alert>) -> Self {
+        let flows = Table::new(FLOWS_MAX, IDLE);
+        Self { rules, flows, clock: PacketClock::default(), alerts, done: Done::default() }
     }
 
-    /// Loads the newest rules. If another thread is replacing the rules, the CPU does not wait, and
-    /// tries again with its next batch.
-    fn update_rules(&mut self) {
-        let version = self.shared.version.load(Ordering::Acquire);
-        if version == self.version {
-            return;
-        }
-        if let Ok(rules) = self.shared.rules.try_lock() {
-            (self.rules, self.version) = (Arc::clone(&rules), version);
-        }
-    }
-
-    fn expire(&mut self) {
-        let now = self.clock.now();
-        for flows in self.buckets.values_mut() {
-            let before = flows.len();
-            flows.retain(|_, flow| now.since(flow.last) < IDLE);
-            self.done.expired += (before - flows.len()) as u64;
-        }
-        self.buckets.retain(|_, flows| !flows.is_empty());
+    /// Forgets idle flows, and reads about `most` flows to find them.
+    fn expire(&mut self, most: usize) {
+        self.flows.expire(self.clock.now(), most, |_key, _flow| self.done.expired += 1);
     }
 }
 
 impl Handler for Ids {
-    type Moved = Flows;
+    type Moved = Part<FlowKey, Flow, WallTime>;
     type Report = Done;
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
-        self.update_rules();
         for packet in batch.iter_mut() {
             let time = self.clock.see(packet.time(), cpu.now());
             let Some(key) = packet.flow_key() else { continue };
@@ -132,9 +99,8 @@ impl Handler for Ids {
             if !self.rules.iter().any(|rule| rule.port == port) {
                 continue;
             }
-            let flows = self.buckets.entry(packet.bucket()).or_default();
-            let flow = flows.entry(key).or_insert(Flow { packets: 0, last: time, alerted: false });
-            (flow.packets, flow.last) = (flow.packets + 1, time);
+            let Some(flow) = self.flows.entry(packet.bucket(), key, time) else { continue };
+            flow.packets += 1;
             let matches = |rule: &&Rule| rule.port == port && flow.packets >= rule.packets;
             if let Some(rule) = self.rules.iter().find(matches).filter(|_| !flow.alerted) {
                 flow.alerted = true;
@@ -146,28 +112,40 @@ impl Handler for Ids {
     }
 
     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
-        self.expire();
-        Some(cpu.now() + Duration::from_secs(1))
+        self.expire(10_000);
+        Some(cpu.now() + Duration::from_millis(100))
     }
 
-    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Flows> {
-        self.buckets.remove(&bucket)
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
+        self.flows.leave(bucket)
     }
 
-    fn bucket_arrives(&mut self, bucket: BucketId, flows: Flows) {
-        self.buckets.entry(bucket).or_default().extend(flows);
+    fn bucket_arrives(&mut self, bucket: BucketId, flows: Self::Moved) {
+        self.flows.arrive(bucket, flows);
     }
 
     fn finish(mut self, _cpu: &mut Cpu) -> Done {
-        self.expire();
+        self.expire(usize::MAX);
         self.done
+    }
+}
+
+impl TakesMessages for Ids {
+    type Message = Rules;
+
+    fn message(&mut self, rules: Rules, _cpu: &mut Cpu) {
+        self.rules = rules;
     }
 }
 
 /// The interval at which the main thread checks for alerts and new rules, and the number of checks
 /// after which it prints statistics.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK: Duration = Duration::from_millis(100);
 const STATISTICS_EVERY: u32 = 10;
+
+fn locked(rules: &Mutex<Rules>) -> MutexGuard<'_, Rules> {
+    rules.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs until the input ends or `stop` is set. Passes the lines to print to `say`.
 pub(crate) fn run(
@@ -177,16 +155,17 @@ pub(crate) fn run(
     mut say: impl FnMut(String),
 ) -> Result<Done, Box<dyn Error>> {
     let mut text = fs::read_to_string(rules)?;
-    let shared = Arc::new(SharedRules::default());
-    shared.replace(parse(&text)?);
+    let newest = Arc::new(Mutex::new(parse(&text)?));
+    let of_cpus = Arc::clone(&newest);
     let (sender, alerts) = mpsc::sync_channel(ALERTS_MAX);
-    let of_cpus = Arc::clone(&shared);
     let builder = inputs.into_iter().fold(Builder::new(), Builder::input);
-    let running = builder.build(move |_cpu| Ids::new(Arc::clone(&of_cpus), sender.clone()))?.start()?;
+    let make = move |_cpu| Ids::new(locked(&of_cpus).clone(), sender.clone());
+    let (instance, post) = builder.build_with_messages(8, make)?;
+    let running = instance.start()?;
     let handle = running.handle();
     let shown = |Alert { time, flow, rule }: Alert| format!("ALERT {time} {rule}: {flow}");
-    for look in 1_u32.. {
-        let finished = handle.wait_finished(LOOK);
+    for check in 1_u32.. {
+        let finished = handle.wait_finished(CHECK);
         alerts.try_iter().for_each(|alert| say(shown(alert)));
         if finished {
             break;
@@ -194,24 +173,30 @@ pub(crate) fn run(
         if stop.load(Ordering::Relaxed) {
             handle.stop();
         }
-        let now = fs::read_to_string(rules).unwrap_or_else(|_| text.clone());
-        if now != text {
-            match parse(&now) {
-                Ok(new) => {
-                    say(format!("new rules: {}", new.len()));
-                    shared.replace(new);
-                }
-                Err(why) => say(format!("{why}; the old rules stay")),
-            }
-            text = now;
-        }
-        if look % STATISTICS_EVERY == 0 {
+        if check % STATISTICS_EVERY == 0 {
             let snapshot = handle.snapshot();
             say(format!("{} packets, {} dropped", snapshot.received(), snapshot.dropped().total()));
         }
+        let now = fs::read_to_string(rules).unwrap_or_else(|_| text.clone());
+        if now == text {
+            continue;
+        }
+        match parse(&now) {
+            Ok(new) => {
+                *locked(&newest) = Arc::clone(&new);
+                if !post.to_all(&new).is_empty() {
+                    continue; // Too many messages wait for a CPU: the next check tries again.
+                }
+                say(format!("new rules: {}", new.len()));
+            }
+            Err(why) => say(format!("{why}; the old rules stay")),
+        }
+        text = now;
     }
+    let outcome = running.join();
+    outcome.notes().into_iter().for_each(&mut say);
     let mut sum = Done::default();
-    for (_cpu, done) in running.join().reports {
+    for (_cpu, done) in outcome.reports {
         sum.alerts += done.alerts;
         sum.alerts_lost += done.alerts_lost;
         sum.expired += done.expired;
@@ -221,54 +206,45 @@ pub(crate) fn run(
     Ok(sum)
 }
 
-/// The kernel passes only packets that match this filter to the program.
 const FILTER: &str = "tcp or udp";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(rules), Some(device)) = (arguments.next(), arguments.next()) else {
-        return Err("write the file of rules, and an interface or a capture: ids_live rules.txt eth0".into());
+        return Err("write the file of rules, and an interface or a capture: rules.txt eth0".into());
     };
     let files = CaptureOptions::new().filter(FILTER);
     let live = |interface: &str| Ok(AfPacketOptions::new(interface).filtered(FILTER)?);
     let inputs = steerage_device::open_all_with(&[device], &files, live)?.inputs;
     // The first Ctrl-C stops the run, and the second one kills the program.
     let stop = Arc::new(AtomicBool::new(false));
-    stop_at_ctrl_c(&stop)?;
+    let interrupt = signal_hook::consts::SIGINT;
+    signal_hook::flag::register_conditional_shutdown(interrupt, 1, Arc::clone(&stop))?;
+    signal_hook::flag::register(interrupt, Arc::clone(&stop))?;
     let done = run(inputs, Path::new(&rules), &stop, |line| println!("{line}"))?;
     println!("{} alerts ({} not shown), {} flows expired", done.alerts, done.alerts_lost, done.expired);
     Ok(())
 }
 
-fn stop_at_ctrl_c(stop: &Arc<AtomicBool>) -> io::Result<()> {
-    let interrupt = signal_hook::consts::SIGINT;
-    signal_hook::flag::register_conditional_shutdown(interrupt, 1, Arc::clone(stop))?;
-    signal_hook::flag::register(interrupt, Arc::clone(stop)).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
-    use etherparse::PacketBuilder;
+    use steerage::flow::wire::FrameBuilder;
+    use steerage::messages::{Post, WithMessages};
     use steerage::testing::{Frame, HandlerTester};
 
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
-
+    /// A UDP datagram between these ports, received at this time in seconds.
     fn datagram(from: u16, to: u16, second: u64) -> Frame {
-        let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(from, to);
-        let mut frame = Vec::new();
-        packet.write(&mut frame, b"hello").unwrap();
+        let frame = FrameBuilder::udp(([10, 0, 0, 1], from), ([10, 0, 0, 2], to)).frame(b"hello");
         Frame::new(frame).with_time(WallTime::from_nanos(second * 1_000_000_000))
     }
 
     #[test]
     fn a_flow_alerts_once_and_is_forgotten_when_it_is_idle() {
-        let shared = Arc::new(SharedRules::default());
-        shared.replace(parse("# well-known\n23 2 telnet\n").unwrap());
+        let rules = parse("# well-known\n23 2 telnet\n").unwrap();
         let (sender, alerts) = mpsc::sync_channel(10);
-        let of_cpu = Arc::clone(&shared);
-        let mut tester = HandlerTester::new(move |_cpu| Ids::new(Arc::clone(&of_cpu), sender.clone()));
+        let mut tester = HandlerTester::new(move |_cpu| Ids::new(Arc::clone(&rules), sender.clone()));
         tester.handle([datagram(4000, 23, 1), datagram(4000, 80, 1)]);
         assert_eq!(alerts.try_iter().count(), 0, "one packet is not enough");
         tester.handle([datagram(4000, 23, 2), datagram(4000, 23, 3)]);
@@ -277,22 +253,32 @@ mod tests {
         assert_eq!((found[0].rule.as_str(), found[0].time), ("telnet", WallTime::from_nanos(2_000_000_000)));
         // An hour of packet time passes, so the flow counts as a new flow.
         tester.handle([datagram(4001, 80, 3600)]);
-        tester.advance(2 * SECOND);
+        tester.advance(Duration::from_secs(1));
         tester.handle([datagram(4000, 23, 3601)]);
         assert_eq!(alerts.try_iter().count(), 0);
-        // New rules apply from the next batch on.
-        shared.replace(parse("23 1 telnet").unwrap());
-        tester.handle([datagram(4002, 23, 3602)]);
+        assert_eq!(tester.finish().report, Done { alerts: 1, alerts_lost: 0, expired: 1 });
+    }
+
+    #[test]
+    fn new_rules_apply_from_the_next_batch_on() {
+        let (sender, alerts) = mpsc::sync_channel(10);
+        let post = Post::new(1);
+        let of_cpu = post.clone();
+        let make = move |cpu| WithMessages::new(cpu, Ids::new(Rules::default(), sender.clone()), &of_cpu);
+        let mut tester = HandlerTester::new(make);
+        post.connect(tester.control());
+        tester.handle([datagram(4000, 23, 1)]);
+        assert!(post.to_all(&parse("23 1 telnet").unwrap()).is_empty());
+        tester.advance(Duration::ZERO);
+        tester.handle([datagram(4000, 23, 2)]);
         assert_eq!(alerts.try_iter().count(), 1);
-        assert_eq!(tester.finish().report, Done { alerts: 2, alerts_lost: 0, expired: 1 });
     }
 
     #[test]
     fn a_full_channel_costs_alerts_and_no_time() {
-        let shared = Arc::new(SharedRules::default());
-        shared.replace(parse("23 1 telnet").unwrap());
+        let rules = parse("23 1 telnet").unwrap();
         let (sender, _alerts) = mpsc::sync_channel(1);
-        let mut tester = HandlerTester::new(move |_cpu| Ids::new(Arc::clone(&shared), sender.clone()));
+        let mut tester = HandlerTester::new(move |_cpu| Ids::new(Arc::clone(&rules), sender.clone()));
         tester.handle((0..5).map(|client| datagram(4000 + client, 23, 1)));
         assert_eq!(tester.finish().report, Done { alerts: 5, alerts_lost: 4, expired: 0 });
     }
@@ -300,6 +286,6 @@ mod tests {
     #[test]
     fn a_wrong_rule_is_named() {
         assert_eq!(parse("80 x web").unwrap_err(), "`80 x web` is no rule: write such as `23 1 telnet`");
-        assert_eq!(parse("\n# nothing\n"), Ok(Vec::new()));
+        assert_eq!(parse("\n# nothing\n"), Ok(Rules::default()));
     }
 }

@@ -5,15 +5,7 @@
 //! Files are read below a root directory, which tests replace. `probe` has the checks that must run
 //! on the real machine.
 //!
-//! ```
-//! use steerage_doctor::{Diagnosis, State};
-//!
-//! let diagnosis = Diagnosis::of_this_machine(Some("lo"))?;
-//! for finding in diagnosis.findings().iter().filter(|finding| finding.state == State::Missing) {
-//!     println!("{}: {}", finding.about, finding.found);
-//! }
-//! # Ok::<(), steerage_doctor::NoInterface>(())
-//! ```
+//! [`check`] returns the findings about an interface and the machine.
 #![forbid(unsafe_code)]
 
 mod cpus;
@@ -65,6 +57,25 @@ impl fmt::Display for NoInterface {
 }
 
 impl std::error::Error for NoInterface {}
+
+/// Checks this machine with the privileges of this process, and the interface with this name. A
+/// program calls this before it opens the interface, for example to show what is missing.
+///
+/// # Errors
+/// [`NoInterface`] if the machine has no such interface.
+///
+/// ```
+/// use steerage_doctor::{State, check};
+///
+/// for finding in check("lo")?.into_iter().filter(|finding| finding.state == State::Missing) {
+///     println!("{}: {}", finding.about, finding.found);
+///     finding.fix.iter().for_each(|fix| println!("  {fix}"));
+/// }
+/// # Ok::<(), steerage_doctor::NoInterface>(())
+/// ```
+pub fn check(interface: &str) -> Result<Vec<Finding>, NoInterface> {
+    Diagnosis::of_this_machine(Some(interface)).map(|diagnosis| diagnosis.findings)
+}
 
 impl Diagnosis {
     /// Checks this machine with the privileges of this process, and the interface with this name.
@@ -126,5 +137,24 @@ impl Diagnosis {
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_checked_together_with_the_machine() {
+        let findings = check("lo").unwrap();
+        let about = |name: &str| findings.iter().filter(|finding| finding.about == name).count();
+        assert_eq!(["kernel", "interface", "rx queues"].map(about), [1, 1, 1]);
+        let wrong = findings.iter().find(|finding| finding.state == State::Missing && finding.fix.is_none());
+        assert_eq!(wrong, None, "what is missing has a fix");
+        assert_eq!(check("none0").unwrap_err(), NoInterface("none0".to_owned()));
     }
 }

@@ -4,11 +4,12 @@
 use steerage::{
     FlowKey,
     flow::{FlowHasher, HashKey},
+    limits::BUCKETS,
 };
 use steerage_text::{counted, grouped, percent};
 
 use super::analysis::Analysis;
-use super::explained::{TrafficExplanation, is_ip, tunnels};
+use super::explained::{DEVICE, TrafficExplanation, is_ip, tunnels};
 use super::shares::Shares;
 
 /// A flow with more than this share of the packets is an elephant: with such a flow, eight CPUs
@@ -23,9 +24,16 @@ const WORTH_A_WORD: f64 = 0.01;
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
+/// The minimum number of packets for a note about the hashes of a device, and the part of the
+/// buckets that they should fill at least: one in this many. The notes of a run have the same
+/// limits.
+const HASHES_SAMPLE: u64 = 10_000;
+const HASHES_FEW: usize = 100;
+
 /// The advice, one paragraph each.
 pub(super) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
+        hashes(traffic.snapshot.queues.iter().any(|queue| queue.hash == DEVICE), &traffic.survey),
         elephants(traffic),
         in_tunnels(traffic),
         one_sided(traffic),
@@ -38,6 +46,21 @@ pub(super) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
 
 fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
+}
+
+/// A device whose hashes differ too little to spread the flows. A run can only suspect this, because
+/// it does not count flows.
+fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
+    let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
+    let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;
+    (are_of_device && few && survey.all.packets >= HASHES_SAMPLE).then(|| {
+        format!(
+            "hashes: the device's hashes put {} into {filled} of {} buckets, so they differ too little in their upper 12 bits, and \
+             the packets cannot be spread. Without --hash device, steerage computes the hash.",
+            counted(flows as u64, "flow"),
+            grouped(BUCKETS as u64)
+        )
+    })
 }
 
 fn elephants(traffic: &TrafficExplanation) -> Option<String> {
@@ -165,4 +188,58 @@ fn beyond(traffic: &TrafficExplanation) -> Option<String> {
             grouped(traffic.survey.flows.len() as u64)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use steerage::Affinity;
+    use steerage::flow::FlowHash;
+    use steerage_apps::{AnalyzedFlow, Volume};
+
+    use super::*;
+
+    /// Traffic of this many flows, whose packets are in this many buckets.
+    fn survey(packets: u64, flows: u16, filled: usize) -> Analysis {
+        let key = |port| FlowKey::v4(([10, 0, 0, 1], port).into(), "10.0.0.2:9".parse().unwrap(), 17);
+        let flow = |port| AnalyzedFlow {
+            flow: key(port),
+            key: key(port),
+            weight: Volume::default(),
+            hash: FlowHash(0),
+            is_two_way: false,
+            in_tunnel: false,
+        };
+        let mut buckets = Box::new([Volume::default(); BUCKETS]);
+        buckets[..filled].iter_mut().for_each(|bucket| bucket.packets = 1);
+        Analysis {
+            affinity: Affinity::BothDirections,
+            all: Volume { packets, bytes: 64 * packets },
+            buckets,
+            flows: (0..flows).map(flow).collect(),
+            beyond: 0,
+            tunnels: HashMap::new(),
+            outer_flows: 0,
+            kernel_flows: Vec::new(),
+            fragments: 0,
+            unparsed: BTreeMap::new(),
+            packet_detail: None,
+        }
+    }
+
+    #[test]
+    fn hashes_that_fill_few_buckets_are_named() {
+        let note = hashes(true, &survey(10_000, 1000, 1)).unwrap();
+        assert!(note.starts_with("hashes: the device's hashes put 1,000 flows into 1 of 4,096 buckets"), "{note}");
+        for (of_device, packets, flows, filled, why) in [
+            (false, 10_000, 1000, 1, "steerage's own hash"),
+            (true, 9_999, 1000, 1, "too few packets"),
+            (true, 10_000, 40, 40, "as few flows"),
+            (true, 10_000, 1000, 41, "1 % of the buckets"),
+        ] {
+            assert_eq!(hashes(of_device, &survey(packets, flows, filled)), None, "{why}");
+        }
+        assert!(hashes(true, &survey(10_000, 1000, 40)).is_some());
+    }
 }

@@ -9,7 +9,7 @@ use super::analysis::{Analysis, AnalyzedFlow, Volume};
 use super::basis::{AdviceBasis, Command};
 
 /// The name that the report gives to the hash if the device computed the hash.
-const DEVICE: &str = "device";
+pub(super) const DEVICE: &str = "device";
 
 /// The numbers of CPUs for which the spread is shown.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];

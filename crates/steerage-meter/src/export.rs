@@ -59,6 +59,15 @@ impl Exporter {
         self
     }
 
+    /// Passes records to all outputs, for programs that count flows themselves
+    /// ([`FlowRecord::of_flow`]) or select the records of a meter. If the queue of an output is full,
+    /// the records wait or are lost, as [`FlowWriter::exporter`] says.
+    pub fn pass(&self, records: Vec<FlowRecord>) {
+        if let Some(now) = records.iter().map(|record| record.last().as_nanos()).max() {
+            self.send(records, now);
+        }
+    }
+
     /// Records for all outputs that one flow of `sample` is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));

@@ -159,6 +159,13 @@ impl Flow {
         }
     }
 
+    /// A flow that was not counted packet by packet: its traffic from the source, and back.
+    pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
+        let seen = Seen { time: first.min(last), ..Seen::of(flow) };
+        let traffic = if flow.turned { [back, forth] } else { [forth, back] };
+        Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
+    }
+
     /// The content of a free slot, whose key no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };

@@ -34,6 +34,35 @@ impl FlowRecord {
         Self { flow, end, names: None, cic: None }
     }
 
+    /// A record of a flow that another program counted, for
+    /// [export alone](super::Exporter::pass). The source of `key` is the endpoint that sent first.
+    /// `first` and `last` are the times of the first and the last packet, `forth` is the traffic of
+    /// the source, and `back` that of the destination. The record has no TCP flags, no VLAN ids and
+    /// no names.
+    ///
+    /// ```
+    /// use steerage::WallTime;
+    /// use steerage_meter::{FlowEnd, FlowRecord, Traffic};
+    ///
+    /// let (first, last) = (WallTime::from_nanos(1_000_000_000), WallTime::from_nanos(1_500_000_000));
+    /// let query = Traffic { packets: 1, bytes: 74, ip_bytes: 60 };
+    /// let answer = Traffic { packets: 1, bytes: 174, ip_bytes: 160 };
+    /// let key = "udp 10.0.0.9:4000 > 10.0.0.2:53".parse()?;
+    /// let record = FlowRecord::of_flow(&key, (first, last), query, answer, FlowEnd::Idle);
+    /// assert_eq!((record.key(), record.back(), record.last()), (key, answer, last));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of_flow(
+        key: &FlowKey,
+        (first, last): (WallTime, WallTime),
+        forth: Traffic,
+        back: Traffic,
+        end: FlowEnd,
+    ) -> Self {
+        let flow = Flow::of(Key::of(key), (first.as_nanos(), last.as_nanos()), forth, back);
+        Self::new(flow, end)
+    }
+
     pub(super) fn with_cic(self, cic: Option<Box<Cic>>) -> Self {
         Self { cic, ..self }
     }

@@ -246,6 +246,12 @@ impl<H: Handler> HandlerTester<H> {
         self.recorded[usize::from(to.0)].packets()
     }
 
+    /// The handle of the instance: to set masks and limits, to read the ledger, and to connect a
+    /// `Post` of messages.
+    pub fn control(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Whether the handler has [stopped](Cpu::stop) the run.
     pub fn is_stopping(&self) -> bool {
         self.handle.is_stopping()

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod common;
+mod examples;
 mod load;
 mod metrics;
 mod rps_cpus;

@@ -1,5 +1,8 @@
 //! Tests of the examples.
 
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/async_service.rs"]
+mod async_service;
 #[path = "../../examples/channel.rs"]
 mod channel;
 #[expect(dead_code, reason = "an example's `main`")]
@@ -9,8 +12,14 @@ mod counter;
 #[path = "../../examples/dns_rates.rs"]
 mod dns_rates;
 #[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/dpi.rs"]
+mod dpi;
+#[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/driver_picks.rs"]
 mod driver_picks;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/elephants.rs"]
+mod elephants;
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/firewall.rs"]
 mod firewall;
@@ -35,7 +44,11 @@ mod tokio_example;
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/udp_device.rs"]
 mod udp_device;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/unix_device.rs"]
+mod unix_device;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
@@ -181,19 +194,51 @@ fn an_ids_alerts_live_and_reloads_its_rules() {
     assert_eq!(done, Ok(ids_live::Done { alerts: 2, alerts_lost: 0, expired: 0 }));
 }
 
-/// The tutorial shows pieces of the program, in its order.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("\n```{language}\n");
+    page.split(fence.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
+}
+
+/// The crates that a program uses, as Cargo.toml names them. Each is imported, or named in a path
+/// such as `signal_hook::flag`, at the latest after a space or a bracket.
+fn crates_of(program: &str) -> BTreeSet<String> {
+    const KNOWN: [&str; 3] = ["signal_hook", "tokio", "steerage"];
+    let words = program.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | ':'));
+    let roots = words.filter_map(|word| word.split_once("::")).map(|(root, _)| root);
+    roots.filter(|root| KNOWN.iter().any(|known| root.starts_with(known))).map(|root| root.replace('_', "-")).collect()
+}
+
+/// The names at the left of a block of dependencies.
+fn dependencies(block: &str) -> BTreeSet<String> {
+    block.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
+}
+
+/// The blocks of the tutorial are the program, whole and in order. `.ci/full as_pasted` builds them
+/// in a new package.
 #[test]
-fn the_tutorial_shows_the_program() {
+fn the_tutorial_is_the_program() {
     let page = include_str!("../../../../docs/write-an-ids.md");
     let source = include_str!("../../examples/ids_live.rs");
-    let pieces = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default());
-    let mut rest = source;
-    let mut shown = 0;
-    for piece in pieces {
-        let Some((_, after)) = rest.split_once(piece) else {
-            panic!("this piece is not in the program, or not in this order:\n{piece}");
-        };
-        (rest, shown) = (after, shown + 1);
+    let pasted = blocks(page, "rust,ignore").join("\n\n") + "\n";
+    let program = &source[source.find("\nuse ").map_or(0, |at| at + 1)..];
+    assert!(pasted == program, "docs/write-an-ids.md and ids_live.rs differ");
+    assert_eq!(page.matches("\n```rust").count(), blocks(page, "rust,ignore").len(), "a block is not compared");
+    assert_eq!(dependencies(blocks(page, "toml")[0]), crates_of(program));
+}
+
+/// Each block of the guide is a whole program, without hidden lines, from the crates that the page
+/// names at its beginning. The blocks run as tests of the documentation.
+#[test]
+fn the_guide_has_whole_programs() {
+    let page = include_str!("../../../../docs/functions.md");
+    let programs = [blocks(page, "rust"), blocks(page, "rust,no_run")].concat();
+    assert_eq!(programs.len(), page.matches("\n```rust").count(), "a block has another language");
+    let named = dependencies(blocks(page, "toml")[0]);
+    let mut used = BTreeSet::new();
+    for program in programs {
+        assert!(program.contains("\nfn main() "), "this block has no `main`:\n{program}");
+        assert!(!program.lines().any(|line| line == "#" || line.starts_with("# ")), "a hidden line:\n{program}");
+        used.extend(crates_of(program));
     }
-    assert_eq!(shown, page.matches("\n```rust").count(), "a piece is not compared");
+    assert_eq!(named, used);
 }

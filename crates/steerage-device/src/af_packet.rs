@@ -149,6 +149,8 @@ pub struct AfPacketOptions {
     /// Whether super-frames are delivered whole and are marked as super-frames. The output that
     /// sends a super-frame then completes its checksums.
     pub offloads: bool,
+    /// Whether the time of a frame is that of the card's clock, if the card stamps the frame.
+    pub card_time: bool,
 }
 
 /// An interface that is open for listening.
@@ -176,6 +178,7 @@ impl AfPacketOptions {
             device_hash: DeviceHash::Never,
             finish_checksums: false,
             offloads: false,
+            card_time: false,
         }
     }
 
@@ -208,6 +211,10 @@ impl AfPacketOptions {
         /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
         /// this option in programs that forward packets through interfaces. Default: no.
         offloads: bool;
+        /// Whether the time of a frame is the time at which the card received it, on the card's
+        /// clock. Frames that the card does not stamp have the system's time. Time stamping must be
+        /// switched on in the card (`hwstamp_ctl`). Default: the system's time for all frames.
+        card_time: bool;
     }
 
     /// Makes the kernel drop frames that do not match `text`, which is a tcpdump expression or the
@@ -284,6 +291,7 @@ impl AfPacketOptions {
                 name: self.interface.clone(),
                 interface: interface.clone(),
                 whole: self.offloads,
+                card_time: self.card_time,
                 promiscuous: self.promiscuous,
                 hash,
                 socket,
@@ -311,6 +319,9 @@ impl AfPacketOptions {
         let cannot = |operation| move |cause| self.error(operation, cause);
         if shape.offloads {
             socket.tell_offloads().map_err(cannot("make the kernel report offloads"))?;
+        }
+        if self.card_time {
+            socket.card_time().map_err(cannot("ask for the card's time"))?;
         }
         socket
             .make_ring(&shape, RESERVE_BYTES)

@@ -10,9 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
+use steerage_device::af_xdp::RING_DEFAULT;
 use steerage_fixtures::namespaces::{Namespaces, bind_when_free};
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{skip_on_this_kernel, until};
@@ -54,6 +56,7 @@ struct Pair {
     ends: Namespaces,
     driver: String,
     near: String,
+    far: String,
     kernel: UdpSocket,
 }
 
@@ -92,7 +95,7 @@ fn each_pair(test: impl Fn(&Pair)) {
             ends.must(end, &format!("addr add 10.210.0.{}/24 dev {name}", end + 1));
         }
         let kernel = ends.within(0, || receiver(NEAR));
-        let pair = Pair { ends, driver, near: names[0].clone(), kernel };
+        let pair = Pair { ends, driver, near: names[0].clone(), far: names[1].clone(), kernel };
         pair.connects();
         test(&pair);
     }
@@ -270,7 +273,7 @@ fn packets_of_cards_are_taken() {
                 passed += pair.passed();
                 pair.count_now(&started) - before + passed >= COUNT
             });
-            let report = started.stop_at_rest();
+            let report = started.stop(Signal::SIGINT);
             let (sum, mode) = (received(&report) - before, &queues(&report)[0]["mode"]);
             pair.found(&format!(
                 "{option}, {huge_pages} huge pages: {} queues of {}, {mode}, hash {}, received {sum}, dropped {}, {notes:?}",
@@ -281,6 +284,12 @@ fn packets_of_cards_are_taken() {
             ));
             let is_zero_copy = mode.as_str().unwrap().contains("zero-copy");
             assert_eq!(is_zero_copy, expected.zero_copy && huge_pages > 0, "{}: {report}", pair.driver);
+            let snapshot = &report["snapshot"];
+            assert_eq!((&snapshot["reordered"], &snapshot["in_flight"]), (&json!(0), &json!(0)), "{report}");
+            // The driver may still write to the pages that a zero-copy socket had at its end.
+            let kept = if is_zero_copy { queues(&report).len() as u64 * u64::from(RING_DEFAULT) } else { 0 };
+            let missing = snapshot["pages"].as_u64().unwrap() - snapshot["pages_free"].as_u64().unwrap();
+            assert!(missing <= kept, "{}: {missing} pages are missing: {report}", pair.driver);
             assert_eq!(queues(&report).len(), pair.channels(), "{}: {report}", pair.driver);
             assert_eq!(sum + passed, COUNT, "{}: {report}", pair.driver);
             let is_native = mode.as_str().unwrap().starts_with("native");
@@ -401,6 +410,69 @@ fn packets_are_forwarded_from_a_card() {
                 "forward {kind}: {arrived:?} of {COUNT} arrived, dropped {}",
                 report["snapshot"]["dropped"]
             ));
+        }
+    });
+}
+
+/// Sends PTP events, which the card of igb stamps, from one interface to the link address of another.
+const SEND_PTP: &str = "\
+import socket, sys
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+out.bind((sys.argv[1], 0))
+address = lambda text: bytes.fromhex(text.replace(':', ''))
+sync = b'\\x00\\x02\\x00\\x2c' + bytes(26) + b'\\x00\\x01' + bytes(32)
+for _ in range(int(sys.argv[3])):
+    out.send(address(sys.argv[2]) + out.getsockname()[4] + b'\\x88\\xf7' + sync)
+";
+
+/// Switches time stamping of PTP events on (`SIOCSHWTSTAMP`, `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the
+/// card's clock to a million seconds.
+const STAMP_PTP: &str = "\
+import array, fcntl, os, re, socket, struct, subprocess, sys, time
+config = array.array('i', [0, 0, 12])
+request = struct.pack('16sP', sys.argv[1].encode(), config.buffer_info()[0]).ljust(40, b'\\0')
+fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x89b0, request)
+shown = subprocess.run(['ethtool', '-T', sys.argv[1]], capture_output=True, text=True, check=True).stdout
+clock = os.open('/dev/ptp' + re.search(r'(?:Clock|index): (\\d+)', shown)[1], os.O_RDWR)
+time.clock_settime(~clock << 3 | 3, 1e6)
+";
+
+/// `time=card` is the card's clock, which differs from the system's. Frames that the card does not
+/// stamp have the system's time. After a reset, the emulated card stamps one frame: it holds the stamp
+/// until a register is read that the driver does not read (`RXSATRH`, in `igb_core.c` of qemu).
+#[test]
+fn the_card_stamps_packets() {
+    const FRAMES: usize = 20;
+    each_pair(|pair| {
+        if pair.driver != "igb" {
+            return;
+        }
+        let must = |end: usize, words: &[&str]| {
+            let output = pair.ends.command(end, words).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let address = must(0, &["cat", &format!("/sys/class/net/{}/address", pair.near)]);
+        let directory = Scratch::new();
+        for (clock, stamped, mode) in [("system", 0, Value::Null), ("card", 1, json!("card time"))] {
+            // This resets the card, and sets its clock to the system's.
+            ["down", "up"].iter().for_each(|state| pair.ends.must(0, &format!("link set {} {state}", pair.near)));
+            pair.connects();
+            let file = directory.join(clock);
+            let device = format!("af_packet:{},direction=in,time={clock}", pair.near);
+            let to = format!("pcap:{}", file.display());
+            let started = pair.steerage(&["fanout", &device, "-f", "ether proto 0x88f7", "--to", &to]);
+            must(0, &["python3", "-c", STAMP_PTP, &pair.near]);
+            must(1, &["python3", "-c", SEND_PTP, &pair.far, &address, &FRAMES.to_string()]);
+            until("all frames have arrived", || pair.count_now(&started) == FRAMES);
+            let report = started.stop_at_rest();
+            assert_eq!((received(&report), &queues(&report)[0]["mode"]), (FRAMES, &mode), "{report}");
+            let times = must(0, &["tcpdump", "-ttnr", file.to_str().unwrap()]);
+            let times: Vec<u64> = times.lines().map(|line| line.split('.').next().unwrap().parse().unwrap()).collect();
+            let by_card = times.iter().filter(|time| (1_000_000..2_000_000).contains(*time)).count();
+            let by_system = times.iter().filter(|time| **time > 1_000_000_000).count();
+            assert_eq!((by_card, by_system), (stamped, FRAMES - stamped), "{clock}: {times:?}");
+            pair.found(&format!("time={clock}: {by_card} frames of {FRAMES} with the card's time"));
         }
     });
 }

@@ -265,7 +265,7 @@ impl AfXdpOptions {
         let ports = bond.for_program();
         let attached = attach(self, take, &interface, all, &ports, affinity.is_some())?;
         let mut notes = attached.notes;
-        if self.device_hash == DeviceHash::Always {
+        if self.device_hash == DeviceHash::Always && attached.program.functions.hash.is_some() {
             notes.extend(device_hash::note(&self.interface, hashed_by));
         }
         if !interface.up {

@@ -38,6 +38,7 @@ use queue::{Queue, QueueConfig};
 use ring::Ring;
 use steerage_capture::filter::{Filter, FilterError};
 use steerage_netlink::Rtnetlink;
+use steerage_netlink::ethtool::Ethtool;
 use sys::{Memory, Shape, Socket};
 
 pub use send::AfPacketOutput;
@@ -305,7 +306,19 @@ impl AfPacketOptions {
         if self.device_hash == DeviceHash::Always {
             notes.extend(device_hash::note(&self.interface, hashed_by));
         }
+        if self.card_time {
+            notes.extend(self.note_on_time());
+        }
         Ok(AfPacket { input, notes })
+    }
+
+    /// A note for a card that cannot stamp frames. Frames of a virtual interface may have been stamped
+    /// by the card that they came by.
+    fn note_on_time(&self) -> Option<String> {
+        let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
+        let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
+        let name = &self.interface;
+        (has_card && stamped.is_empty()).then(|| format!("{name}: its card stamps no frames: they have the system's time"))
     }
 
     /// Sets a socket up until it listens, with a filter that still accepts nothing.

@@ -55,12 +55,15 @@ struct Expected {
     zero_copy: bool,
     /// The card can stamp received PTP events.
     stamps_ptp: bool,
+    /// The driver forgets its XDP program when its interface goes down (`vmxnet3_rq_cleanup_all` of Linux
+    /// 7.3), although the kernel still shows the program.
+    forgets: bool,
 }
 
 fn expected(driver: &str) -> Expected {
     let native = driver != "e1000e";
     let (zero_copy, stamps_ptp) = (matches!(driver, "igb" | "virtio_net"), matches!(driver, "igb" | "e1000e"));
-    Expected { native, zero_copy, stamps_ptp }
+    Expected { native, zero_copy, stamps_ptp, forgets: driver == "vmxnet3" }
 }
 
 /// Two cards with the same driver, each in a namespace.
@@ -390,6 +393,14 @@ fn a_card_goes_down_and_up() {
         pair.ends.must(0, &format!("link set {} down", pair.near));
         pair.send(NEAR, 100, BYTES);
         pair.ends.must(0, &format!("link set {} up", pair.near));
+        if expected(&pair.driver).forgets {
+            let before = pair.count_now(&started).0;
+            pair.connects();
+            let (report, mode) = stop(started);
+            pair.found(&format!("down and up, {mode}: all datagrams go to the kernel"));
+            assert_eq!(received(&report), before, "{}: {report}", pair.driver);
+            return;
+        }
         let before = pair.reconnects(&started);
         let passed = pair.pass(&started, before);
         let (report, mode) = stop(started);

@@ -318,7 +318,8 @@ impl AfPacketOptions {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
         let name = &self.interface;
-        (has_card && stamped.is_empty()).then(|| format!("{name}: its card stamps no frames: they have the system's time"))
+        (has_card && stamped.is_empty())
+            .then(|| format!("{name}: its card stamps no frames: they have the system's time"))
     }
 
     /// Sets a socket up until it listens, with a filter that still accepts nothing.

@@ -201,7 +201,7 @@ $(STAMPS)/other_kernel:
 
 # The real drivers of cards that qemu emulates, under the newest kernel of Debian's backports. Without KVM, this takes half an hour.
 $(STAMPS)/cards:
-	@needs qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio ethtool:ethtool tcpdump:tcpdump
+	@needs qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio ethtool:ethtool tcpdump:tcpdump python3:python3
 	((EUID == 0)) && [[ -e /dev/net/tun ]] || skip "the cards are joined by TAP interfaces, which take root and /dev/net/tun"
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$$PWD/.ci/other-kernel CI=true STEERAGE_KERNEL_OF=trixie-backports \
 	    STEERAGE_CARDS="igb e1000e virtio-net-pci vmxnet3" \

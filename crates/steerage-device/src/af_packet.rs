@@ -39,6 +39,7 @@ use ring::Ring;
 #[cfg(feature = "capture")]
 use steerage_capture::filter::{Filter, FilterError};
 use steerage_netlink::Rtnetlink;
+use steerage_netlink::ethtool::Ethtool;
 use sys::{Memory, Shape, Socket};
 
 pub use send::AfPacketOutput;
@@ -156,6 +157,8 @@ pub struct AfPacketOptions {
     /// Whether super-frames are delivered whole and are marked as super-frames. The output that
     /// sends a super-frame then completes its checksums.
     pub offloads: bool,
+    /// Whether the time of a frame is that of the card's clock, if the card stamps the frame.
+    pub card_time: bool,
 }
 
 /// An interface that is open for listening.
@@ -184,6 +187,7 @@ impl AfPacketOptions {
             device_hash: DeviceHash::Never,
             finish_checksums: false,
             offloads: false,
+            card_time: false,
         }
     }
 
@@ -217,6 +221,10 @@ impl AfPacketOptions {
         /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
         /// this option in programs that forward packets through interfaces. Default: no.
         offloads: bool;
+        /// Whether the time of a frame is the time at which the card received it, on the card's
+        /// clock. Frames that the card does not stamp have the system's time. Time stamping must be
+        /// switched on in the card (`hwstamp_ctl`). Default: the system's time for all frames.
+        card_time: bool;
     }
 
     /// Makes the kernel drop frames that do not match `text`, which is a tcpdump expression or the
@@ -299,6 +307,7 @@ impl AfPacketOptions {
                 name: self.interface.clone(),
                 interface: interface.clone(),
                 whole: self.offloads,
+                card_time: self.card_time,
                 promiscuous: self.promiscuous,
                 hash,
                 socket,
@@ -311,6 +320,9 @@ impl AfPacketOptions {
         let mut notes = interface.notes(self.offloads);
         if self.device_hash == DeviceHash::Always {
             notes.extend(device_hash::note(&self.interface, hashed_by));
+        }
+        if self.card_time {
+            notes.extend(self.note_on_time());
         }
         Ok(AfPacket { input, notes })
     }
@@ -327,6 +339,16 @@ impl AfPacketOptions {
         None
     }
 
+    /// A note for a card that cannot stamp frames. Frames of a virtual interface may have been stamped
+    /// by the card that they came by.
+    fn note_on_time(&self) -> Option<String> {
+        let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
+        let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
+        let name = &self.interface;
+        (has_card && stamped.is_empty())
+            .then(|| format!("{name}: its card stamps no frames: they have the system's time"))
+    }
+
     /// Sets a socket up until it listens, with a filter that still accepts nothing.
     fn listen(
         &self,
@@ -338,6 +360,9 @@ impl AfPacketOptions {
         let cannot = |operation| move |cause| self.error(operation, cause);
         if shape.offloads {
             socket.tell_offloads().map_err(cannot("make the kernel report offloads"))?;
+        }
+        if self.card_time {
+            socket.card_time().map_err(cannot("ask for the card's time"))?;
         }
         socket
             .make_ring(&shape, RESERVE_BYTES)

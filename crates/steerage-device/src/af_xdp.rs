@@ -272,7 +272,7 @@ impl AfXdpOptions {
         let is_held = Device::takes_from(interface.index);
         let attached = attach(self, take, &interface, all, &ports, (affinity.is_some(), is_held))?;
         let mut notes = attached.notes;
-        if self.device_hash == DeviceHash::Always {
+        if self.device_hash == DeviceHash::Always && attached.program.functions.hash.is_some() {
             notes.extend(device_hash::note(&self.interface, hashed_by));
         }
         if !interface.up {

@@ -41,6 +41,8 @@ pub(crate) struct Interface {
     /// card removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
+    /// The received frames that the card can stamp, with the names that ethtool uses.
+    pub(crate) stamps: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -116,6 +118,7 @@ impl Interface {
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
             xdp_time: xdp.and_then(|xdp| xdp.time),
             xdp_vlan_tag: xdp.and_then(|xdp| xdp.vlan_tag),
+            stamps: Vec::new(),
             xdp: xdp.map(|xdp| Xdp { driver: xdp.driver, zero_copy: xdp.zero_copy }),
         }
     }
@@ -165,6 +168,11 @@ impl Interface {
             };
             Finding::info("AF_XDP VLAN tags", tag)
         }));
+        if !self.stamps.is_empty() {
+            let (name, frames) = (&self.name, self.stamps.join(", "));
+            let time = format!("the system's clock; the card can stamp {frames} (af_packet:{name},time=card)");
+            findings.push(Finding::info("AF_PACKET time", time));
+        }
         findings
     }
 
@@ -311,12 +319,14 @@ mod tests {
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
         let fake = FakeHost::new("down", &files);
-        let interface = Interface::read(&fake.host(), "p1", None, None, 2, None);
+        let mut interface = Interface::read(&fake.host(), "p1", None, None, 2, None);
+        interface.stamps = ["all", "ptpv2-event"].map(str::to_owned).into();
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\
              Missing link: it is switched off\n\
-             Info rx queues: 16: it spreads flows over as many CPUs by itself\n"
+             Info rx queues: 16: it spreads flows over as many CPUs by itself\n\
+             Info AF_PACKET time: the system's clock; the card can stamp all, ptpv2-event (af_packet:p1,time=card)\n"
         );
         // Queues are sorted by number, not by name.
         assert_eq!(

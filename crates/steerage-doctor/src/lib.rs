@@ -94,7 +94,9 @@ impl Diagnosis {
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
                 let cpus = Topology::read().online().len();
                 let xdp = if_nametoindex(name).ok().and_then(|index| netdev::xdp_support(index).ok());
-                Some(Interface::read(&host, name, features, channels, cpus, xdp))
+                let mut interface = Interface::read(&host, name, features, channels, cpus, xdp);
+                interface.stamps = ethtool.and_then(|mut it| it.stamped_frames(name).ok()).unwrap_or_default();
+                Some(interface)
             }
             None => None,
         };

@@ -9,6 +9,7 @@ mod channels;
 mod features;
 mod rings;
 mod rss;
+mod time_stamps;
 
 use std::io;
 

@@ -180,6 +180,8 @@ fn features_and_queues_are_those_of_the_interface() {
         "{features:?}"
     );
     assert!(!features.is_on("no-such-feature"));
+    // No card stamps the frames of the loopback interface.
+    assert_eq!(ethtool.stamped_frames("lo").unwrap(), [""; 0]);
     assert_eq!(ethtool.channels("lo").unwrap_err().kind(), io::ErrorKind::Unsupported);
     let Some(namespaces) = cable() else { return };
     namespaces.must(0, "link add many0 numrxqueues 3 numtxqueues 2 type veth peer name many1");

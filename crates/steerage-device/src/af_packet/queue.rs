@@ -60,6 +60,8 @@ pub(super) struct Queue {
     /// Whether the kernel describes the offloads of each frame, and whether super-frames stay whole.
     offloads: bool,
     whole: bool,
+    /// Whether frames have the card's time.
+    card_time: bool,
     promiscuous: bool,
     /// The packets that the kernel's hashes keep together, if the kernel hashes.
     hash: Option<Affinity>,
@@ -97,6 +99,7 @@ pub(super) struct QueueConfig {
     pub(super) name: String,
     pub(super) interface: Interface,
     pub(super) whole: bool,
+    pub(super) card_time: bool,
     pub(super) promiscuous: bool,
     pub(super) hash: Option<Affinity>,
     pub(super) socket: Socket,
@@ -106,7 +109,7 @@ pub(super) struct QueueConfig {
 
 impl Queue {
     pub(super) fn new(config: QueueConfig) -> io::Result<Self> {
-        let QueueConfig { name, interface, whole, promiscuous, hash, socket, ring, timeout } = config;
+        let QueueConfig { name, interface, whole, card_time, promiscuous, hash, socket, ring, timeout } = config;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLET;
         events.add(&socket, EpollEvent::new(flags, 0))?;
@@ -116,6 +119,7 @@ impl Queue {
             interface,
             offloads: ring.has_offloads(),
             whole,
+            card_time,
             promiscuous,
             hash,
             socket,
@@ -410,7 +414,9 @@ impl RxQueue for Queue {
     fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let blocks =
             self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise("open a queue once"))?;
-        Ok(Opened::lending(blocks))
+        let mut opened = Opened::lending(blocks);
+        opened.mode = self.card_time.then_some("card time");
+        Ok(opened)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -17,7 +17,8 @@ const ANY: &str = "any";
 const PREFIX: &str = "af_packet:";
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 8] = ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload"];
+const OPTIONS: [&str; 9] =
+    ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload", "time"];
 
 /// An interface as the user wrote it.
 ///
@@ -93,6 +94,7 @@ fn set(options: &mut AfPacketOptions, option: &str, value: &str) -> Result<(), S
         }
         "snaplen" => options.snaplen = Some(within(DEVICE, option, value, 1, SNAPLEN_MAX)?),
         "offload" => options.offloads = one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
+        "time" => options.card_time = one_of(DEVICE, option, value, &[("card", true), ("system", false)])?,
         "hash" => options.device_hash = one_of(DEVICE, option, value, &DEVICE_HASHES)?,
         _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
     }
@@ -111,12 +113,14 @@ mod tests {
 
     #[test]
     fn options_stand_behind_the_name() {
-        let options =
-            parsed("af_packet:eth1,queues=2,buffer=1048576,timeout=1,promiscuous=no,direction=in,hash=device");
+        let options = parsed(
+            "af_packet:eth1,queues=2,buffer=1048576,timeout=1,promiscuous=no,direction=in,hash=device,time=card",
+        );
         let options = options.unwrap();
         assert_eq!((options.interface.as_str(), options.queues, options.buffer), ("eth1", 2, 1 << 20));
         assert_eq!((options.block_timeout, options.promiscuous), (Duration::from_millis(1), false));
         assert_eq!((options.direction, options.device_hash), (Direction::In, DeviceHash::Always));
+        assert!(options.card_time);
         let plain = parsed("af_packet:eth1").unwrap();
         assert_eq!((plain.queues, plain.offloads), (1, false));
         assert!(parsed("af_packet:eth1,offload=on").unwrap().offloads);

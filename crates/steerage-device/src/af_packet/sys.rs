@@ -21,7 +21,10 @@ const PACKET_STATISTICS: c_int = 6;
 const PACKET_VERSION: c_int = 10;
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_RESERVE: c_int = 12;
+const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
+/// The card's own time, of linux/net_tstamp.h.
+const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const PACKET_MR_PROMISC: u16 = 1;
 const PACKET_FANOUT_HASH: u32 = 0;
@@ -78,6 +81,11 @@ impl Socket {
     /// each sent frame. Call this before creating the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
+    }
+
+    /// Makes the kernel give each frame the card's time, if the card stamped it.
+    pub(super) fn card_time(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
     }
 
     /// Creates the ring, with `reserve` free bytes before each frame.

@@ -153,9 +153,9 @@ pub(super) fn attach(
             notes,
         });
     }
-    let mut notes = Vec::new();
     let mut refused = None;
     for mode in modes(options.mode) {
+        let mut notes = Vec::new();
         match attempt.in_mode(*mode, &mut notes) {
             Ok((link, functions)) => {
                 if let Some(error) = refused {

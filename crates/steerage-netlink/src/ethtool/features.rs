@@ -68,7 +68,7 @@ impl Ethtool {
 
 /// Returns the names of the set bits. A bitset without a mask lists only set bits, and one with a mask
 /// lists all bits of the mask.
-fn bit_names(bitset: &[u8]) -> Vec<String> {
+pub(super) fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();
     let is_set = |bit| lists_only_set || find(bit, ETHTOOL_A_BITSET_BIT_VALUE).is_some();

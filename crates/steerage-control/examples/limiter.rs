@@ -85,8 +85,8 @@ impl Handler for Limiter {
 
 /// The counters of the limiter, which are on its page.
 pub(crate) fn counters(builder: &Builder) -> Result<[NamedCounter; 2], CounterError> {
-    let passed = builder.counters().add("passed", "Packets within the rate of their flow.", "packets")?;
-    Ok([passed, builder.counters().add("limited", "Packets above the rate of their flow.", "packets")?])
+    let passed = builder.counters().add("within_rate", "Packets within the rate of their flow.", "packets")?;
+    Ok([passed, builder.counters().add("above_rate", "Packets above the rate of their flow.", "packets")?])
 }
 
 pub(crate) fn make([passed, limited]: &[NamedCounter; 2], outputs: [TxId; 2], rate: f64, cpu: CpuId) -> Limiter {

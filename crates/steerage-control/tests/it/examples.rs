@@ -55,11 +55,11 @@ fn a_limiter_passes_the_rate_of_each_flow_both_ways() {
         // One packet per second passes for each of the two flows, also on a slow machine.
         until("packets above the rate", || {
             senders.iter().for_each(|socket| _ = socket.send(b"x").unwrap());
-            on_page(at, "limited_packets_total") >= 100
+            on_page(at, "above_rate_packets_total") >= 100
         });
         until("each passed packet arrives at the other port", || {
             let arrived = net.received_by(1, "one1") + net.received_by(1, "two1");
-            arrived == on_page(at, "passed_packets_total") && arrived >= 2
+            arrived == on_page(at, "within_rate_packets_total") && arrived >= 2
         });
         assert!(ports.iter().all(|(port, ..)| net.received_by(1, &format!("{port}1")) > 0));
         drop(at_end);

@@ -170,7 +170,7 @@ mod tests {
         let check = |needs: Needs| needs.check(&needs.within(GIB, 1000), 0, GIB);
         let error = check(kept(1 << 40)).unwrap_err();
         let ExcessCause::KeptMax { kept_max, bytes, fits } = error.cause else { panic!("{error}") };
-        assert_eq!((kept_max, bytes), (1 << 40, 2 * PAGE << 40));
+        assert_eq!((kept_max, bytes), (1 << 40, (2 * PAGE) << 40));
         let full = |kept_max| kept(kept_max).with_backlog(1000).bytes;
         assert!(full(fits) <= GIB && full(fits + 1) > GIB, "{fits}");
         assert_eq!(kept(fits).within(GIB, 1000).backlog, 1000, "no backlog is shorter");

@@ -11,7 +11,7 @@ use std::os::{fd::AsFd, fd::BorrowedFd, unix::net::UnixDatagram};
 use std::{error::Error, io, io::ErrorKind, sync::Arc, thread, time::Duration};
 
 use steerage::device::{
-    Capabilities, Completions, Gather, Opened, Outgoing, OutgoingPacket, Page, Polled, Region, RxQueue, Sent, TxQueue,
+    Capabilities, Completions, Gather, Outgoing, OutgoingPacket, Page, Polled, Region, RxQueue, Sent, TxQueue,
 };
 use steerage::{Affinity, Builder, DeviceError, Input, Output, Snapshot};
 use steerage::{flow::FlowHash, limits::HEADROOM, packet::each};
@@ -28,13 +28,12 @@ const DATAGRAM_BYTES_MAX: usize = HEADER_BYTES + PART_BYTES_MAX;
 pub(crate) struct Receiver {
     socket: UnixDatagram,
     frame: Gather,
-    region: Option<Arc<Region>>,
 }
 
 impl Receiver {
     pub(crate) fn new(socket: UnixDatagram) -> io::Result<Self> {
         socket.set_nonblocking(true)?; // A poll must not block.
-        Ok(Self { socket, frame: Gather::default(), region: None })
+        Ok(Self { socket, frame: Gather::default() })
     }
 
     /// Adds the next part to the frame. A frame with a missing part is lost, and counted once.
@@ -60,11 +59,6 @@ impl RxQueue for Receiver {
     fn capabilities(&self) -> Capabilities {
         // A datagram that is too long fills the extra byte.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
-    }
-
-    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        self.region = Some(Arc::clone(region));
-        Ok(Opened::default())
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -95,8 +89,8 @@ impl RxQueue for Receiver {
         Some(self.socket.as_fd()) // After `Polled::Drained`, the CPU sleeps until the socket is readable.
     }
 
-    fn close(&mut self, pages: &mut Vec<Page>) {
-        self.region.iter().for_each(|region| self.frame.close(region, pages));
+    fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        self.frame.close(region, pages);
     }
 }
 

@@ -208,7 +208,8 @@ mod tests {
         });
         // Frames of different flows may change places.
         let mut sent = sent;
-        (sent.sort(), received.sort());
+        sent.sort();
+        received.sort();
         assert!(sent == received);
         let queue = &ledger.queues[0];
         assert_eq!((ledger.received(), ledger.verdicts().transmitted, &*queue.hash), (2000, 2000, "device"));

@@ -193,16 +193,18 @@ fn beyond(traffic: &TrafficExplanation) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, HashMap};
+    use std::net::{Ipv4Addr, SocketAddrV4};
 
     use steerage::Affinity;
     use steerage::flow::FlowHash;
-    use steerage_apps::{AnalyzedFlow, Volume};
 
     use super::*;
+    use crate::analysis::{AnalyzedFlow, Volume};
 
     /// Traffic of this many flows, whose packets are in this many buckets.
     fn survey(packets: u64, flows: u16, filled: usize) -> Analysis {
-        let key = |port| FlowKey::v4(([10, 0, 0, 1], port).into(), "10.0.0.2:9".parse().unwrap(), 17);
+        let key =
+            |port| FlowKey::v4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), port), "10.0.0.2:9".parse().unwrap(), 17);
         let flow = |port| AnalyzedFlow {
             flow: key(port),
             key: key(port),

@@ -165,10 +165,14 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
             }
         }
         // Of several packets with the same time, the first one is not known.
-        for (_, frame) in later.extract_if(.., |(after, _)| *after <= nth) {
-            now += MS;
-            frames.push(at(frame, now));
-        }
+        later.retain(|(after, frame)| {
+            let is_due = *after <= nth;
+            if is_due {
+                now += MS;
+                frames.push(at(frame.clone(), now));
+            }
+            !is_due
+        });
         now += MS;
     }
     frames

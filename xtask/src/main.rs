@@ -27,10 +27,10 @@ const STRICT_PATH: &[&str] =
 const STRICT_PATH_LINES_MAX: usize = 2_725;
 /// 200 of them let threads outside of the path send packets and wake handlers. The queues of such packets lie in
 /// steerage-mem, and messages and state by bucket in steerage-handler.
-const CORE_LINES_MAX: usize = 5_250;
+const CORE_LINES_MAX: usize = 5_270;
 /// The facade assembles and re-exports. Anything longer belongs in another crate. About 60 lines name each re-export of a
 /// module, so that a new public name of an inner crate does not become public by accident.
-const FACADE_LINES_MAX: usize = 580;
+const FACADE_LINES_MAX: usize = 625;
 /// The names on its first page of documentation. Further ones belong in its modules.
 const FACADE_NAMES_MAX: usize = 40;
 

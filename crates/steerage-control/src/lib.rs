@@ -37,7 +37,10 @@ pub mod fuzzing;
 #[cfg_attr(not(feature = "socket"), allow(dead_code, reason = "the socket uses the rest"))]
 mod history;
 #[cfg(feature = "http")]
-#[cfg_attr(not(all(feature = "metrics", feature = "web")), allow(dead_code, reason = "each site uses its part"))]
+#[cfg_attr(
+    not(all(feature = "metrics", feature = "web")),
+    allow(dead_code, unreachable_pub, reason = "each site uses its part")
+)]
 mod http;
 #[cfg(feature = "socket")]
 pub mod instances;

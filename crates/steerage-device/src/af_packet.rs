@@ -28,7 +28,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use steerage::{DeviceError, Input, LinkType, device::RxQueue};
+#[cfg(feature = "capture")]
+use steerage::LinkType;
+use steerage::{DeviceError, Input, device::RxQueue};
 
 use crate::device_hash::{self, DeviceHash};
 use crate::interface_name;
@@ -421,6 +423,7 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
 /// The names of the interfaces that `any` stands for: all interfaces that are up and that steerage
 /// can listen to.
+#[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
     // If the permission is missing, report that once, and not for each interface.
@@ -434,6 +437,7 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
 }
 
 /// The ring size of each of `count` interfaces, which share the default size.
+#[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }

@@ -88,6 +88,7 @@ pub(crate) fn within<T: FromStr + PartialOrd + Display>(
 }
 
 /// A whole number of microseconds (`us`) or milliseconds (`ms`).
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code, reason = "for af_xdp alone"))]
 pub(crate) fn time(text: &str) -> Option<Duration> {
     let (number, nanos) = match text.strip_suffix("us") {
         Some(number) => (number, 1_000),

@@ -53,21 +53,25 @@ impl InterfaceRequest {
         Ok(request)
     }
 
+    #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
     pub(crate) fn with_short(mut self, value: u16) -> Self {
         self.answer[..2].copy_from_slice(&value.to_ne_bytes());
         self
     }
 
+    #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
     pub(crate) fn short(&self) -> u16 {
         u16::from_ne_bytes([self.answer[0], self.answer[1]])
     }
 
+    #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
     pub(crate) fn name(&self) -> String {
         let name = self.name.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
     }
 }
 
+#[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
 pub(crate) fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
     // SAFETY: `request` is as large as any `ifreq` and holds no pointer. The operations used here
     // read and write no more than that.

@@ -53,6 +53,7 @@ impl Interface {
     }
 
     /// The names of all interfaces that are up and that a socket can listen to.
+    #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
     pub(super) fn listenable() -> io::Result<Vec<String>> {
         let mut kernel = Rtnetlink::open()?;
         let interfaces = nix::net::if_::if_nameindex()?;

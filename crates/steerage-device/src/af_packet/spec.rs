@@ -59,6 +59,7 @@ impl<'a> Named<'a> {
         is_any.then_some(options)
     }
 
+    #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
     pub(crate) fn one_of_any(interface: &'a str, options: &'a str) -> Self {
         Self { interface, options }
     }

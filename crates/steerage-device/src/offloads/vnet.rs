@@ -16,6 +16,7 @@ const GSO_ECN: u8 = 0x80;
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
 /// The longest supported header, in bytes. The kernel's longest header has 24.
+#[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
 pub(crate) const HEADER_BYTES_MAX: usize = 64;
 
 /// TCP segments in one packet (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).

@@ -26,6 +26,10 @@ pub struct Instance<H: Handler> {
 /// The stack of each thread of an instance, in bytes, as that of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
+/// How long a join waits for CPUs that close their devices after all packets are finished. A driver may
+/// restart its card when its XDP program is detached, which takes seconds.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy)]
 pub(crate) struct Threads {
     pub(crate) pin: bool,
@@ -227,18 +231,17 @@ impl<R> Running<R> {
     pub fn join(mut self) -> Outcome<R> {
         let mut reports = Vec::with_capacity(self.cpus.len());
         let mut failed = Vec::new();
-        let mut give_up: Option<Instant> = None;
+        let mut stopping: Option<Instant> = None;
         while reports.len() + failed.len() < self.cpus.len() {
             match self.ended.recv_timeout(JOIN_LOOK) {
                 Ok((cpu, Some(report))) => reports.push((cpu, report)),
                 Ok((cpu, None)) => failed.push(cpu),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    if self.run.handle.is_stopping() {
-                        let give_up = *give_up.get_or_insert(Instant::now() + DRAIN_MAX + LEAVE_BEHIND_AFTER);
-                        if Instant::now() > give_up {
-                            break;
-                        }
+                    let handle = &self.run.handle;
+                    let patience = if handle.is_finished() { CLOSE_MAX } else { DRAIN_MAX + LEAVE_BEHIND_AFTER };
+                    if handle.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() > patience {
+                        break;
                     }
                 }
             }

@@ -28,6 +28,10 @@ pub const STACK_BYTES: usize = 2 << 20;
 /// A handler is on the stack several times while it is created, since it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
+/// How long a join waits for CPUs that close their devices after all packets are finished. A driver may
+/// restart its card when its XDP program is detached, which takes seconds.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy)]
 pub(crate) struct Threads {
     pub(crate) pin: bool,
@@ -270,7 +274,7 @@ impl CpuThreads {
     /// Waits for the end. The outcome has no reports, because these have the handler's type.
     fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());
-        let mut give_up: Option<Instant> = None;
+        let mut stopping: Option<Instant> = None;
         while ended.len() < self.cpus.len() {
             match self.ended.recv_timeout(JOIN_LOOK) {
                 Ok((cpu, has_ended)) => {
@@ -279,11 +283,10 @@ impl CpuThreads {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    if self.run.handle.is_stopping() {
-                        let give_up = *give_up.get_or_insert(Instant::now() + DRAIN_MAX + LEAVE_BEHIND_AFTER);
-                        if Instant::now() > give_up {
-                            break;
-                        }
+                    let handle = &self.run.handle;
+                    let patience = if handle.is_finished() { CLOSE_MAX } else { DRAIN_MAX + LEAVE_BEHIND_AFTER };
+                    if handle.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() > patience {
+                        break;
                     }
                 }
             }

@@ -7,6 +7,7 @@ use steerage::{
     testing,
     topology::Topology,
 };
+use steerage_core::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{in_own_process, until};
 
@@ -105,6 +106,38 @@ fn a_detached_run_is_controlled_until_its_end() {
         drop(started(again, None));
         until("the control thread has ended", || control_threads() == 0);
     }
+}
+
+/// A device that takes longer to close than CPUs may take to stop, as a card does whose driver restarts
+/// it when its XDP program is detached.
+struct ClosesSlowly(Frames);
+
+impl RxQueue for ClosesSlowly {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.0.poll(out, budget)
+    }
+}
+
+impl Drop for ClosesSlowly {
+    fn drop(&mut self) {
+        std::thread::sleep(DRAIN_MAX + LEAVE_BEHIND_AFTER + JOIN_LOOK * 4);
+    }
+}
+
+/// All packets are finished by then, and no CPU is left behind.
+#[test]
+fn a_device_that_closes_slowly_is_waited_for() {
+    let input = Input::new("slow", "test", vec![Box::new(ClosesSlowly(Frames(None)))]);
+    let running = virtual_cpus().input(input).build(|_| Nothing).unwrap().start().unwrap();
+    let handle = running.handle();
+    until_more_is_received(&handle);
+    handle.stop();
+    let outcome = running.join();
+    assert_eq!((outcome.left_behind, outcome.snapshot.in_flight()), (vec![], 0));
 }
 
 /// State of 3 MiB by value, which the default stack cannot hold.

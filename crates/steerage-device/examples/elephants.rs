@@ -7,7 +7,7 @@ use std::error::Error;
 
 use steerage::packet::each;
 use steerage::policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy};
-use steerage::{Builder, Snapshot, limits::BUCKETS, stats::MoveCause};
+use steerage::{Builder, Snapshot, stats::MoveCause};
 
 /// A bucket becomes an elephant with this share of a CPU's time, and stays one until it has less
 /// than half of it, so that a bucket near the limit does not move forth and back.
@@ -33,12 +33,12 @@ impl Policy for LastForElephants {
         let window = load.window?; // Only these checks measure the buckets.
         let (last, others) = load.order.split_last().filter(|(_, others)| !others.is_empty())?;
         let mut map = Box::new(*load.map);
-        for bucket in 0..BUCKETS {
-            let is_there = map[bucket] == *last;
+        for (bucket, cpu) in map.iter_mut().enumerate() {
+            let is_there = *cpu == *last;
             let limit = if is_there { ELEPHANT / 2.0 } else { ELEPHANT };
             match window.buckets[bucket] >= limit {
-                true => map[bucket] = *last,
-                false if is_there => map[bucket] = others[bucket % others.len()],
+                true => *cpu = *last,
+                false if is_there => *cpu = others[bucket % others.len()],
                 false => {}
             }
         }
@@ -61,6 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
+    use steerage::limits::BUCKETS;
     use steerage::policy::PolicyTester;
 
     use super::*;

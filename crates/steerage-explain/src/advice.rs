@@ -193,7 +193,7 @@ fn beyond(traffic: &TrafficExplanation) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, HashMap};
-    use std::net::{Ipv4Addr, SocketAddrV4};
+    use std::net::SocketAddrV4;
 
     use steerage::Affinity;
     use steerage::flow::FlowHash;
@@ -203,8 +203,7 @@ mod tests {
 
     /// Traffic of this many flows, whose packets are in this many buckets.
     fn survey(packets: u64, flows: u16, filled: usize) -> Analysis {
-        let key =
-            |port| FlowKey::v4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), port), "10.0.0.2:9".parse().unwrap(), 17);
+        let key = |port| FlowKey::v4(SocketAddrV4::new([10, 0, 0, 1].into(), port), "10.0.0.2:9".parse().unwrap(), 17);
         let flow = |port| AnalyzedFlow {
             flow: key(port),
             key: key(port),

@@ -165,7 +165,9 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
             }
         }
         // Of several packets with the same time, the first one is not known.
-        for (_, frame) in later.extract_if(.., |(after, _)| *after <= nth) {
+        let (due, rest): (Vec<_>, Vec<_>) = later.into_iter().partition(|(after, _)| *after <= nth);
+        later = rest;
+        for (_, frame) in due {
             now += MS;
             frames.push(at(frame, now));
         }

@@ -340,11 +340,11 @@ impl Meter {
             seen.time = time;
             seen.bytes = wire_len as u32;
             self.handled_bytes += total_len as u64;
-            if let (Some(part), [Some(fragment), None]) = (&mut self.part, &fragments)
-                && part.keep(fragment, seen, begin, &self.datagrams)
-            {
-                seen.flow = Directed { key: Key::WAITING, turned: false };
-                continue;
+            if let (Some(part), [Some(fragment), None]) = (&mut self.part, &fragments) {
+                if part.keep(fragment, seen, begin, &self.datagrams) {
+                    seen.flow = Directed { key: Key::WAITING, turned: false };
+                    continue;
+                }
             }
             // The fragments of the inner datagram come first, as in steering.
             for fragment in fragments.iter().rev().flatten() {

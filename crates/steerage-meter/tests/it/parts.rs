@@ -165,14 +165,12 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
             }
         }
         // Of several packets with the same time, the first one is not known.
-        later.retain(|(after, frame)| {
-            let is_due = *after <= nth;
-            if is_due {
-                now += MS;
-                frames.push(at(frame.clone(), now));
-            }
-            !is_due
-        });
+        let (due, rest): (Vec<_>, Vec<_>) = later.into_iter().partition(|(after, _)| *after <= nth);
+        later = rest;
+        for (_, frame) in due {
+            now += MS;
+            frames.push(at(frame, now));
+        }
         now += MS;
     }
     frames

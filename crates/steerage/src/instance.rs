@@ -26,7 +26,7 @@ pub struct Instance<H: Handler> {
 /// The stack of each thread of an instance, in bytes, as that of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// How long a join waits for CPUs that close their devices after all packets are finished. A driver may
+/// How long a join waits for CPUs that close their devices after all packets were handled. A driver may
 /// restart its card when its XDP program is detached, which takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
@@ -239,8 +239,12 @@ impl<R> Running<R> {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let handle = &self.run.handle;
-                    let patience = if handle.is_finished() { CLOSE_MAX } else { DRAIN_MAX + LEAVE_BEHIND_AFTER };
-                    if handle.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() > patience {
+                    if !handle.is_stopping() {
+                        continue;
+                    }
+                    let is_handled = handle.snapshot().in_flight() == 0;
+                    let patience = if is_handled { CLOSE_MAX } else { DRAIN_MAX + LEAVE_BEHIND_AFTER };
+                    if stopping.get_or_insert_with(Instant::now).elapsed() > patience {
                         break;
                     }
                 }

@@ -216,28 +216,6 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// `forward` between two veths, with the costs of docs/performance.md: the sender uses the other CPU,
-/// and sends less if forwarding takes time of that CPU. The packets stay on the CPU that receives them.
-#[test]
-fn forwarding_is_left_to_the_cpu_that_receives() {
-    // The microseconds that receiving and the rest of forwarding take, by AF_XDP and by AF_PACKET, and
-    // the CPUs that all packets need.
-    for (receive, rest) in [(0.329, 1.185), (0.033, 1.932)] {
-        for load in [0.5, 0.9, 1.0, 1.2] {
-            let mut model = Model::new(2, 1, 29).zipf(10_000, load * rest / (receive + rest));
-            (model.receive, model.cost, model.others) = (load * receive / (receive + rest), rest, vec![0.0, 0.97]);
-            let (checks, mut done, mut spread) = (5_000, 0.0, 0);
-            for _ in 0..checks {
-                done += model.throughput_of_look() / f64::from(checks);
-                spread += usize::from(model.active() != [0]);
-            }
-            let best = 1.0 / f64::max(load, 1.0);
-            let findings = model.policy.findings();
-            assert!(done >= 0.97 * best && spread <= 100, "{receive}, {load}: {done}, {spread}: {findings:?}");
-        }
-    }
-}
-
 /// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
 /// are moved apart. The other CPUs leave at once, before the load falls, and are tried again later.
 #[test]

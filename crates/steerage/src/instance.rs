@@ -28,7 +28,7 @@ pub const STACK_BYTES: usize = 2 << 20;
 /// A handler is on the stack several times while it is created, since it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// How long a join waits for CPUs that close their devices after all packets are finished. A driver may
+/// How long a join waits for CPUs that close their devices after all packets were handled. A driver may
 /// restart its card when its XDP program is detached, which takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
@@ -284,8 +284,12 @@ impl CpuThreads {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let handle = &self.run.handle;
-                    let patience = if handle.is_finished() { CLOSE_MAX } else { DRAIN_MAX + LEAVE_BEHIND_AFTER };
-                    if handle.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() > patience {
+                    if !handle.is_stopping() {
+                        continue;
+                    }
+                    let is_handled = handle.snapshot().in_flight() == 0;
+                    let patience = if is_handled { CLOSE_MAX } else { DRAIN_MAX + LEAVE_BEHIND_AFTER };
+                    if stopping.get_or_insert_with(Instant::now).elapsed() > patience {
                         break;
                     }
                 }

@@ -1,7 +1,7 @@
 //! The lifetime of a run: dropping, detaching and joining it.
 
 use steerage::{
-    Batch, BuildError, Builder, Cpu, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
+    Batch, BuildError, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::STACK_BYTES,
     testing,
@@ -128,11 +128,12 @@ impl Drop for ClosesSlowly {
     }
 }
 
-/// All packets are finished by then, and no CPU is left behind.
+/// All packets were handled by then, and no CPU is left behind. The second queue is closed later.
 #[test]
 fn a_device_that_closes_slowly_is_waited_for() {
-    let input = Input::new("slow", "test", vec![Box::new(ClosesSlowly(Frames(None)))]);
-    let running = virtual_cpus().input(input).build(|_| Nothing).unwrap().start().unwrap();
+    let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(ClosesSlowly(Frames(None))), Box::new(Frames(None))];
+    let input = Input::new("slow", "test", queues);
+    let running = virtual_cpus().input_on(input, &[CpuId(0)], None).build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
     until_more_is_received(&handle);
     handle.stop();

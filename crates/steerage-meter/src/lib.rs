@@ -5,7 +5,6 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `options` | the options of a meter, with their defaults |
 //! | `read`, `fragments` | reads a packet's headers, and finds its flow |
 //! | `key`, `index`, `table` | find the flow's place in the table |
 //! | `lists`, `wheel`, `flow_limit` | the flow that ends next, the flows of a bucket, and the limit for all flows |
@@ -46,7 +45,6 @@ mod key;
 mod largest;
 mod lists;
 mod names;
-mod options;
 mod output;
 mod parquet;
 mod parts;
@@ -85,7 +83,6 @@ pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
-pub use options::{ACTIVE_DEFAULT, FLOWS_DEFAULT, FLOWS_MAX, INACTIVE_DEFAULT, MeterOptions};
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use parts::{Edges, EdgesError, OtherTimeouts, PartEdges};
 pub use record::FlowRecord;
@@ -104,13 +101,28 @@ use flow::{Flow, Seen};
 use flow_limit::FlowLimit;
 use fragments::{DepartedDatagrams, FlowsOfDatagrams};
 use index::NONE;
-use key::{Directed, Key, Seeds};
+use key::{Key, Seeds};
 use largest::Largest;
 use names::{DepartedNames, Names};
 use parts::Collected;
 use table::{Departed, Table};
 use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
+
+/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
+/// default.
+pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
+
+/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
+/// same default.
+pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// The default limit for the number of flows. A full table takes 270 MB.
+pub const FLOWS_DEFAULT: usize = 1 << 20;
+
+/// The highest limit that a user can set for the number of flows. Tables with this many flows take
+/// 4 GB, and 32-bit hashes still distinguish the flows.
+pub const FLOWS_MAX: usize = 1 << 24;
 
 /// The number of timeout checks per packet. A flow needs one check during its timeout and one check
 /// at its end, so two checks per packet end flows as fast as flows begin.
@@ -128,6 +140,56 @@ const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 /// The interval between the meter's ticks while no packets arrive. Used only for a source that
 /// cannot wait.
 const TICK: Duration = Duration::from_millis(250);
+
+/// The options of a meter.
+#[derive(Clone, Copy, Debug)]
+pub struct MeterOptions {
+    /// The active timeout: how long a flow lasts before its record is cut.
+    pub active: Duration,
+    /// Whether records are cut at the multiples of the active timeout since 1970 (UTC), instead of
+    /// at this time after the first packet of each record.
+    pub active_by_clock: bool,
+    /// The inactive timeout: the longest pause between two packets of a flow.
+    pub inactive: Duration,
+    /// The maximum number of flows at the same time, on all CPUs together.
+    pub flows_max: usize,
+    /// The number of records with the most bytes that are kept for the report.
+    pub top: usize,
+    /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
+    pub layers: Layers,
+    /// The wall time at which the path's clock began, which gives a time to packets without a
+    /// device timestamp.
+    pub epoch: WallTime,
+    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
+    /// packets arrive.
+    pub can_wait: bool,
+    /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
+    /// The selection of flows is random, and the same on all CPUs.
+    pub sample: u32,
+    /// Whether to look for names in DNS, TLS and HTTP packets.
+    pub names: bool,
+    /// Whether to collect the flow statistics of CICFlowMeter ([`ColumnBatch::cic`]). They take up to
+    /// 900 bytes more for each flow.
+    pub cic: bool,
+}
+
+impl Default for MeterOptions {
+    fn default() -> Self {
+        Self {
+            active: ACTIVE_DEFAULT,
+            active_by_clock: false,
+            inactive: INACTIVE_DEFAULT,
+            flows_max: FLOWS_DEFAULT,
+            top: 10,
+            layers: Layers::Inner,
+            epoch: WallTime::from_nanos(0),
+            can_wait: true,
+            sample: 1,
+            names: false,
+            cic: false,
+        }
+    }
+}
 
 /// The state that the meters of all CPUs share, and that creates the meters.
 #[derive(Clone, Debug)]
@@ -319,47 +381,35 @@ impl Meter {
         // The time of the packet before, which a packet without a timestamp takes.
         let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut latest = self.clock.packet_time(first);
-        let mut batch_begin = None;
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
             if !which.contains(nth) {
                 latest = Some(seen.time);
-                batch_begin = batch_begin.or(latest);
                 continue;
             }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             latest = time.map(WallTime::as_nanos).or(latest);
             let time = self.clock.of_packet(latest, path);
-            let begin = *batch_begin.get_or_insert(time);
-            let mut fragments = [None; 2];
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                fragments = found.fragments;
+                // The fragments of the inner datagram come first, as in steering.
+                for fragment in found.fragments.iter().rev().flatten() {
+                    seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
+                }
             }
             self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
             seen.time = time;
             seen.bytes = wire_len as u32;
             self.handled_bytes += total_len as u64;
-            if let (Some(part), [Some(fragment), None]) = (&mut self.part, &fragments) {
-                if part.keep(fragment, seen, begin, &self.datagrams) {
-                    seen.flow = Directed { key: Key::WAITING, turned: false };
-                    continue;
-                }
-            }
-            // The fragments of the inner datagram come first, as in steering.
-            for fragment in fragments.iter().rev().flatten() {
-                seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
-            }
         }
         latest.is_some()
     }
 
     /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,
     /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
-    /// counting). In a part of a recording, `count_slowly` also gets the packets that may belong to another
-    /// record, depending on earlier parts.
+    /// counting).
     #[inline(never)]
-    fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
+    fn count(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
         let count = count.min(HANDLE_BUDGET);
         let group = |from: usize| from.min(count)..(from + FETCHED_AHEAD).min(count);
@@ -371,12 +421,8 @@ impl Meter {
                 if seen.hash.rotate_left(u32::BITS / 2) > self.sample_max {
                     continue;
                 }
-                let goes_on = |flow: &Flow| match IS_PART {
-                    true => flow.is_plainly_same(seen, &self.timeouts),
-                    false => flow.ends_before(seen, &self.timeouts).is_none(),
-                };
                 match self.table.at_mut(place) {
-                    Some(flow) if flow.is(seen) && goes_on(flow) => {
+                    Some(flow) if flow.is(seen) && flow.ends_before(seen, &self.timeouts).is_none() => {
                         if flow.add(seen) {
                             self.table.reschedule(place);
                         }
@@ -443,9 +489,6 @@ impl Meter {
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
         let seen = self.batch[nth];
-        if seen.flow.key == Key::WAITING {
-            return;
-        }
         let Some(place) = self.table.find(&seen.flow.key, seen.hash) else { return self.begin(packet.bucket(), &seen) };
         let Some(flow) = self.table.at_mut(place) else { return };
         let (cut, is_cut) = match &mut self.part {
@@ -533,12 +576,10 @@ impl Handler for Meter {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         let count = self.look_ahead(batch, cpu.now());
-        if self.names.is_on() || self.features.is_on() {
+        if self.names.is_on() || self.features.is_on() || self.part.is_some() {
             self.count_each_slowly(batch, count)
-        } else if self.part.is_some() {
-            self.count::<true>(batch, count)
         } else {
-            self.count::<false>(batch, count)
+            self.count(batch, count)
         }
         self.arrivals.pass(cpu.now());
         self.expire(LOOKS_PER_PACKET * count);
@@ -588,7 +629,7 @@ impl Handler for Meter {
             now: self.clock.of_packets(),
             timeouts: self.timeouts,
             handled_bytes: self.handled_bytes,
-            part: self.part.map(|part| part.ended(self.datagrams)),
+            part: self.part,
         }
     }
 }

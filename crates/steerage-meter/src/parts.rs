@@ -11,26 +11,20 @@
 //! edges of the next part. All other flows of a part are finished, and have their records already.
 //!
 //! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
-//! part alone has a margin of that time. The margin is longer for a flow to which fragments may belong
-//! that [wait](waiting) for an earlier part.
+//! part alone has a margin of that time.
 
 mod rows;
-mod waiting;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use steerage::flow::Fragment;
-
 pub use rows::{EdgesError, PartEdges};
 
 use super::flow::{Flow, FlowEnd, Seen};
-use super::fragments::FlowsOfDatagrams;
 use super::key::Key;
 use super::record::FlowRecord;
 use super::tcp::Segment;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
-use waiting::{Ends, Fragments, Keeping};
 
 /// The first packet of a piece, with what decides whether the packet begins another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,8 +81,8 @@ enum Boundary {
     Unknown,
 }
 
-/// `late` is the margin of decisions.
-fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts, late: u64) -> Boundary {
+fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts) -> Boundary {
+    let late = nanos(LATE_MAX);
     let pause = seen.time.abs_diff(piece.last);
     if pause >= timeouts.inactive.saturating_add(late) {
         return Boundary::Another(piece.reason_when_over());
@@ -127,9 +121,6 @@ pub(super) struct Collected {
     begin: Option<u64>,
     openings: HashMap<Key, Opening>,
     pieces: Vec<Piece>,
-    keeping: Keeping,
-    /// The fragments at the edges, after the end of the part.
-    fragments: Fragments,
 }
 
 impl Collected {
@@ -137,23 +128,10 @@ impl Collected {
     /// after the part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
         let begin = *self.begin.get_or_insert(seen.time);
-        if seen.time.abs_diff(begin) < soon(timeouts, self.keeping.ends(), &flow.key) {
+        if seen.time.abs_diff(begin) < soon(timeouts) {
             flow.set_continues(true);
             self.openings.insert(flow.key, Opening::of(seen, false));
         }
-    }
-
-    /// Keeps a fragment if only an earlier part may know its flow, and returns true. `begin` is the time
-    /// of the first packet of the part, if the fragment is in the first batch.
-    pub(super) fn keep(&mut self, fragment: &Fragment, seen: &Seen, begin: u64, known: &FlowsOfDatagrams) -> bool {
-        let begin = *self.begin.get_or_insert(begin);
-        self.keeping.keep(fragment, seen, seen.time.abs_diff(begin), known)
-    }
-
-    /// Ends the part.
-    pub(super) fn ended(mut self: Box<Self>, known: FlowsOfDatagrams) -> Box<Self> {
-        self.fragments = std::mem::take(&mut self.keeping).ended(known.into_datagrams());
-        self
     }
 
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
@@ -163,13 +141,13 @@ impl Collected {
             return false;
         }
         let opening = self.openings.get(&flow.key).copied().unwrap_or_default();
-        let late = late(self.keeping.ends(), &flow.key);
-        let (next, continues) = match boundary(flow, &opening, seen, timeouts, late) {
+        let (next, continues) = match boundary(flow, &opening, seen, timeouts) {
             Boundary::Same => return false,
             Boundary::Another(why) => (Next::End(why), false),
             Boundary::Unknown => (Next::Piece, true),
         };
-        let follows_pause = seen.time.abs_diff(flow.last) >= timeouts.closed.saturating_add(late);
+        let closed = timeouts.closed.saturating_add(nanos(LATE_MAX));
+        let follows_pause = seen.time.abs_diff(flow.last) >= closed;
         let piece = flow.restart(seen, FlowEnd::Finished);
         flow.set_continues(continues);
         self.pieces.push(Piece { flow: piece, opening, next });
@@ -183,9 +161,7 @@ impl Collected {
 
     /// Takes the last piece of a chain whose flow has left the table.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd) {
-        // Fragments that wait may have kept the flow from ending.
-        let may_go_on = why != FlowEnd::Resources && self.keeping.ends().more(&flow.key) > 0;
-        self.add(flow, if may_go_on { Next::Part } else { Next::End(why) });
+        self.add(flow, Next::End(why));
     }
 
     fn add(&mut self, flow: &Flow, next: Next) {
@@ -194,14 +170,9 @@ impl Collected {
     }
 }
 
-/// The margin of a decision about a flow.
-fn late(waiting: &Ends, flow: &Key) -> u64 {
-    nanos(LATE_MAX) + waiting.more(flow)
-}
-
 /// How long after the beginning of a part a flow may begin that continues an earlier flow.
-fn soon(timeouts: &Timeouts, waiting: &Ends, flow: &Key) -> u64 {
-    timeouts.inactive.saturating_add(nanos(LATE_MAX) + late(waiting, flow))
+fn soon(timeouts: &Timeouts) -> u64 {
+    timeouts.inactive.saturating_add(2 * nanos(LATE_MAX))
 }
 
 /// The edges of a flow.
@@ -229,7 +200,6 @@ pub struct Edges {
     end: u64,
     timeouts: Timeouts,
     flows: HashMap<Key, FlowEdges>,
-    fragments: Fragments,
     /// The number of pieces that were joined to an earlier part's flow.
     joined: u64,
 }
@@ -248,8 +218,8 @@ impl Edges {
         timeouts: Timeouts,
     ) -> (Self, Vec<FlowRecord>) {
         let mut collected = collected;
-        let (begin, fragments) = (collected.begin, std::mem::take(&mut collected.fragments));
-        let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), fragments, joined: 0 };
+        let begin = collected.begin;
+        let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), joined: 0 };
         let mut records = Vec::new();
         let mut began = Vec::new();
         for flow in open {
@@ -263,34 +233,21 @@ impl Edges {
         let mut chains: HashMap<Key, Vec<Piece>> = HashMap::new();
         for piece in collected.pieces {
             let chain = chains.entry(piece.flow.key).or_default();
-            if let Some(last) = chain.last_mut() {
-                last.next = Next::Piece;
-            }
             chain.push(piece);
-            if let Next::End(_) = piece.next {
-                edges.add(std::mem::take(chain), &mut records);
+            if piece.next == Next::Piece {
+                continue;
             }
-        }
-        for chain in chains.into_values().filter(|chain| !chain.is_empty()) {
-            edges.add(chain, &mut records);
+            let chain = std::mem::take(chain);
+            match edges.flows.entry(piece.flow.key) {
+                // Only the first chain of a flow can continue a flow of an earlier part.
+                Entry::Occupied(mut flow) => flow.get_mut().open = fold(None, &chain, &timeouts, &mut records),
+                Entry::Vacant(none) => drop(none.insert(FlowEdges { chain, open: None })),
+            }
         }
         for piece in began {
-            let flow = edges.flows.entry(piece.flow.key).or_default();
-            if let Some(last) = flow.chain.last_mut().filter(|last| last.next == Next::Part) {
-                last.next = Next::End(last.flow.reason_when_over());
-            }
-            flow.open = Some(piece);
+            edges.flows.entry(piece.flow.key).or_default().open = Some(piece);
         }
         (edges, records)
-    }
-
-    /// Adds a chain of the part. Only the first chain of a flow can continue a flow of an earlier part.
-    fn add(&mut self, chain: Vec<Piece>, records: &mut Vec<FlowRecord>) {
-        let Some(key) = chain.first().map(|piece| piece.flow.key) else { return };
-        match self.flows.entry(key) {
-            Entry::Occupied(mut flow) => flow.get_mut().open = fold(None, &chain, &self.timeouts, records),
-            Entry::Vacant(none) => drop(none.insert(FlowEdges { chain, open: None })),
-        }
     }
 
     /// The number of flows at the edges.
@@ -322,13 +279,9 @@ impl Edges {
             return Ok(records);
         };
         self.joined += later.joined;
-        let mut later = later;
         // As for the clock of a meter, a time far back means that another recording has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
-        let settled = self.fragments.join(std::mem::take(&mut later.fragments), begin, end);
-        settled.iter().for_each(|seen| later.add_fragment(seen, &mut records));
-        let waiting = self.fragments.ends();
         let mut later_flows = later.flows;
         for (key, mut flow) in std::mem::take(&mut self.flows) {
             let next = later_flows.remove(&key).unwrap_or_default();
@@ -338,8 +291,7 @@ impl Edges {
             } else if next.chain.is_empty() {
                 // A flow that began in the later part, long after its beginning, is another flow.
                 let is_another = next.open.is_some();
-                let late = late(&waiting, &key);
-                flow.expire((end, late), is_another, &timeouts, &mut records);
+                flow.expire(end, is_another, &timeouts, &mut records);
                 flow.open = next.open.or(flow.open);
             } else if let Some(open) = flow.open.take() {
                 self.joined += 1;
@@ -347,7 +299,7 @@ impl Edges {
                 flow.open = next.open.or(open);
             } else {
                 self.joined += 1;
-                let rest = append(&mut flow.chain, next.chain, &timeouts, late(&waiting, &key));
+                let rest = append(&mut flow.chain, next.chain, &timeouts);
                 let open = fold(None, &rest, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             }
@@ -357,7 +309,7 @@ impl Edges {
         }
         for (key, mut flow) in later_flows {
             let first = flow.chain.first().map_or(later_begin, |piece| piece.opening.time);
-            if first.abs_diff(begin) >= soon(&timeouts, &waiting, &key) {
+            if first.abs_diff(begin) >= soon(&timeouts) {
                 let open = fold(None, &std::mem::take(&mut flow.chain), &timeouts, &mut records);
                 flow.open = flow.open.or(open);
             }
@@ -371,11 +323,8 @@ impl Edges {
 
     /// The records of all flows at the edges, after the last part was joined. The records are in the
     /// order in which their flows began.
-    pub fn finish(mut self) -> Vec<FlowRecord> {
+    pub fn finish(self) -> Vec<FlowRecord> {
         let (mut records, timeouts) = (Vec::new(), self.timeouts);
-        for seen in self.fragments.finish() {
-            self.add_fragment(&seen, &mut records);
-        }
         for flow in self.flows.into_values() {
             let open = fold(None, &flow.chain, &timeouts, &mut records);
             for piece in [open, flow.open].into_iter().flatten() {
@@ -390,9 +339,8 @@ impl Edges {
 impl FlowEdges {
     /// Ends an open flow that no packet of the later part continues, if it has timed out or another
     /// flow has begun.
-    fn expire(&mut self, at: (u64, u64), is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
-        let (end, late) = at;
-        let is_over = |flow: &Flow| is_another || flow.is_over(end, late, timeouts);
+    fn expire(&mut self, end: u64, is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
+        let is_over = |flow: &Flow| is_another || flow.is_over(end, nanos(LATE_MAX), timeouts);
         if let Some(open) = self.open.take_if(|open| is_over(&open.flow)) {
             records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
         }
@@ -433,12 +381,12 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
 }
 
 /// Appends the chain of the next part to a chain whose last piece is open. Returns the pieces after
-/// a packet that begins another record, whatever came before. `late` is the margin of decisions.
-fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts, late: u64) -> Vec<Piece> {
+/// a packet that begins another record, whatever came before.
+fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {
         let seen = piece.opening.seen(&last.flow);
-        match boundary(&last.flow, &last.opening, &seen, timeouts, late) {
+        match boundary(&last.flow, &last.opening, &seen, timeouts) {
             Boundary::Same => {
                 last.flow.join(&piece.flow);
                 last.next = piece.next;
@@ -448,7 +396,8 @@ fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts, late: u
                 return [piece].into_iter().chain(next).collect();
             }
             Boundary::Unknown => {
-                let follows_pause = seen.time.abs_diff(last.flow.last) >= timeouts.closed.saturating_add(late);
+                let closed = timeouts.closed.saturating_add(nanos(LATE_MAX));
+                let follows_pause = seen.time.abs_diff(last.flow.last) >= closed;
                 last.next = Next::Piece;
                 chain.push(Piece { opening: Opening { follows_pause, ..piece.opening }, ..piece });
             }

@@ -353,7 +353,8 @@ impl<T> Answer for *mut T {
     }
 }
 
-/// Calls the body of a function of the header. A failure is recorded, and a panic ends here.
+/// Calls the body of a function of the header. An error is recorded. A panic is caught here, so
+/// that it does not reach the caller in C.
 fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,

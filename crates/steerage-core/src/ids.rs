@@ -76,7 +76,8 @@ pub struct InputId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler only read or wrote the packet. A packet has this verdict by default.
+    /// The handler read the packet or changed it in place, and did not send, keep or discard it. A
+    /// packet has this verdict by default.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).

@@ -344,7 +344,7 @@ impl PagePool {
 pub struct QueuePages {
     /// The pages.
     pub pool: PagePool,
-    /// The blocks, if the device provides blocks.
+    /// The device's blocks of packet memory. `None` if the device lends no memory.
     pub blocks: Option<Blocks>,
     /// Finds the bytes of frames in pages and blocks.
     pub memory: Memory,

@@ -341,8 +341,8 @@ impl AfPacketOptions {
         None
     }
 
-    /// A note for a card that cannot stamp frames. Frames of a virtual interface may have been stamped
-    /// by the card that they came by.
+    /// A note for a card that cannot stamp frames. Frames of a virtual interface may have the time
+    /// of the physical card that received them.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;

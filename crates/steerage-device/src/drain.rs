@@ -19,8 +19,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// The destination of an input's frames. The input ends only after the destination agrees. The
 /// polling CPUs call its methods, which must not block.
 pub trait Downstream: Send + Sync {
-    /// Whether the input may end after it has delivered this many frames. The queues call `may_end`
-    /// every 2 ms after their frames have ended.
+    /// Whether the input is allowed to end, if it has delivered this many frames so far. The queues
+    /// call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
     /// How long the input should deliver nothing, because enough packets are waiting. The queues

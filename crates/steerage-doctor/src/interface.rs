@@ -212,7 +212,7 @@ impl Interface {
         Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
     }
 
-    /// Whether packets are seen as on the wire.
+    /// Whether captured packets are those that were on the wire, and not merged or cut by offloads.
     fn listening(&self) -> Vec<Finding> {
         let needs = self.nic.needs(Purpose::Listen);
         let ok = || Finding::ok("offloads", "none merges packets: they are seen as on the wire");

@@ -168,8 +168,8 @@ impl Directory {
         &self.path
     }
 
-    /// A path through the directory's descriptor, for interfaces that need a path. The path works
-    /// only in this process, and only while the directory is open.
+    /// A path through the directory's descriptor, for system calls and libraries that accept only a
+    /// path. The path works only in this process, and only while the directory is open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }

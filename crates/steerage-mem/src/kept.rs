@@ -1,4 +1,5 @@
-//! Frames that a handler keeps after their batch, and the way in which their pages return.
+//! Frames that a handler keeps after their batch is finished, and how their pages return to the
+//! pool.
 //!
 //! A page normally returns through the finished index of its ring. If a handler keeps the frame,
 //! its slot is blanked, and the page returns through a stack instead. Any thread may push to the

@@ -188,7 +188,7 @@ impl Region {
         }))
     }
 
-    /// The size and source of the pages that the kernel used for the memory.
+    /// The size of the pages of this memory, and their kind: reserved, transparent or small.
     pub fn backing(&self) -> Backing {
         self.backing
     }

@@ -84,7 +84,7 @@ impl Stat {
     }
 }
 
-/// Runs of data packets in one direction.
+/// Series of consecutive data packets in one direction (bulks).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bulks {
     bulks: u64,
@@ -210,8 +210,8 @@ impl Cic {
         }
     }
 
-    /// Adds what another CPU counted of the same flow. The time between the packets of the two CPUs
-    /// is not known.
+    /// Adds what another CPU counted of the same flow. If two CPUs handled the packets of a flow,
+    /// the time between one CPU's packets and the other's is not known.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {

@@ -53,8 +53,8 @@ impl FlowSlots {
         true
     }
 
-    /// Whether the slots of all CPUs exceed the limit. Each table may take one flow beyond the
-    /// limit, and moves can bring several such flows into one table.
+    /// Whether the slots of all CPUs together are more than the limit. Each table may take one flow
+    /// beyond the limit, and moves can bring several such flows into one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

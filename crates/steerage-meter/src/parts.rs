@@ -124,8 +124,8 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    /// Notes a flow that begins. The flow may continue a flow of an earlier part if it begins soon
-    /// after the part.
+    /// Notes a flow that begins. A flow that begins soon after the beginning of the part may
+    /// continue a flow of an earlier part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
         let begin = *self.begin.get_or_insert(seen.time);
         if seen.time.abs_diff(begin) < soon(timeouts) {

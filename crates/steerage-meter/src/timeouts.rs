@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn with_times_it_is_the_recording() {
         let mut clock = clock();
-        // The packets were recorded before the run. The first time sets the clock, although it is
-        // earlier than the clock.
+        // The packets were recorded before the run. The first timestamp sets the clock, although it
+        // is earlier than the clock's initial value.
         assert_eq!(clock.packet_time(|| Some(990 * S)), Some(990 * S));
         clock.note(990 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);

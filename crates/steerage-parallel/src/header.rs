@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// The most bytes of header lines that are kept of a job. A line beyond this limit is no header
-/// line.
+/// The maximum number of bytes of header lines that are stored for each job. A line beyond this
+/// limit is no header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The longest first line that is compared with those of other jobs.

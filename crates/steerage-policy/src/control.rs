@@ -1,10 +1,10 @@
 //! Runs the policies: one for each steering group, with a shared load meter and distances.
 //!
-//! The control uses only the core's public handle. The control reads counters, calls the policies,
-//! and passes the map and the plan of each group to the core. The control holds no lock of the core
-//! during these steps. So the state of a group may have changed when a policy's answer arrives.
-//! Each answer carries the group's version on which it is based, and the core ignores an answer to
-//! an old version.
+//! This control code uses only the public handle of steerage-core. The control reads counters,
+//! calls the policies, and passes the map and the plan of each group to the core. The control holds
+//! no lock of the core during these steps. So the state of a group may have changed when a policy's
+//! answer arrives. Each answer carries the group's version on which it is based, and the core
+//! ignores an answer to an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

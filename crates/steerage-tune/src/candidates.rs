@@ -23,9 +23,9 @@ const NEAR_THE_MOST: f64 = 0.9;
 /// moderate load (Documentation/networking/scaling.rst).
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
-/// The kernel's costs of a packet in nanoseconds, if nothing was counted. A packet that the kernel
-/// forwards takes 2,600 ns on one CPU (lab/notes/interfaces.md), of which the driver and GRO are
-/// assumed to take a sixth.
+/// The kernel's costs of a packet in nanoseconds that are assumed if nothing was measured. A packet
+/// that the kernel forwards takes 2,600 ns on one CPU (lab/notes/interfaces.md), of which the
+/// driver and GRO are assumed to take a sixth.
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 

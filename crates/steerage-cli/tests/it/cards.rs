@@ -44,7 +44,7 @@ const LAST_BYTES: usize = BYTES + 1;
 const BURST: usize = 32;
 const AFTER_BURST: Duration = Duration::from_millis(2);
 
-/// Memory without copies takes huge pages: 400 MB.
+/// Zero-copy mode needs 400 MB of huge pages.
 const HUGE_PAGES: usize = 200;
 
 /// What a driver does, according to its sources and to the tests that ran here.

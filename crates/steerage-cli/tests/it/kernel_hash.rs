@@ -125,7 +125,8 @@ fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Whether the kernel spreads the flows of a capture. `expected` only decides how often this is tried.
+/// Whether the kernel's hash would spread the flows of a capture over several CPUs. `expected` only
+/// decides how often this is tried.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
     if expected {

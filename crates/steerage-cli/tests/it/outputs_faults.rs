@@ -21,7 +21,7 @@ const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
 /// The limits of the runs: for each of the first writes, a limit within the write and a limit at
-/// its end. The last limit is enough for all writes.
+/// its end. With the last of the limits, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])

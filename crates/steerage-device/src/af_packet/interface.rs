@@ -20,7 +20,7 @@ pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) link: LinkType,
-    /// Whether the link headers of its frames are of no use, so that the kernel removes them.
+    /// Whether the kernel should remove the link headers of the frames, because they are of no use.
     pub(super) cooked: bool,
     pub(super) loopback: bool,
     pub(super) up: bool,

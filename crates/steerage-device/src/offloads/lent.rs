@@ -141,8 +141,8 @@ pub(crate) struct Limits {
 }
 
 impl Lent {
-    /// Creates a queue with `counted` counts. `counts` may have further names, for counts that the
-    /// queue adds itself.
+    /// Creates a queue with `counted` counts of use, one for each block. `counts` may have further
+    /// names, for counts that the queue adds itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }

@@ -46,8 +46,8 @@ impl Access {
     }
 }
 
-/// The user, other than root and the effective user, who runs the file system of this directory. A
-/// user can mount a file system of its own (FUSE), and can make it visible for all users if
+/// The user who mounted the FUSE file system of this directory. `None` for root and the effective
+/// user. A user can mount a file system of its own (FUSE), and can make it visible for all users if
 /// `/etc/fuse.conf` allows this. A FUSE file system reports any owners and modes, and any links.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };

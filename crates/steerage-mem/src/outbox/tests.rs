@@ -1,4 +1,4 @@
-//! Checks the limits on the blocks that each CPU's frames hold, against a model with sets.
+//! Compares the limits on each CPU's blocks with a simple model that stores the blocks in sets.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -10,8 +10,8 @@ use crate::{Completion, ring::Producer};
 /// The largest number of frames that are staged together: the frames of one poll.
 const LIST_MAX: usize = 64;
 
-/// The largest number of lists of one poll. With 16 lists, each list has four frames on average,
-/// and lists cost more than they save: the receiving CPU took 1.12 times as long
+/// The maximum number of frame lists that one poll may publish. With 16 lists, each list has four
+/// frames on average, and lists cost more than they save: the receiving CPU took 1.12 times as long
 /// (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 

@@ -41,7 +41,7 @@ fn an_interrupted_measurement_is_taken_back_whatever_was_set_last() {
         for plan in &plans[..=last] {
             plan.new_setting().apply(&mut made_up.machine()).unwrap();
         }
-        // Nothing but the file is left of the process.
+        // The process is gone, and only its file remains.
         let undo = load(&made_up, &directory).unwrap();
         assert_eq!(undo.kept(), None);
         let restored = undo.restore(&mut made_up.machine()).unwrap();

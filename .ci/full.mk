@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate packages deny semver features site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate instructions packages deny semver features site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
     mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -27,6 +27,14 @@ list: # each step on a line
 # In a bare root, if this machine can make one.
 $(STAMPS)/gate:
 	@if ((EUID == 0)) && command -v debootstrap >/dev/null; then .ci/bare; else bash .ci/run; fi
+
+# Instructions a packet. The counts do not depend on how busy or fast the machine is. It fails if a packet takes more of them than were
+# written down. Its build, optimised across all crates, takes longer than it may take in the gate: run it after each change of the path.
+$(STAMPS)/instructions:
+	@needs valgrind:valgrind
+	runner=$$(sed -n '/^name = "gungraun-runner"/{n;s/.*"\(.*\)"/\1/p}' Cargo.lock)
+	cargo_program gungraun-runner "$$runner" gungraun-runner --version
+	cargo bench -p steerage-lab --bench instructions --locked
 
 # Builds each package as crates.io would get it, out of packages alone.
 $(STAMPS)/packages:

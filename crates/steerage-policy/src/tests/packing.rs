@@ -76,7 +76,7 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// With equal buckets, 1,024 CPUs get four each. The CPU that had all of them gives away the others, each once.
+/// With equal buckets, 1,024 CPUs get about four each. The CPU that had all of them gives away the others, each once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {

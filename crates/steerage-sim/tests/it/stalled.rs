@@ -201,5 +201,5 @@ fn a_cap_that_full_backlogs_could_pass_is_refused() {
         .input(traffic.input())
         .build(move |_| Stalls { door: Arc::clone(&door), first_stalled: 0 });
     let text = refused.unwrap_err().to_string();
-    assert!(text.contains("4 queue(s) x 64 CPU(s) x 1000 backlog slots") && !text.contains('\n'), "{text}");
+    assert!(text.contains("4 queue(s) x 64 CPU(s) x a backlog of 64") && !text.contains('\n'), "{text}");
 }

@@ -154,7 +154,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
-    /// Whether a queue of the instance can wait. Outputs are asked for room only then.
+    /// Whether there are outputs, and a queue of the instance that can wait for them. Outputs are
+    /// asked for room only then.
     can_wait: bool,
     phase: Phase,
     round: Round,
@@ -180,7 +181,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;
         let published = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
-        let can_wait = backlogs.iter().any(|backlog| backlog.can_wait);
+        let can_wait = !outputs.is_empty() && backlogs.iter().any(|backlog| backlog.can_wait);
         let backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
         Self {
             backlogs,

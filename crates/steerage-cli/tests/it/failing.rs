@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{is_installed, skip};
+use steerage_fixtures::{is_installed, skip, until};
 
 use crate::fuse;
 use crate::program::run;
@@ -128,7 +128,8 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        umount2(at, MntFlags::empty()).unwrap();
+        // A process that another test is starting may hold the open file for a moment.
+        until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
         // After another mount, no byte of the capture is in memory.
         assert!(Command::new("mount").args(["-o", "loop"]).args([&disk, at]).status().unwrap().success());
         let length = fs::metadata(&path).unwrap().len();

@@ -147,7 +147,8 @@ pub(crate) fn echo(socket: UnixDatagram, cpus: usize) -> Result<Snapshot, Box<dy
     Ok(builder.build(each(move |packet| packet.transmit(to)))?.start()?.join().snapshot)
 }
 
-/// The other end of the socket: sends frames, some at a time, and waits for as many back.
+/// The program at the other end of the socket. It sends a few frames at a time, and waits until as
+/// many frames have come back.
 pub(crate) fn peer(socket: &UnixDatagram, frames: &[Vec<u8>], flows: u16) -> io::Result<Vec<Vec<u8>>> {
     socket.set_read_timeout(Some(Duration::from_secs(60)))?; // If a frame is lost, this is an error.
     let (mut received, mut buffer) = (Vec::new(), [0; DATAGRAM_BYTES_MAX]);

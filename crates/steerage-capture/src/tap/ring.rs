@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The number of words before the bytes of a packet: time, lengths, and origin.
 const HEAD_WORDS: usize = 3;
 
-/// Values of a record's length field that mark a record without a packet: it has counts instead. The
-/// second value marks the last record of the stream. No packet is this long.
+/// A record with one of these lengths has counts instead of a packet, because no packet is this
+/// long. The second length marks the last record of the stream.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 

@@ -204,6 +204,17 @@ impl Job {
     }
 }
 
+/// A job that is dropped before it has ended belongs to a run that could not begin, or waits for a file
+/// that is incomplete.
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
+            let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+            let _ = child.wait();
+        }
+    }
+}
+
 impl Ended {
     /// The end of the job as text: `exited with 3`, `was killed by SIGSEGV`.
     pub(super) fn what(&self) -> String {

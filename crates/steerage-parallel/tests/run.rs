@@ -12,7 +12,7 @@ use steerage::{Builder, FlowKey, packet::each};
 use steerage_capture::CaptureOptions;
 use steerage_device::Opened;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{HANG, quiet_panics};
+use steerage_fixtures::{HANG, quiet_panics, until};
 use steerage_parallel::{Collect, Error, InputInfo, Options, Parallel, run};
 
 const PACKETS: u64 = 2_000;
@@ -76,6 +76,24 @@ fn a_command_that_cannot_run_is_refused_before_packets_flow() {
     let missing = Options::new(2, ["./no-such-program"]);
     let error = run(missing, input(PACKETS)).unwrap_err();
     assert!(matches!(&error, Error::Start { program, .. } if program == "./no-such-program"), "{error}");
+}
+
+/// No job outlives a run that was not attended, for example because the instance could not be built.
+#[test]
+fn jobs_end_with_a_run_that_is_not_attended() {
+    let results = Scratch::new();
+    let mut parallel = Parallel::new(options("echo $$; exec sleep 60", &results)).unwrap();
+    let outputs = parallel.start(InputInfo::default()).unwrap();
+    let mut processes = Vec::new();
+    until("all jobs run", || {
+        let process = |job| fs::read_to_string(results.join(format!("{job}/stdout"))).unwrap();
+        processes = (1..=3).map(process).collect();
+        processes.iter().all(|process| process.ends_with('\n'))
+    });
+    drop((parallel, outputs));
+    for process in processes {
+        assert!(!Path::new("/proc").join(process.trim()).exists(), "{process}");
+    }
 }
 
 #[test]

@@ -132,9 +132,11 @@ impl<M> Office<M> {
         let added = add(&mut lock(&letters), letter, self.places);
         // Also if there was no room: the CPU may have found the lock taken.
         let _ = handle.wake(cpu);
-        added.map_err(|(letter, has_ended)| {
-            if has_ended { Unposted::Ended(letter.message) } else { Unposted::Full(letter.message) }
-        })
+        added.map_err(
+            |(letter, has_ended)| {
+                if has_ended { Unposted::Ended(letter.message) } else { Unposted::Full(letter.message) }
+            },
+        )
     }
 
     /// Passes a message on to the CPU that now has its bucket. A CPU of the path calls this, so it

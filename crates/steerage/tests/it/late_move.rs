@@ -152,8 +152,7 @@ impl Handler for Woken {
 fn a_request_outlives_the_handler_that_did_not_return() {
     let woken = Arc::<AtomicU64>::default();
     let of_handlers = Arc::clone(&woken);
-    let Two { mut receiver, mut worker, handle, clock } =
-        Two::in_a_move_of(move |_| Woken(Arc::clone(&of_handlers)));
+    let Two { mut receiver, mut worker, handle, clock } = Two::in_a_move_of(move |_| Woken(Arc::clone(&of_handlers)));
     let (while_woken, its_handle) = (clock.clone(), handle.clone());
     WHEN_WOKEN.set(Some(Box::new(move || {
         for _ in 0..10 {

@@ -18,7 +18,7 @@ use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 /// A source with endless frames, all of the first bucket, which moves with the first slice.
-pub struct OneBucket;
+pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
     fn capabilities(&self) -> Capabilities {

@@ -218,7 +218,7 @@ impl Moving {
     fn end(self) -> Vec<u32> {
         let [mut one, mut other] = self.cpus;
         manual_clock::end(&self.handle, [&mut one, &mut other]);
-        [one, other].map(Softnet::finish);
+        let [(), ()] = [one, other].map(Softnet::finish);
         Arc::into_inner(self.heard).unwrap().into_inner().unwrap()
     }
 }
@@ -246,7 +246,7 @@ fn messages_that_wait_at_the_end_are_delivered() {
     let heard = {
         // The CPUs end here, with the bucket on its way.
         let [one, other] = moving.cpus;
-        [other, one].map(Softnet::finish);
+        let [(), ()] = [other, one].map(Softnet::finish);
         Arc::into_inner(moving.heard).unwrap().into_inner().unwrap()
     };
     assert_eq!(heard, [7, 8]);

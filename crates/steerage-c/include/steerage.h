@@ -145,7 +145,8 @@ int steerage_wait(steerage *run, int64_t timeout_ms);
 int steerage_join(steerage *run);
 /* steerage_start and steerage_join. */
 int steerage_run(steerage *run, const steerage_functions *functions);
-/* Ends receiving. Packets in flight are still handled, for at most 2 s. From any thread, from `batch`, and from a signal handler. */
+/* Ends receiving. Packets in flight are still handled, for at most 2 s. Before the start, it lets the run end as soon as it starts. From any
+ * thread, from `batch`, and from a signal handler. */
 void steerage_stop(steerage *run);
 /* Stops the run, waits for its end and releases it. `run` may be NULL. */
 void steerage_free(steerage *run);

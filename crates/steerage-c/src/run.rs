@@ -1,6 +1,7 @@
 //! A run, from the opening of its inputs to its end.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,13 @@ const WAIT: Duration = Duration::from_secs(3600);
 /// What the header calls `steerage`.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// Outside of the lock, so that no call waits for a thread in `join`.
+    /// Outside of the lock, so that no call waits for a thread in `join`. Set before the first thread
+    /// starts, because the program's functions use the run from their first call on.
     handle: OnceLock<Handle>,
+    /// Whether a stop was requested. It may have been requested before there was a handle.
+    is_stopped: AtomicBool,
+    /// Why the threads could not be started.
+    not_started: OnceLock<Failure>,
     notes: CString,
 }
 
@@ -138,7 +144,9 @@ impl Run {
             })
         })?;
         let notes = CString::new(opened.notes.join("\n").replace('\0', "")).unwrap_or_default();
-        Ok(Self { stage: Mutex::new(Stage::Opened(opened, Options::default())), handle: OnceLock::new(), notes })
+        let (handle, is_stopped, not_started) = Default::default();
+        let stage = Mutex::new(Stage::Opened(opened, Options::default()));
+        Ok(Self { stage, handle, is_stopped, not_started, notes })
     }
 
     pub(crate) fn notes(&self) -> &CString {
@@ -171,18 +179,21 @@ impl Run {
                 return Err(Failure::new(Code::State, "cannot start the run: it has started; open another one"));
             }
         };
-        let started = Self::started(opened, options, make);
-        *stage = match &started {
-            Ok(_) => Stage::Changing,
-            Err(failure) => Stage::Ended(Err(failure.clone())),
-        };
-        let running = started?;
-        let _ = self.handle.set(running.handle());
-        *stage = Stage::Running(running);
-        Ok(())
+        match self.started(opened, options, make) {
+            Ok(running) => {
+                *stage = Stage::Running(running);
+                Ok(())
+            }
+            Err(failure) => {
+                let _ = self.not_started.set(failure.clone());
+                *stage = Stage::Ended(Err(failure.clone()));
+                Err(failure)
+            }
+        }
     }
 
     fn started<H: Handler<Report = ()>>(
+        &self,
         opened: Opened,
         options: Options,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
@@ -192,16 +203,31 @@ impl Run {
             None => opened,
         };
         let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
-        Ok(builder.build(make)?.start()?)
+        let instance = builder.build(make)?;
+        let handle = self.handle.get_or_init(|| instance.handle());
+        // Pairs with the fence in `stop`: either this thread sees the request, or `stop` sees the handle.
+        fence(Ordering::SeqCst);
+        if self.is_stopped.load(Ordering::Relaxed) {
+            handle.stop();
+        }
+        Ok(instance.start()?)
     }
 
     /// The handle of a run that has started.
     pub(crate) fn handle(&self) -> Result<&Handle, Failure> {
+        if let Some(failure) = self.not_started.get() {
+            return Err(failure.clone());
+        }
         let not_yet = || Failure::new(Code::State, "the run has not started: call steerage_start first");
         self.handle.get().ok_or_else(not_yet)
     }
 
+    /// Stops the run, or lets it end as soon as it starts. Signal handlers call this function, so it
+    /// takes no lock and no memory.
     pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `started`.
+        fence(Ordering::SeqCst);
         if let Some(handle) = self.handle.get() {
             handle.stop();
         }
@@ -283,5 +309,57 @@ fn result(outcome: &Outcome<()>) -> Result<(), Failure> {
     match outcome.snapshot.queues.iter().find_map(|queue| queue.error.as_ref()) {
         Some(error) => Err(Failure::new(Code::Read, &error.message)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use steerage::{Batch, Cpu};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        type Moved = ();
+        type Report = ();
+
+        fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+        fn finish(self, _: &mut Cpu) {}
+    }
+
+    fn opened() -> Arc<Run> {
+        let run = Run::open(&["synthetic"], None).unwrap();
+        run.set("virtual-cpus", "4").unwrap();
+        Arc::new(run)
+    }
+
+    /// A signal may come before the run has started.
+    #[test]
+    fn a_stop_before_the_start_ends_the_run() {
+        let run = opened();
+        run.stop();
+        run.start(|_| Nothing).unwrap();
+        assert!(run.wait(20_000, |handle, time| handle.wait_finished(time)).unwrap());
+        run.join().unwrap();
+    }
+
+    /// The threads of the CPUs start while `start` has not returned yet.
+    #[test]
+    fn functions_may_use_the_run_from_their_first_call_on() {
+        let run = opened();
+        let (of_functions, missing) = (Arc::clone(&run), Arc::new(AtomicBool::new(false)));
+        let is_missing = Arc::clone(&missing);
+        let make = move |_| {
+            is_missing.fetch_or(of_functions.handle().is_err(), Ordering::Relaxed);
+            of_functions.stop();
+            Nothing
+        };
+        run.start(make).unwrap();
+        run.join().unwrap();
+        assert!(!missing.load(Ordering::Relaxed));
     }
 }

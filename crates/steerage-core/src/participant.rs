@@ -174,6 +174,8 @@ impl<M: Send> Participant<M> {
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
         if runner.call("woken", Handler::woken).is_err() {
+            // The new handler serves the request.
+            shared.request(me);
             return self.start_over(runner);
         }
         if runner.cpu.origin.pull(me, false, &shared.ledgers.cpus[usize::from(me)]) {

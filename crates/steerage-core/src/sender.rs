@@ -77,7 +77,8 @@ impl Sender {
     /// Returns the packet if there is no room, if the instance has ended, or if the packet was kept
     /// by another instance. [`ready_fd`](Self::ready_fd) becomes readable when there is room again.
     pub fn try_send(&self, packet: Kept) -> Result<(), Kept> {
-        let (Some((shared, _)), Some((cpu, bucket))) = (self.0.path.get(), packet.home) else {
+        let is_its = |(shared, _): &&(Arc<Shared>, QueueHasher)| packet.frame.is_in(shared.supply.region());
+        let (Some((shared, _)), Some((cpu, bucket))) = (self.0.path.get().filter(is_its), packet.home) else {
             return Err(packet);
         };
         match self.0.waiting.push(bucket, Some(cpu), Item::Kept(packet)) {

@@ -129,26 +129,43 @@ impl<M> Office<M> {
             return Err(Unposted::NoSuchCpu(letter.message));
         };
         let letters = self.letters(cpu);
-        add(&mut lock(&letters), letter, self.places).map_err(|(letter, has_ended)| {
-            if has_ended { Unposted::Ended(letter.message) } else { Unposted::Full(letter.message) }
-        })?;
+        let added = add(&mut lock(&letters), letter, self.places);
+        // Also if there was no room: the CPU may have found the lock taken.
         let _ = handle.wake(cpu);
-        Ok(())
+        added.map_err(
+            |(letter, has_ended)| {
+                if has_ended { Unposted::Ended(letter.message) } else { Unposted::Full(letter.message) }
+            },
+        )
     }
 
     /// Passes a message on to the CPU that now has its bucket. A CPU of the path calls this, so it
-    /// waits for no lock. Returns a message that could not be passed on now. If the handler of that
-    /// CPU has ended, there is nobody left to get the message.
+    /// waits for no lock. Returns a message that could not be passed on now.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
         let Ok(mut letters) = letters.try_lock() else { return Err(letter) };
-        if let Err((letter, false)) = add(&mut letters, letter, self.places) {
-            return Err(letter);
-        }
+        letters.add_forwarded(letter);
         drop(letters);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
         Ok(())
+    }
+
+    /// Like [`forward`](Self::forward), at the end of a CPU, which may wait for locks.
+    fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
+        lock(&self.letters(cpu)).add_forwarded(letter);
+        let _ = self.handle.get().map(|handle| handle.wake(cpu));
+    }
+}
+
+impl<M> Letters<M> {
+    /// Adds a message that was posted to another CPU. There is room for it, because it had a place
+    /// there: if it waited for a place here, two CPUs could wait for each other. If the handler has
+    /// ended, there is nobody left to get the message.
+    fn add_forwarded(&mut self, letter: Letter<M>) {
+        if !self.has_ended {
+            self.waiting.push_back(letter);
+        }
     }
 }
 
@@ -227,9 +244,17 @@ pub struct WithMessages<H: TakesMessages> {
     handler: H,
     cpu: CpuId,
     letters: OfCpu<H::Message>,
-    /// Messages that were taken from `letters` and not delivered yet. The vector keeps its memory.
-    taken: VecDeque<Letter<H::Message>>,
     post: Post<H::Message>,
+}
+
+/// What [`WithMessages::take`] did with the message that has waited longest.
+enum Taken<M> {
+    /// The message is for this handler.
+    Ours(M),
+    PassedOn,
+    /// The message waits, and so do the messages after it, to stay in order.
+    NotNow,
+    Nothing,
 }
 
 impl<H: TakesMessages> fmt::Debug for WithMessages<H> {
@@ -242,35 +267,50 @@ impl<H: TakesMessages> WithMessages<H> {
     /// Wraps the handler of `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        let taken = VecDeque::with_capacity(post.0.places);
-        Self { handler, cpu, letters, taken, post: post.clone() }
+        // A handler that was made again, after a panic or because it did not return in time, gets the
+        // messages that wait.
+        if !lock(&letters).waiting.is_empty() {
+            let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
+        }
+        Self { handler, cpu, letters, post: post.clone() }
     }
 
+    /// Delivers as many messages as may wait. Others follow after the next round, so that the CPU
+    /// also handles its packets while messages keep coming.
     fn deliver(&mut self, cpu: &mut Cpu) {
-        match self.letters.try_lock() {
-            Ok(mut letters) => self.taken.append(&mut letters.waiting),
-            Err(TryLockError::Poisoned(letters)) => self.taken.append(&mut letters.into_inner().waiting),
-            // The thread that has the lock wakes this CPU afterwards.
-            Err(TryLockError::WouldBlock) => {}
-        }
         let Some(handle) = self.post.0.handle.get() else { return };
-        while let Some(letter) = self.taken.pop_front() {
-            let undelivered = match letter.to.map(|bucket| handle.try_cpu_of(bucket)) {
-                Some(Some(owner)) if owner != self.cpu => self.post.0.forward(owner, letter).err(),
-                // The bucket moves now.
-                Some(None) => Some(letter),
-                None | Some(Some(_)) => {
-                    self.handler.message(letter.message, cpu);
-                    None
-                }
-            };
-            if let Some(letter) = undelivered {
-                // Messages after this one wait as well, to stay in order.
-                self.taken.push_front(letter);
-                let _ = handle.wake(self.cpu);
-                break;
+        for _ in 0..self.post.0.places {
+            match self.take(handle) {
+                Taken::Ours(message) => self.handler.message(message, cpu),
+                Taken::PassedOn => {}
+                Taken::NotNow => break,
+                Taken::Nothing => return,
             }
         }
+        let _ = handle.wake(self.cpu);
+    }
+
+    /// Takes a message. Messages stay in the common list until their turn, so that they count as
+    /// waiting, and none is lost with a handler that panics.
+    fn take(&self, handle: &Handle) -> Taken<H::Message> {
+        let mut letters = match self.letters.try_lock() {
+            Ok(letters) => letters,
+            Err(TryLockError::Poisoned(letters)) => letters.into_inner(),
+            // The thread that has the lock wakes this CPU afterwards.
+            Err(TryLockError::WouldBlock) => return Taken::Nothing,
+        };
+        let Some(letter) = letters.waiting.pop_front() else { return Taken::Nothing };
+        let waits = match letter.to.map(|bucket| handle.try_cpu_of(bucket)) {
+            // The bucket moves now.
+            Some(None) => letter,
+            Some(Some(owner)) if owner != self.cpu => match self.post.0.forward(owner, letter) {
+                Ok(()) => return Taken::PassedOn,
+                Err(letter) => letter,
+            },
+            None | Some(Some(_)) => return Taken::Ours(letter.message),
+        };
+        letters.waiting.push_front(waits);
+        Taken::NotNow
     }
 }
 
@@ -301,10 +341,21 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
         self.handler.bucket_arrives(bucket, state);
     }
 
-    /// Messages that wait at the end are delivered first, except messages to buckets that move.
+    /// Messages that wait at the end are delivered first. A message to a bucket of another CPU goes to
+    /// that CPU, and is lost if the handler there has ended.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
-        lock(&self.letters).has_ended = true;
-        self.deliver(cpu);
+        let waiting = {
+            let mut letters = lock(&self.letters);
+            letters.has_ended = true;
+            std::mem::take(&mut letters.waiting)
+        };
+        for letter in waiting {
+            let owner = letter.to.and_then(|bucket| self.post.0.handle.get()?.cpu_of(bucket));
+            match owner.filter(|owner| *owner != self.cpu) {
+                Some(owner) => self.post.0.forward_last(owner, letter),
+                None => self.handler.message(letter.message, cpu),
+            }
+        }
         self.handler.finish(cpu)
     }
 }

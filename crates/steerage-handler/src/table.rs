@@ -146,7 +146,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// The value of a key, which is the default value if it is new. `now` is the time of this use.
-    /// `None` if the table is full and no entry of the bucket has expired.
+    /// `None` if the table is full and no entry of the bucket has expired. If the table is full, the
+    /// expired entries of the bucket make room: they are dropped, and [`expire`](Self::expire) does not
+    /// pass them on.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,

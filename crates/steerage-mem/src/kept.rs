@@ -13,7 +13,7 @@ use crate::chain::{Behind, Segments, SegmentsMut};
 use crate::header::FrameHeader;
 use crate::memory::Memory;
 use crate::page::{Completion, Page, Slot};
-use crate::region::Generation;
+use crate::region::{Generation, Region};
 use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};
@@ -288,6 +288,11 @@ impl Kept {
     pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
         // SAFETY: as in `deref_mut`: no other code has any of the pages.
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
+    }
+
+    /// Whether the frame lies in pages of this region.
+    pub fn is_in(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(self.kept_pages.memory.pool(), region)
     }
 
     /// The memory that all pages of the frame occupy, in bytes.

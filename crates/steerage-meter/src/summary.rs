@@ -145,12 +145,12 @@ struct Flow<'a> {
 impl Group {
     /// The bytes of both directions.
     pub fn bytes(&self) -> u64 {
-        self.forth.1 + self.back.1
+        self.forth.1.saturating_add(self.back.1)
     }
 
     /// The packets of both directions.
     pub fn packets(&self) -> u64 {
-        self.forth.0 + self.back.0
+        self.forth.0.saturating_add(self.back.0)
     }
 
     /// The time between the first and the last packet in seconds.
@@ -407,6 +407,16 @@ mod tests {
         assert_eq!(of(By::Port), [row("tcp 80", 2, 1100, 500), row("udp 53", 1, 60, 90), row("tcp 5", 1, 20, 7)]);
         let names: Vec<_> = of(By::Name).into_iter().map(|group| group.0).collect();
         assert_eq!(names, ["a.example", "c.example", "b.example", "-"]);
+    }
+
+    /// A file may have numbers that no meter writes.
+    #[test]
+    fn the_largest_numbers_do_not_wrap() {
+        let most = u64::MAX;
+        let summary = summary(By::Flow, &[&format!("tcp,6,10.0.0.1,5,10.0.1.2,80,{most},{most},{most},{most},,,")]);
+        let all = summary.all().unwrap();
+        assert_eq!((all.packets(), all.bytes()), (most, most));
+        assert_eq!(summary.largest(1)[0].bytes(), most);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeVal;
 use nix::unistd::Pid;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use steerage_guard::program;
 use steerage_text::shell_word;
@@ -60,7 +61,8 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    pub(super) status: ExitStatus,
+    /// `None` if this process ignores SIGCHLD, so that the kernel reaps its children.
+    pub(super) status: Option<ExitStatus>,
     pub(super) at: Instant,
     pub(super) cpu: Duration,
 }
@@ -158,7 +160,7 @@ impl Job {
     }
 
     pub(super) fn has_succeeded(&self) -> bool {
-        self.ended.is_some_and(|ended| ended.status.success())
+        self.ended.is_some_and(|ended| ended.has_succeeded())
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -172,13 +174,16 @@ impl Job {
         let Some(child) = self.child.as_mut() else { return };
         let pid = rustix::process::Pid::from_child(child);
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if !matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_))) {
-            return;
-        }
-        // Only one process is reaped at a time, so the difference is the CPU time of this process.
-        let before = children_cpu();
-        let Ok(Some(status)) = child.try_wait() else { return };
-        let cpu = children_cpu().saturating_sub(before);
+        let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
+            Ok(Some(_)) => {
+                // Only one process is reaped at a time, so the difference is the CPU time of this process.
+                let before = children_cpu();
+                let Ok(Some(status)) = child.try_wait() else { return };
+                (Some(status), children_cpu().saturating_sub(before))
+            }
+            Err(Errno::CHILD) => (None, Duration::ZERO),
+            _ => return,
+        };
         self.ended = Some(Ended { status, at: Instant::now(), cpu });
         self.feed.end();
     }
@@ -199,24 +204,45 @@ impl Job {
     }
 }
 
+/// A job that is dropped before it has ended belongs to a run that could not begin, or waits for a file
+/// that is incomplete.
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
+            let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+            let _ = child.wait();
+        }
+    }
+}
+
 impl Ended {
     /// The end of the job as text: `exited with 3`, `was killed by SIGSEGV`.
     pub(super) fn what(&self) -> String {
-        match (self.status.code(), self.signal()) {
+        match (self.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
             (None, Some(signal)) => format!("was killed by {signal}"),
-            (None, None) => "ended".to_owned(),
+            (None, None) => "ended, and nobody knows how, because this process ignores SIGCHLD: start it by `env \
+                             --default-signal=CHLD`"
+                .to_owned(),
         }
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    pub(super) fn code(&self) -> Option<i32> {
+        self.status?.code()
     }
 
     /// Whether SIGPIPE ended the job or a child of its shell, because standard output has no reader
     /// any more.
     pub(super) fn is_by_pipe(&self) -> bool {
-        self.status.signal() == Some(SIGPIPE) || self.status.code() == Some(128 + SIGPIPE)
+        self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }
 
     pub(super) fn signal(&self) -> Option<&'static str> {
-        self.status.signal().map(|number| Signal::try_from(number).map_or("an unknown signal", Signal::as_str))
+        self.status?.signal().map(|number| Signal::try_from(number).map_or("an unknown signal", Signal::as_str))
     }
 }
 

@@ -39,7 +39,7 @@ impl Kind {
             return Some(Self::Unknown("an XML document"));
         }
         match line.first() {
-            None if !ended => None,
+            None if !ended && start.len() <= LINE_BYTES_MAX => None,
             Some(b'[' | b'{') if !is_whole => None,
             Some(b'{') if line.len() == 1 => Some(Self::Unknown("JSON over several lines")),
             // tshark writes `[`, a newline, and `{`. An array within one line is a line of JSON.
@@ -87,5 +87,7 @@ mod tests {
             (Kind::of(b"", true), Kind::of(b"[", true), Kind::of(b"\n\n", true)),
             (Some(Kind::Lines), Some(Kind::JsonArray), Some(Kind::Lines))
         );
+        // A program that writes empty lines alone does not take more and more memory.
+        assert_eq!(Kind::of(&vec![b'\n'; LINE_BYTES_MAX + 1], false), Some(Kind::Lines));
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -204,6 +205,9 @@ impl Parallel {
     ///
     /// # Errors
     /// The error of `run`, and [`Error::Start`]. All jobs have ended by then.
+    ///
+    /// # Panics
+    /// If `run` panics. All jobs have ended by then, too.
     pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
     where
         E: std::convert::From<Error>,
@@ -221,16 +225,18 @@ impl Parallel {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
             let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
             let watching = scope.spawn(|| watch.run());
-            let ended = run();
-            let ended = ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from));
+            // A panic goes on after the jobs have ended, because both threads wait for them.
+            let ended = catch_unwind(AssertUnwindSafe(run));
+            let ended = ended.map(|ended| ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from)));
             jobs.complete();
             jobs.end_streams();
-            if ended.is_err() {
+            if !matches!(ended, Ok(Ok(_))) {
                 jobs.stop(true);
             }
-            let merged = merging.join().unwrap_or((Ok(()), Duration::ZERO));
-            let _ = watching.join();
-            (ended, merged)
+            let (merged, watched) = (merging.join(), watching.join());
+            watched.unwrap_or_else(|panic| resume_unwind(panic));
+            let ended = ended.unwrap_or_else(|panic| resume_unwind(panic));
+            (ended, merged.unwrap_or_else(|panic| resume_unwind(panic)))
         });
         Ok((ended?, Attended { jobs, capture, console, merged, merge_cpu, began }))
     }

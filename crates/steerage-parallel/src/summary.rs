@@ -59,7 +59,8 @@ pub struct JobSummary {
     pub bytes: u64,
     /// Packets that the job should have got, and did not get.
     pub lost: Lost,
-    /// The exit status. `None` if a signal ended the job, or if the job did not run.
+    /// The exit status. `None` if a signal ended the job, if the job did not run, or if this process
+    /// ignores SIGCHLD.
     pub exit_status: Option<i32>,
     /// The name of the signal that ended the job.
     pub signal: Option<&'static str>,
@@ -120,7 +121,7 @@ impl JobSummary {
             packets: output.map_or(0, |output| output.packets),
             bytes: output.map_or(0, |output| output.bytes),
             lost,
-            exit_status: job.ended.and_then(|ended| ended.status.code()),
+            exit_status: job.ended.and_then(|ended| ended.code()),
             signal: job.ended.and_then(|ended| ended.signal()),
             cpu_seconds: job.ended.map_or(0.0, |ended| ended.cpu.as_secs_f64()),
             fed_seconds: job.watched.fed.as_secs_f64(),
@@ -136,6 +137,7 @@ impl JobSummary {
         match (self.exit_status, self.signal) {
             (Some(status), _) => status.to_string(),
             (None, Some(signal)) => signal.to_owned(),
+            (None, None) if self.seconds > 0.0 => "unknown".to_owned(),
             (None, None) => "not run".to_owned(),
         }
     }

@@ -73,13 +73,14 @@ impl Times {
         }
     }
 
-    /// Adds a day if the time of day begins again.
+    /// Adds a day if the time of day begins again. A time with a date stays as it is.
     fn continued(&mut self, time: i64) -> i64 {
-        if time < 2 * HALF_A_DAY {
+        let is_of_day = (0..2 * HALF_A_DAY).contains(&time);
+        if is_of_day {
             self.days += i64::from(self.last.is_some_and(|last| time + HALF_A_DAY < last));
         }
         self.last = Some(time);
-        time + self.days * 2 * HALF_A_DAY
+        if is_of_day { time.saturating_add(self.days.saturating_mul(2 * HALF_A_DAY)) } else { time }
     }
 }
 
@@ -307,5 +308,9 @@ mod tests {
         let days: Vec<i64> =
             records(0, "23:59:59.9 a\n00:00:00.1 b\n00:00:00 c\n").unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(days, [86_399, 86_400, 86_400]);
+        // A time with a date needs no day, and may be the largest that a number can hold.
+        let lines = "23:59:59 a\n00:00:00 b\n9223372036854775807 c\n";
+        let times: Vec<i64> = records(0, lines).unwrap().iter().map(|(_, time)| *time).collect();
+        assert_eq!(times, [86_399, 86_400, i64::MAX / SECOND]);
     }
 }

@@ -131,7 +131,7 @@ impl Watch<'_> {
     }
 
     fn say_how_it_ended(&self, job: &Job, ended: &Ended) {
-        if ended.status.success() {
+        if ended.has_succeeded() {
             return;
         }
         let why = match job.watched.killed {

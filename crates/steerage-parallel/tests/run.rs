@@ -2,15 +2,18 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 
 use steerage::flow::{Layers, dissect};
 use steerage::{Builder, FlowKey, packet::each};
 use steerage_capture::CaptureOptions;
 use steerage_device::Opened;
 use steerage_fixtures::scratch::Scratch;
-use steerage_parallel::{Collect, Error, Options, Parallel, run};
+use steerage_fixtures::{HANG, quiet_panics, until};
+use steerage_parallel::{Collect, Error, InputInfo, Options, Parallel, run};
 
 const PACKETS: u64 = 2_000;
 const FLOWS: usize = 100;
@@ -73,4 +76,39 @@ fn a_command_that_cannot_run_is_refused_before_packets_flow() {
     let missing = Options::new(2, ["./no-such-program"]);
     let error = run(missing, input(PACKETS)).unwrap_err();
     assert!(matches!(&error, Error::Start { program, .. } if program == "./no-such-program"), "{error}");
+}
+
+/// No job outlives a run that was not attended, for example because the instance could not be built.
+#[test]
+fn jobs_end_with_a_run_that_is_not_attended() {
+    let results = Scratch::new();
+    let mut parallel = Parallel::new(options("echo $$; exec sleep 60", &results)).unwrap();
+    let outputs = parallel.start(InputInfo::default()).unwrap();
+    let mut processes = Vec::new();
+    until("all jobs run", || {
+        let process = |job| fs::read_to_string(results.join(format!("{job}/stdout"))).unwrap();
+        processes = (1..=3).map(process).collect();
+        processes.iter().all(|process| process.ends_with('\n'))
+    });
+    drop((parallel, outputs));
+    for process in processes {
+        assert!(!Path::new("/proc").join(process.trim()).exists(), "{process}");
+    }
+}
+
+#[test]
+fn a_panic_of_the_caller_does_not_wait_for_the_jobs() {
+    quiet_panics();
+    let (ended, has_ended) = mpsc::channel();
+    thread::spawn(move || {
+        let mut parallel = Parallel::new(Options::new(2, ["cat"])).unwrap();
+        let outputs = parallel.start(InputInfo::default()).unwrap();
+        let panics = move || -> Result<(), Error> {
+            drop(outputs);
+            panic!("planted")
+        };
+        let attended = catch_unwind(AssertUnwindSafe(|| parallel.attend(&|| {}, panics).map(drop)));
+        ended.send(attended.is_err()).unwrap();
+    });
+    assert!(has_ended.recv_timeout(HANG).unwrap());
 }

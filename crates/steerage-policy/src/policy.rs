@@ -182,8 +182,9 @@ impl MapRequest {
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
 /// load check ([`refine`](Self::refine)). The calls are outside of the packet path and may take
-/// long, because packets follow the last map until the policy returns. A policy that panics is not
-/// called again, and the buckets stay where they are.
+/// long, because packets follow the last map until the policy returns. A policy that panics in one of
+/// these calls, or chooses a CPU that the group does not have, is replaced by [`Hash`](struct@Hash). If
+/// another function of it panics, it is not called again, and the buckets stay where they are.
 ///
 /// # Example
 ///

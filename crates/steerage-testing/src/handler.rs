@@ -352,7 +352,8 @@ pub struct TesterOptions {
     pub cpus: u16,
     /// The number of inputs: see [`HandlerTester::handle_from`]. Default: 1.
     pub inputs: usize,
-    /// Whether the handler may panic. Otherwise a panic fails the test. Default: no.
+    /// Whether the handler may panic. Otherwise a panic fails the test. The frames of a batch in which
+    /// the handler panicked have no verdict in the result of [`HandlerTester::handle`]. Default: no.
     pub may_panic: bool,
     /// As `Builder::kept_max`.
     pub kept_max: usize,

@@ -1,6 +1,7 @@
 //! Tables in columns. If a table is too wide for the terminal, its columns shrink so that lines do
 //! not wrap.
 
+use super::lines::printable;
 use super::numbers::short;
 
 /// The space between two columns, with enough room and without.
@@ -47,14 +48,16 @@ impl Column {
         Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
     }
 
-    /// Words, which stand at the left of their column.
+    /// Words, which stand at the left of their column. They are made [`printable`], because they may
+    /// come from packets or files.
     pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
-        Self { heading, cells, short: None, kind: Kind::Word }
+        Self { heading, cells: all_printable(cells), short: None, kind: Kind::Word }
     }
 
-    /// Addresses with or without a port. In a narrow table, the middle of an address is left out.
+    /// Addresses with or without a port, which are made [`printable`]. In a narrow table, the middle of
+    /// an address is left out.
     pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
-        Self { heading, cells, short: None, kind: Kind::End }
+        Self { heading, cells: all_printable(cells), short: None, kind: Kind::End }
     }
 
     /// Adds a shorter form, which is used if the table is too wide.
@@ -71,6 +74,10 @@ impl Column {
             (self.heading, self.cells) = (heading, cells);
         }
     }
+}
+
+fn all_printable(cells: Vec<String>) -> Vec<String> {
+    cells.iter().map(|cell| printable(cell)).collect()
 }
 
 /// The lines of the table: the headings, and a line for each row. `width` is the width of the
@@ -179,6 +186,14 @@ mod tests {
             || vec![Column::ends("source", owned("[2001:db8:20:a::32]:49152")), Column::words("in", owned("vlan=10"))];
         assert_eq!(table(columns(), Some(22))[1], "[200..::32]:49152 vlan");
         assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
+    }
+
+    /// A file of flows may come from anybody.
+    #[test]
+    fn no_cell_writes_to_the_terminal() {
+        let cell = || vec!["a\x1b[2J\nb".to_owned()];
+        let shown = table(vec![Column::words("proto", cell()), Column::ends("source", cell())], Some(20));
+        assert!(shown.iter().all(|line| !line.contains(char::is_control)), "{shown:?}");
     }
 
     #[test]

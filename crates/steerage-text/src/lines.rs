@@ -1,9 +1,17 @@
 //! Lines for a terminal.
 
-/// Returns `text` on one line and without control characters. A file name may come from another
-/// user, and may contain escape sequences that the terminal would execute.
+/// Whether a terminal obeys this character instead of showing it: control characters, line ends, and the
+/// characters that change the order of a text, by which `fdp.exe` looks like `exe.pdf` (Unicode's UAX #9).
+pub(crate) fn is_obeyed(c: char) -> bool {
+    let changes_order =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || changes_order || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Returns `text` on one line, and without characters that the terminal would obey. A file name may come
+/// from another user, and may contain escape sequences.
 pub fn printable(text: &str) -> String {
-    let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let show = |c: char| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(show).collect()
 }
 
@@ -71,6 +79,7 @@ mod tests {
     #[test]
     fn what_a_terminal_would_obey_is_shown_instead() {
         assert_eq!(printable("a\nb\x1b[2Jc/µ.pcap"), "a\\nb\\u{1b}[2Jc/µ.pcap");
+        assert_eq!(printable("\u{202e}pacp.b\u{2066}\u{2028}"), "\\u{202e}pacp.b\\u{2066}\\u{2028}");
         assert_eq!(printable_lines("a\x1b[2J\n\u{9b}2Jb\r\n"), "a\\u{1b}[2J\n\\u{9b}2Jb\\r\n");
     }
 }

@@ -1,20 +1,22 @@
 //! Words for a shell.
 
-/// Quotes `word` if necessary, so that a shell reads it as one word. Control characters become
-/// escapes, which a terminal does not execute, and which a shell converts back.
+use super::lines::is_obeyed;
+
+/// Quotes `word` if necessary, so that a shell reads it as one word. Characters that a terminal would
+/// obey become escapes, which a shell converts back.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
     }
-    if word.contains(char::is_control) {
+    if word.contains(is_obeyed) {
         let mut quoted = "$'".to_owned();
         for c in word.chars() {
             match c {
                 '\'' | '\\' => quoted.extend(['\\', c]),
                 // Always three octal digits, so that a following digit does not belong to the
                 // escape.
-                c if c.is_control() => {
+                c if is_obeyed(c) => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
                 }
                 c => quoted.push(c),
@@ -36,6 +38,7 @@ mod tests {
         assert_eq!(shell_word("it's"), r"'it'\''s'");
         assert_eq!(shell_word(""), "''");
         assert_eq!(shell_word("it's\na\x1b1\u{9b}\\µ"), r"$'it\'s\012a\0331\302\233\\µ'");
+        assert_eq!(shell_word("\u{202e}x"), r"$'\342\200\256x'");
     }
 
     #[test]

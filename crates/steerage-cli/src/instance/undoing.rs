@@ -138,14 +138,15 @@ fn found(index: u32) -> Option<(Machine, String)> {
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     helper::wait_for_end();
-    for done in &args.done {
-        if let Err(error) = done.parse::<Done>().and_then(|done| undo(&done)) {
-            say(&error);
-            return Ok(());
-        }
-    }
-    say(UNDONE);
+    say(&undo_all(&args.done));
     Ok(())
+}
+
+/// Undoes each change, also if another one cannot be undone. Returns the last line of the process.
+fn undo_all(done: &[String]) -> String {
+    let failed = done.iter().filter_map(|done| done.parse::<Done>().and_then(|done| undo(&done)).err());
+    let failed: Vec<String> = failed.collect();
+    if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
 fn undo(done: &Done) -> Result<(), String> {
@@ -169,6 +170,13 @@ fn undo(done: &Done) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_that_fails_does_not_keep_the_others() {
+        let both = ["x", "7/y"].map(str::to_owned);
+        assert_eq!(undo_all(&both), "'x' is no program; '7/y' is no change of a file");
+        assert_eq!(undo_all(&[]), UNDONE);
+    }
 
     #[test]
     fn a_change_is_read_back() {

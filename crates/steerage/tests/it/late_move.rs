@@ -1,9 +1,12 @@
 //! Moves buckets away from a CPU that does not step.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use steerage::{
-    Affinity, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot,
+    Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Snapshot,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::FlowHash,
     limits::{DEAD_AFTER, POLL_BUDGET},
@@ -15,7 +18,7 @@ use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 /// A source with endless frames, all of the first bucket, which moves with the first slice.
-struct OneBucket;
+pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
     fn capabilities(&self) -> Capabilities {
@@ -30,18 +33,24 @@ impl RxQueue for OneBucket {
 
 const POLL: u64 = POLL_BUDGET as u64;
 
-struct Two {
-    receiver: Softnet<Nothing, ManualClock>,
-    worker: Softnet<Nothing, ManualClock>,
+struct Two<H: Handler = Nothing> {
+    receiver: Softnet<H, ManualClock>,
+    worker: Softnet<H, ManualClock>,
     handle: Handle,
     clock: ManualClock,
 }
 
 impl Two {
     fn in_a_move() -> Self {
+        Self::in_a_move_of(|_| Nothing)
+    }
+}
+
+impl<H: Handler> Two<H> {
+    fn in_a_move_of(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
         let input = Input::new("one bucket", "test", vec![Box::new(OneBucket)]);
         let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(only(1)).input_on(input, &[CpuId(0)], None);
-        let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+        let (parts, handle) = builder.build(make).unwrap().split();
         let clock = ManualClock::default();
         let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
         let [mut receiver, worker] = <[_; 2]>::try_from(cpus).unwrap();
@@ -112,4 +121,50 @@ fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     assert!(two.handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
     let ended = two.end();
     assert_eq!((ended.cpus[1].deaths, ended.cpus[1].dropped.get(DropReason::Revoked)), (1, POLL));
+}
+
+thread_local! {
+    /// What a handler does when it is woken for the first time.
+    static WHEN_WOKEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+/// Counts how often it is woken.
+struct Woken(Arc<AtomicU64>);
+
+impl Handler for Woken {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn woken(&mut self, _: &mut Cpu) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let first = WHEN_WOKEN.with_borrow_mut(Option::take);
+        first.into_iter().for_each(|first| first());
+    }
+
+    fn finish(self, _: &mut Cpu) {}
+}
+
+/// If a handler does not return from `woken`, the handler that replaces it is woken too. Otherwise,
+/// messages and packets of senders would wait for the next request.
+#[test]
+fn a_request_outlives_the_handler_that_did_not_return() {
+    let woken = Arc::<AtomicU64>::default();
+    let of_handlers = Arc::clone(&woken);
+    let Two { mut receiver, mut worker, handle, clock } = Two::in_a_move_of(move |_| Woken(Arc::clone(&of_handlers)));
+    let (while_woken, its_handle) = (clock.clone(), handle.clone());
+    WHEN_WOKEN.set(Some(Box::new(move || {
+        for _ in 0..10 {
+            while_woken.advance(DEAD_AFTER);
+            receiver.step();
+            receiver.step();
+        }
+        assert!(its_handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
+        // The CPU ends here, and stops the run.
+        receiver.finish();
+    })));
+    handle.wake(CpuId(1)).unwrap();
+    (0..4).for_each(|_| _ = worker.step());
+    assert_eq!((handle.snapshot().cpus[1].deaths, woken.load(Ordering::Relaxed)), (1, 2));
 }

@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use steerage::device::{Capabilities, Completions, DeviceError, Filled, Polled, RxQueue};
 use steerage::flow::wire::FrameBuilder;
-use steerage::messages::{TakesMessages, Unposted};
-use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, Timestamp};
+use steerage::messages::{Post, TakesMessages, Unposted, WithMessages};
+use steerage::threads::Softnet;
+use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Hash, Input, Timestamp};
 use steerage_fixtures::HANG;
+use steerage_fixtures::manual_clock::{self, ManualClock};
+
+use super::late_move::OneBucket;
 
 /// One packet, and then none, on a CPU that sleeps until it is woken.
 struct One(bool);
@@ -143,4 +148,117 @@ fn messages_come_in_order_and_follow_their_bucket() {
     assert_eq!((elsewhere, also_elsewhere), (0, 0), "a message came to a CPU without the state of its bucket");
     assert!(matches!(post.to_cpu(CpuId(1), Message::Number(9)), Err(Unposted::Ended(_))));
     assert_eq!(post.to_all(&Message::Number(9)), [CpuId(0), CpuId(1)], "no handler is left");
+}
+
+/// Remembers its messages, and panics at the message `PANICS`.
+struct Listener(Arc<Mutex<Vec<u32>>>);
+
+const PANICS: u32 = 1000;
+
+impl Handler for Listener {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self, _: &mut Cpu) {}
+}
+
+impl TakesMessages for Listener {
+    type Message = u32;
+
+    fn message(&mut self, message: u32, _: &mut Cpu) {
+        assert_ne!(message, PANICS, "planted");
+        self.0.lock().unwrap().push(message);
+    }
+}
+
+/// Frames of one bucket, which moves to CPU 0. The move waits until CPU 0 steps.
+struct Moving {
+    cpus: [Softnet<WithMessages<Listener>, ManualClock>; 2],
+    handle: Handle,
+    post: Post<u32>,
+    heard: Arc<Mutex<Vec<u32>>>,
+}
+
+const BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
+const PLACES: usize = 4;
+
+impl Moving {
+    fn new() -> Self {
+        let input = Input::new("one bucket", "test", vec![Box::new(OneBucket)]);
+        let only = |cpu| CpuMask::from_iter([CpuId(cpu)]);
+        let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(only(1)).input_on(input, &[CpuId(0)], None);
+        let heard = Arc::<Mutex<Vec<u32>>>::default();
+        let of_handlers = Arc::clone(&heard);
+        let make = move |_| Listener(Arc::clone(&of_handlers));
+        let (instance, post) = builder.build_with_messages(PLACES, make).unwrap();
+        let (parts, handle) = instance.split();
+        let clock = ManualClock::default();
+        let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+        let mut cpus = <[_; 2]>::try_from(cpus).unwrap();
+        cpus[0].step();
+        handle.set_rps_cpus(&only(0)).unwrap();
+        cpus[0].step();
+        assert_eq!((handle.cpu_of(BUCKET), handle.try_cpu_of(BUCKET)), (Some(CpuId(1)), None), "the bucket moves");
+        Self { cpus, handle, post, heard }
+    }
+
+    /// Posts messages to the bucket while CPU 1, which has it, steps. Returns how many were posted.
+    fn post_while_moving(&mut self) -> u32 {
+        let mut posted = 0;
+        for _ in 0..20 {
+            posted += u32::from(self.post.to_bucket(BUCKET, posted).is_ok());
+            self.cpus[1].step();
+        }
+        assert_eq!(self.handle.try_cpu_of(BUCKET), None, "the bucket still moves");
+        posted
+    }
+
+    fn end(self) -> Vec<u32> {
+        let [mut one, mut other] = self.cpus;
+        manual_clock::end(&self.handle, [&mut one, &mut other]);
+        let [(), ()] = [one, other].map(Softnet::finish);
+        Arc::into_inner(self.heard).unwrap().into_inner().unwrap()
+    }
+}
+
+/// Messages to a bucket wait while it moves. No more of them wait than there are places, and all of them
+/// come after the move.
+#[test]
+fn messages_that_wait_for_a_move_keep_their_places() {
+    let mut moving = Moving::new();
+    assert_eq!(moving.post_while_moving(), PLACES as u32);
+    while !moving.handle.is_settled() {
+        moving.cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+    }
+    moving.cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+    assert_eq!(moving.end(), (0..PLACES as u32).collect::<Vec<_>>());
+}
+
+/// The messages behind one that waits for a move are not lost if the run ends.
+#[test]
+fn messages_that_wait_at_the_end_are_delivered() {
+    let mut moving = Moving::new();
+    moving.post.to_bucket(BUCKET, 7).unwrap();
+    moving.cpus[1].step();
+    moving.post.to_cpu(CpuId(1), 8).unwrap();
+    let heard = {
+        // The CPUs end here, with the bucket on its way.
+        let [one, other] = moving.cpus;
+        let [(), ()] = [other, one].map(Softnet::finish);
+        Arc::into_inner(moving.heard).unwrap().into_inner().unwrap()
+    };
+    assert_eq!(heard, [7, 8]);
+}
+
+/// A handler that panics at a message loses this message alone.
+#[test]
+fn a_panic_loses_one_message() {
+    steerage_fixtures::quiet_panics();
+    let mut moving = Moving::new();
+    [1, PANICS, 2].iter().for_each(|message| moving.post.to_cpu(CpuId(1), *message).unwrap());
+    (0..4).for_each(|_| _ = moving.cpus[1].step());
+    assert_eq!(*moving.heard.lock().unwrap(), [1, 2]);
+    assert_eq!(moving.handle.snapshot().cpus[1].panics, 1);
 }

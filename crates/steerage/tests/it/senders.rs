@@ -234,8 +234,8 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends what it has kept, as many as there are places. A packet that was kept in an
-/// instance without a sender cannot be sent by one.
+/// A handler sends what it has kept, as many as there are places. A sender sends no packet that another
+/// instance has kept, whether that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();
@@ -253,4 +253,11 @@ fn a_handler_sends_what_it_kept() {
     let sender = builder.add_sender(TxId(0), 1).unwrap();
     let _instance = builder.build(|_| Twice(Vec::new())).unwrap();
     assert!(sender.try_send(packets.recv().unwrap()).is_err());
+
+    let (pass, packets) = mpsc::channel();
+    let mut other = Builder::new().virtual_cpus(1).input(testing::input([[0; 60]])).output(testing::output().0);
+    other.add_sender(TxId(0), 1).unwrap();
+    let running = other.build(move |_| Passes(pass.clone())).unwrap().start().unwrap();
+    assert!(sender.try_send(packets.recv().unwrap()).is_err());
+    running.join();
 }

@@ -30,13 +30,16 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return stdout::print(text.as_bytes());
     }
     confine(args, machine, directory, &found)?;
-    // If interfaces share a setting of the machine, the last one that changed it has seen the newest value.
+    // If interfaces share a setting of the machine, the last one that changed it has seen the newest value. One that fails
+    // does not keep the others. The first error is returned.
+    let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
-        let restored = undo.restore(machine)?;
-        stdout::print(format!("{name}: {}", list(&restored)).as_bytes())?;
+        let restored = undo.restore(machine).map_err(Error::from);
+        let said = restored.and_then(|restored| stdout::print(format!("{name}: {}", list(&restored)).as_bytes()));
+        outcome = outcome.and(said);
     }
-    Ok(())
+    outcome
 }
 
 pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {

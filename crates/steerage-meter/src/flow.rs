@@ -236,10 +236,22 @@ impl Flow {
 
     /// Whether the packet belongs to this record, whatever the state of the flow is.
     #[inline(always)]
-    pub(super) fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
+    fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
         let lasts = seen.time.saturating_sub(self.first);
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
+    }
+
+    /// Whether the packet belongs to this record, whatever earlier parts of the recording have. The clock
+    /// may cut records.
+    #[inline(always)]
+    pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
+        let is_cut = if timeouts.clock > 0 {
+            timeouts.cuts(self.first, self.last, seen.time)
+        } else {
+            seen.time.saturating_sub(self.first) >= timeouts.active
+        };
+        seen.time.abs_diff(self.last) < timeouts.closed && seen.tcp_flags & SYN == 0 && !is_cut
     }
 
     #[inline(never)]

@@ -139,7 +139,7 @@ impl Collected {
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
     /// `flow` is then the next piece, or another flow.
     pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) -> bool {
-        if flow.is_plainly_same(seen, timeouts) {
+        if flow.surely_goes_on(seen, timeouts) {
             return false;
         }
         let opening = self.openings.get(&flow.key).copied().unwrap_or_default();

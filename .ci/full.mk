@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate instructions packages deny semver features site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate instructions packages deny semver features site live_page as_pasted c_library parquet wheel ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
     mistakes policy simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -117,27 +117,35 @@ $(STAMPS)/merging:
 	@PROPTEST_CASES=$${PROPTEST_CASES:-5000} timeout --foreground 2h \
 	    cargo test -p steerage-meter --test it --locked parts_are_the_whole -- --nocapture
 
+# The wheel as pip builds it, in a virtual environment that has nothing else and reaches no index.
+$(STAMPS)/wheel:
+	@rm -rf target/wheel
+	python3 -m venv target/wheel/build && target/wheel/build/bin/pip install --quiet 'maturin>=1.9,<2' ||
+	    skip "no venv, or no PyPI here (Debian: python3-venv)"
+	target/wheel/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir target/wheel ./python
+	python3 -m venv target/wheel/fresh
+	target/wheel/fresh/bin/pip install --quiet --no-index target/wheel/*.whl
+	target/wheel/fresh/bin/python .ci/wheel
+
 # The oldest versions of the libraries that docs/python.md names. pandas 3 takes Python 3.11.
 $(STAMPS)/python_oldest:
-	@env=target/python/oldest
-	python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' ||
+	@python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' ||
 	    skip "the oldest libraries are for Python 3.11 and 3.12"
-	rm -rf "$$env"
-	python3 -m venv "$$env" && "$$env/bin/pip" install --quiet 'maturin>=1.9,<2' pytest numpy==1.26.4 \
-	    $$(sed -n 's/^| `\([a-z]*==[0-9.]*\)`.*/\1/p' docs/python.md) || skip "no venv, or no PyPI here"
-	"$$env/bin/maturin" build --quiet --locked --profile dev --manifest-path python/Cargo.toml --target-dir target/python \
-	    --out target/python/oldest-wheels
-	"$$env/bin/pip" install --quiet --no-deps --no-index target/python/oldest-wheels/*.whl
-	CI=true PYTHONDONTWRITEBYTECODE=1 "$$env/bin/pytest" -q -p no:cacheprovider python/tests/test_consumers.py
+	cargo build --profile test -p steerage-python --locked
+	python_env target/python-oldest pytest numpy==1.26.4 $$(sed -n 's/^| `\([a-z]*==[0-9.]*\)`.*/\1/p' docs/python.md) ||
+	    skip "no venv, or no PyPI here"
+	CI=true target/python-oldest/bin/pytest -q -p no:cacheprovider python/tests/test_consumers.py
 
 # Sixteen files, and a worker that is killed in the middle of one. The engines come from PyPI.
 $(STAMPS)/ray:
 	@needs editcap:wireshark-common
+	cargo build --profile test -p steerage-python --locked
 	python_env target/ray ray pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
 	target/ray/bin/python .ci/cluster with_ray.py
 
 $(STAMPS)/spark:
 	@needs editcap:wireshark-common java:openjdk-17-jre-headless
+	cargo build --profile test -p steerage-python --locked
 	python_env target/spark pyspark pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
 	target/spark/bin/python .ci/cluster with_spark.py
 

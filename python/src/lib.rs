@@ -10,6 +10,7 @@
 //! | `parts` | merges parts of a recording |
 //! | `ffi` | Arrow's C data interface, and all `unsafe` |
 //! | `error` | errors as exceptions |
+#![deny(unsafe_code)]
 
 mod error;
 mod ffi;

@@ -81,11 +81,3 @@ def test_import_loads_little():
     loaded = {name.split(".")[0] for name in ended.stdout.split() if not name.startswith("_")}
     heavy = {"asyncio", "dataclasses", "inspect", "json", "multiprocessing", "numpy", "pandas", "polars", "pyarrow", "re", "tqdm", "typing"}
     assert "steerage" in loaded and not loaded & heavy, sorted(loaded)
-
-
-def test_the_wheel_depends_on_nothing():
-    import importlib.metadata
-
-    package = importlib.metadata.distribution("steerage")
-    assert not package.requires
-    assert any(str(path).endswith("py.typed") for path in package.files)

@@ -7,7 +7,7 @@ use steerage::flow::{HeaderKind, Tunnel, protocol};
 use super::code::{Coder, MalformedEdges};
 use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
-use super::timeouts::Timeouts;
+use super::timeouts::{LATE_MAX, Timeouts, nanos};
 
 /// No VLAN tag: VLAN ids have only 12 bits.
 const NO_VLAN: u16 = u16::MAX;
@@ -236,10 +236,22 @@ impl Flow {
 
     /// Whether the packet belongs to this record, whatever the state of the flow is.
     #[inline(always)]
-    pub(super) fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
+    fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
         let lasts = seen.time.saturating_sub(self.first);
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
+    }
+
+    /// Whether the packet belongs to this record, whatever earlier parts of the recording have. The clock
+    /// may cut records.
+    #[inline(always)]
+    pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
+        let is_cut = if timeouts.clock > 0 {
+            timeouts.cuts(self.first, self.last, seen.time)
+        } else {
+            seen.time.saturating_sub(self.first) >= timeouts.active
+        };
+        seen.time.abs_diff(self.last) < timeouts.closed && seen.tcp_flags & SYN == 0 && !is_cut
     }
 
     #[inline(never)]
@@ -265,6 +277,18 @@ impl Flow {
     /// Whether the flow has been idle for its timeout plus `more`.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
+    }
+
+    /// Whether no further packet can belong to this record at this time, although packets may be late.
+    pub(super) fn is_gone(&self, now: u64, timeouts: &Timeouts) -> bool {
+        self.is_over(now, self.late(), timeouts)
+    }
+
+    /// How long the flow stays after its timeout for packets that are late. If the flow may continue a
+    /// flow of an earlier part, the last packet there may be later than the last packet here by
+    /// [`LATE_MAX`].
+    pub(super) fn late(&self) -> u64 {
+        if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
 
     pub(super) fn timeout(&self, timeouts: &Timeouts) -> u64 {

@@ -5,6 +5,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `options` | the options of a meter, with their defaults |
 //! | `read`, `fragments` | reads a packet's headers, and finds its flow |
 //! | `key`, `index`, `table` | find the flow's place in the table |
 //! | `lists`, `wheel`, `flow_limit` | the flow that ends next, the flows of a bucket, and the limit for all flows |
@@ -45,6 +46,7 @@ mod key;
 mod largest;
 mod lists;
 mod names;
+mod options;
 mod output;
 mod parquet;
 mod parts;
@@ -83,6 +85,7 @@ pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
+pub use options::{ACTIVE_DEFAULT, FLOWS_DEFAULT, FLOWS_MAX, INACTIVE_DEFAULT, MeterOptions};
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use parts::{Edges, EdgesError, OtherTimeouts, PartEdges};
 pub use record::FlowRecord;
@@ -109,21 +112,6 @@ use table::{Departed, Table};
 use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
-/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
-/// default.
-pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
-
-/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
-/// same default.
-pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
-
-/// The default limit for the number of flows. A full table takes 270 MB.
-pub const FLOWS_DEFAULT: usize = 1 << 20;
-
-/// The highest limit that a user can set for the number of flows. Tables with this many flows take
-/// 4 GB, and 32-bit hashes still distinguish the flows.
-pub const FLOWS_MAX: usize = 1 << 24;
-
 /// The number of timeout checks per packet. A flow needs one check during its timeout and one check
 /// at its end, so two checks per packet end flows as fast as flows begin.
 const LOOKS_PER_PACKET: usize = 2;
@@ -140,56 +128,6 @@ const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 /// The interval between the meter's ticks while no packets arrive. Used only for a source that
 /// cannot wait.
 const TICK: Duration = Duration::from_millis(250);
-
-/// The options of a meter.
-#[derive(Clone, Copy, Debug)]
-pub struct MeterOptions {
-    /// The active timeout: how long a flow lasts before its record is cut.
-    pub active: Duration,
-    /// Whether records are cut at the multiples of the active timeout since 1970 (UTC), instead of
-    /// at this time after the first packet of each record.
-    pub active_by_clock: bool,
-    /// The inactive timeout: the longest pause between two packets of a flow.
-    pub inactive: Duration,
-    /// The maximum number of flows at the same time, on all CPUs together.
-    pub flows_max: usize,
-    /// The number of records with the most bytes that are kept for the report.
-    pub top: usize,
-    /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
-    pub layers: Layers,
-    /// The wall time at which the path's clock began, which gives a time to packets without a
-    /// device timestamp.
-    pub epoch: WallTime,
-    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
-    /// packets arrive.
-    pub can_wait: bool,
-    /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
-    /// The selection of flows is random, and the same on all CPUs.
-    pub sample: u32,
-    /// Whether to look for names in DNS, TLS and HTTP packets.
-    pub names: bool,
-    /// Whether to collect the flow statistics of CICFlowMeter ([`ColumnBatch::cic`]). They take up to
-    /// 900 bytes more for each flow.
-    pub cic: bool,
-}
-
-impl Default for MeterOptions {
-    fn default() -> Self {
-        Self {
-            active: ACTIVE_DEFAULT,
-            active_by_clock: false,
-            inactive: INACTIVE_DEFAULT,
-            flows_max: FLOWS_DEFAULT,
-            top: 10,
-            layers: Layers::Inner,
-            epoch: WallTime::from_nanos(0),
-            can_wait: true,
-            sample: 1,
-            names: false,
-            cic: false,
-        }
-    }
-}
 
 /// The state that the meters of all CPUs share, and that creates the meters.
 #[derive(Clone, Debug)]
@@ -407,9 +345,10 @@ impl Meter {
 
     /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,
     /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
-    /// counting).
+    /// counting). In a part of a recording, [`go_on`](Self::go_on) decides about packets that may
+    /// begin another record.
     #[inline(never)]
-    fn count(&mut self, batch: &mut Batch<'_>, count: usize) {
+    fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
         let count = count.min(HANDLE_BUDGET);
         let group = |from: usize| from.min(count)..(from + FETCHED_AHEAD).min(count);
@@ -421,11 +360,19 @@ impl Meter {
                 if seen.hash.rotate_left(u32::BITS / 2) > self.sample_max {
                     continue;
                 }
+                let goes_on = |flow: &Flow| match IS_PART {
+                    true => flow.surely_goes_on(seen, &self.timeouts),
+                    false => flow.ends_before(seen, &self.timeouts).is_none(),
+                };
                 match self.table.at_mut(place) {
-                    Some(flow) if flow.is(seen) && flow.ends_before(seen, &self.timeouts).is_none() => {
+                    Some(flow) if flow.is(seen) && goes_on(flow) => {
                         if flow.add(seen) {
                             self.table.reschedule(place);
                         }
+                    }
+                    Some(flow) if IS_PART && flow.is(seen) => {
+                        let seen = *seen;
+                        self.go_on(place, &seen);
                     }
                     _ => {
                         if let Some(packet) = packets.nth(nth - passed) {
@@ -436,9 +383,6 @@ impl Meter {
                 }
             }
         }
-        if std::mem::take(&mut self.has_super_frames) {
-            self.count_super_frames(batch, count);
-        }
     }
 
     /// Completes the counts of super-frames, each of which was counted as one packet. Adds the
@@ -446,6 +390,7 @@ impl Meter {
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
+        self.has_super_frames = false;
         for (packet, seen) in batch.iter_mut().zip(&self.batch[..count.min(HANDLE_BUDGET)]) {
             let Some(offload) = packet.offload().filter(|_| seen.hash.rotate_left(u32::BITS / 2) <= self.sample_max)
             else {
@@ -488,17 +433,29 @@ impl Meter {
     #[cold]
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
-        let seen = self.batch[nth];
-        let Some(place) = self.table.find(&seen.flow.key, seen.hash) else { return self.begin(packet.bucket(), &seen) };
+        let (seen, candidate) = (self.batch[nth], self.places[nth]);
+        let place = match self.table.at(candidate) {
+            Some(flow) if flow.is(&seen) => Some(candidate),
+            _ => self.table.find(&seen.flow.key, seen.hash),
+        };
+        match place {
+            Some(place) => self.go_on(place, &seen),
+            None => self.begin(packet.bucket(), &seen),
+        }
+    }
+
+    /// Counts a packet of a known flow, which may begin another record.
+    #[inline(never)]
+    fn go_on(&mut self, place: u32, seen: &Seen) {
         let Some(flow) = self.table.at_mut(place) else { return };
         let (cut, is_cut) = match &mut self.part {
-            Some(part) if flow.continues() => (None, part.cut(flow, &seen, &self.timeouts)),
+            Some(part) if flow.continues() => (None, part.cut(flow, seen, &self.timeouts)),
             _ => {
-                let why = flow.ends_before(&seen, &self.timeouts);
-                (why.map(|why| FlowRecord::new(flow.restart(&seen, why), why)), why.is_some())
+                let why = flow.ends_before(seen, &self.timeouts);
+                (why.map(|why| FlowRecord::new(flow.restart(seen, why), why)), why.is_some())
             }
         };
-        let closed = flow.add(&seen);
+        let closed = flow.add(seen);
         if is_cut || closed {
             self.table.reschedule(place);
             cut.into_iter().for_each(|record| self.end(record));
@@ -576,10 +533,15 @@ impl Handler for Meter {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         let count = self.look_ahead(batch, cpu.now());
-        if self.names.is_on() || self.features.is_on() || self.part.is_some() {
-            self.count_each_slowly(batch, count)
+        if self.names.is_on() || self.features.is_on() {
+            self.count_each_slowly(batch, count);
+        } else if self.part.is_some() {
+            self.count::<true>(batch, count);
         } else {
-            self.count(batch, count)
+            self.count::<false>(batch, count);
+        }
+        if self.has_super_frames {
+            self.count_super_frames(batch, count);
         }
         self.arrivals.pass(cpu.now());
         self.expire(LOOKS_PER_PACKET * count);

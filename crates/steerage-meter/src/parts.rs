@@ -11,7 +11,9 @@
 //! edges of the next part. All other flows of a part are finished, and have their records already.
 //!
 //! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
-//! part alone has a margin of that time.
+//! part alone has a margin of that time: the last packet before the part may be later than the first
+//! packets of the part. A flow that ends because of the clock has twice that margin, because the next
+//! packet may be late too.
 
 mod rows;
 
@@ -137,7 +139,7 @@ impl Collected {
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
     /// `flow` is then the next piece, or another flow.
     pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) -> bool {
-        if flow.is_plainly_same(seen, timeouts) {
+        if flow.surely_goes_on(seen, timeouts) {
             return false;
         }
         let opening = self.openings.get(&flow.key).copied().unwrap_or_default();
@@ -340,7 +342,7 @@ impl FlowEdges {
     /// Ends an open flow that no packet of the later part continues, if it has timed out or another
     /// flow has begun.
     fn expire(&mut self, end: u64, is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
-        let is_over = |flow: &Flow| is_another || flow.is_over(end, nanos(LATE_MAX), timeouts);
+        let is_over = |flow: &Flow| is_another || flow.is_gone(end, timeouts);
         if let Some(open) = self.open.take_if(|open| is_over(&open.flow)) {
             records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
         }

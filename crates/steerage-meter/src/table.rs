@@ -154,7 +154,7 @@ impl Table {
     }
 
     fn end_of(&self, flow: &Flow) -> u64 {
-        flow.last.saturating_add(flow.timeout(&self.timeouts)).saturating_add(nanos(LATE_MAX))
+        flow.last.saturating_add(flow.timeout(&self.timeouts)).saturating_add(flow.late())
     }
 
     pub(super) fn reschedule(&mut self, place: u32) {
@@ -170,7 +170,7 @@ impl Table {
     pub(super) fn look(&mut self, now: u64, stays: impl Fn(BucketId) -> bool) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
-        if flow.is_over(now, nanos(LATE_MAX), &self.timeouts) && !stays(flow.bucket) {
+        if flow.is_gone(now, &self.timeouts) && !stays(flow.bucket) {
             return Some(Some(self.remove(place)));
         }
         self.wheel.later(place, self.end_of(&flow));

@@ -4,4 +4,5 @@ mod meter_captures;
 mod moves;
 mod packet_times;
 mod parts;
+mod super_frames;
 mod tcp_health;

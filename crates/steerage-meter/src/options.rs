@@ -1,0 +1,71 @@
+//! The options of a meter.
+
+use std::time::Duration;
+
+use steerage::WallTime;
+use steerage::flow::Layers;
+
+/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
+/// default.
+pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
+
+/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
+/// same default.
+pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// The default limit for the number of flows. A full table takes 270 MB.
+pub const FLOWS_DEFAULT: usize = 1 << 20;
+
+/// The highest limit that a user can set for the number of flows. Tables with this many flows take
+/// 4 GB, and 32-bit hashes still distinguish the flows.
+pub const FLOWS_MAX: usize = 1 << 24;
+
+/// The options of a meter.
+#[derive(Clone, Copy, Debug)]
+pub struct MeterOptions {
+    /// The active timeout: how long a flow lasts before its record is cut.
+    pub active: Duration,
+    /// Whether records are cut at the multiples of the active timeout since 1970 (UTC), instead of
+    /// at this time after the first packet of each record.
+    pub active_by_clock: bool,
+    /// The inactive timeout: the longest pause between two packets of a flow.
+    pub inactive: Duration,
+    /// The maximum number of flows at the same time, on all CPUs together.
+    pub flows_max: usize,
+    /// The number of records with the most bytes that are kept for the report.
+    pub top: usize,
+    /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
+    pub layers: Layers,
+    /// The wall time at which the path's clock began, which gives a time to packets without a
+    /// device timestamp.
+    pub epoch: WallTime,
+    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
+    /// packets arrive.
+    pub can_wait: bool,
+    /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
+    /// The selection of flows is random, and the same on all CPUs.
+    pub sample: u32,
+    /// Whether to look for names in DNS, TLS and HTTP packets.
+    pub names: bool,
+    /// Whether to collect the flow statistics of CICFlowMeter
+    /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). They take up to 900 bytes more for each flow.
+    pub cic: bool,
+}
+
+impl Default for MeterOptions {
+    fn default() -> Self {
+        Self {
+            active: ACTIVE_DEFAULT,
+            active_by_clock: false,
+            inactive: INACTIVE_DEFAULT,
+            flows_max: FLOWS_DEFAULT,
+            top: 10,
+            layers: Layers::Inner,
+            epoch: WallTime::from_nanos(0),
+            can_wait: true,
+            sample: 1,
+            names: false,
+            cic: false,
+        }
+    }
+}

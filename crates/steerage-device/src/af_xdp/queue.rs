@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use steerage::flow::wire::ethernet;
 use steerage::{
     Affinity, DeviceError, Timestamp,
     device::{Capabilities, Completions, DeviceCounts, Filled, Fit, Gather, Opened, Page, Polled, Region, RxQueue},

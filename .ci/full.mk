@@ -7,7 +7,7 @@ ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
 STEPS := gate instructions packages deny semver features site live_page as_pasted c_library parquet ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
-    mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
+    mistakes policy simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
 .SHELLFLAGS = $@
@@ -217,6 +217,10 @@ $(STAMPS)/cards:
 
 $(STAMPS)/mistakes:
 	@bash .ci/mistakes
+
+# Each test of the policy runs all of its machines, where the gate runs eight.
+$(STAMPS)/policy:
+	@STEERAGE_CASES=1000000 timeout --foreground 1h cargo test --release -p steerage-policy --lib --locked
 
 # Each test that goes by seeds runs the first 1,500, where the gate runs 40 to 1,000. With 5,000 it takes about two hours.
 $(STAMPS)/simulator:

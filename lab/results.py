@@ -23,8 +23,9 @@ them (heading, metric, whether the least and the most are shown, and perhaps a s
 series is as the row's, round by round), the page (performance, if none is named), whether a column says how far apart the CPUs were, and the rows (name,
 experiment, series, text of the last column). A table with the key "x" has a row for each of these points of one experiment, and its columns are (heading, series); the last of the
 first columns ("fixed") is divided by the best of those before it in the column "best". A table with the key "control" has a row for each of
-these experiments (name, experiment, metric): how many rounds it had, and the same case beside itself, one round after the other. A table has the runs with near
-CPUs, or with far CPUs if these are more.
+these experiments (name, experiment, metric): how many rounds it had, and the same case beside itself, one round after the other. A table with
+the key "versions" has a row for each of these series (name, experiment, series, x or null, metric), before and after a change: lab/measure-versions.sh runs two versions in turn. A
+table has the runs with near CPUs, or with far CPUs if these are more.
 lab/results/scale.json describes the tables of simulated runs.
 """
 
@@ -44,6 +45,8 @@ COMPLETE = ["docs/performance.md", "docs/scale.md"]
 QUOTED = {"README.md": "| steerage against | measured | ratio |", "docs/performance.md": None}
 # The folder of tables that no page shows, although sentences quote them.
 QUOTED_ONLY = "text"
+# What lab/measure-versions.sh writes before the name of a series of the earlier version.
+BEFORE = "before: "
 HERE = pathlib.Path(__file__).resolve().parent
 FIGURE = r"\d[\d,]*(?:\.\d+)?"
 
@@ -132,7 +135,7 @@ def tables_of_runs(results, paths):
     groups = {name: page.group(runs) for name, runs in by_experiment.items()}
     tables_of_simulations(results, groups)
     for name, table in json.loads((results / "tables.json").read_text()).items():
-        make = rows_of_control if "control" in table else rows_by_x if "x" in table else rows_by_series
+        make = rows_of_control if "control" in table else rows_of_versions if "versions" in table else rows_by_x if "x" in table else rows_by_series
         rows = make(table, groups, described)
         if rows:
             write_table(results / table.get("page", "performance") / f"{name}.csv", rows)
@@ -205,6 +208,25 @@ def rows_of_control(table, groups, _):
         least, most = (ratios[round(part * (len(ratios) - 1))] for part in (0.05, 0.95))
         rounds = statistics.median(len(case) for case in cases)
         rows.append([label, f"{rounds:.0f}", shown(statistics.median(ratios)), f"{shown(least)}..{shown(most)}"])
+    return rows
+
+
+def rows_of_versions(table, groups, _):
+    """A series of two versions, and how many times the time of the earlier one the later one takes, round by round."""
+    if not all(any(series.startswith(BEFORE) for _, _, series in groups.get(experiment, {})) for _, experiment, *_ in table["versions"]):
+        return []
+    rows = [[table["first"], "CPUs", "before", "now", "now relative to before"]]
+    for label, experiment, series, x, metric in table["versions"]:
+        where, before = runs_of(groups[experiment], BEFORE + series, x)
+        now = groups[experiment].get((where, x, series), {})
+        times = [rounds.get(metric, {}) for rounds in (before, now)]
+        pairs = [statistics.median(times[1][at]) / statistics.median(of) for at, of in times[0].items() if at in times[1]]
+        if not pairs:
+            return []
+        ratio = cell(pairs, True)
+        is_slower = statistics.median(pairs) > 1.005
+        medians = [shown(statistics.median(sum(rounds.values(), []))) for rounds in times]
+        rows.append([label, where, *medians, re.sub("^[^ ]*", r"**\g<0>**", ratio) if is_slower else ratio])
     return rows
 
 

@@ -167,10 +167,12 @@ impl Hand<'_> {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
                 // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, before + len) };
-                match all.split_first_chunk() {
-                    Some((header, frame)) if headed => read(nth, frame, slot.header_of(*header)),
-                    _ => read(nth, all, FrameHeader::of_whole(len)),
-                }
+                // One call: the compiler would not inline `read` into two.
+                let (frame, header) = match all.split_first_chunk() {
+                    Some((header, frame)) if headed => (frame, slot.header_of(*header)),
+                    _ => (all, FrameHeader::of_whole(len)),
+                };
+                read(nth, frame, header)
             });
             if !done {
                 others |= 1 << nth;

@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 
 use nix::sys::signal::SigSet;
 use steerage_guard::program;
@@ -17,6 +17,7 @@ use crate::error::Error;
 pub(crate) struct Helper {
     ends: Option<ChildStdin>,
     lines: BufReader<ChildStdout>,
+    reports: Option<ChildStderr>,
 }
 
 impl Helper {
@@ -26,12 +27,12 @@ impl Helper {
         let mut process = Command::new("/proc/self/exe");
         process.arg0(name).arg(command).args(args);
         // In a process group of its own, the process does not receive the signal of Ctrl-C.
-        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = program::start(&mut process).map_err(failed)?;
         let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
-        Ok(Self { ends: Some(ends), lines: BufReader::new(says) })
+        Ok(Self { ends: Some(ends), lines: BufReader::new(says), reports: child.stderr.take() })
     }
 
     /// The next line of the process. The line is empty if the process has ended.
@@ -40,6 +41,11 @@ impl Helper {
         // If nothing can be read, the line stays empty.
         let _ = self.lines.read_line(&mut line);
         line.trim_end().to_owned()
+    }
+
+    /// The pipe with the lines that the process [reports](report). Only the first call returns it.
+    pub(crate) fn reports(&mut self) -> Option<ChildStderr> {
+        self.reports.take()
     }
 
     /// Lets the process end, and returns its last line. The sandbox does not allow waiting for the
@@ -59,6 +65,12 @@ pub(crate) fn outlive_signals() -> Result<(), Error> {
 /// Writes a line to the run. If that fails, the run has ended, and so does standard input.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Writes a line for whoever reads the reports of this process. They use standard error, because the
+/// process has no other use for it.
+pub(crate) fn report(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Waits until the run ends.

@@ -14,8 +14,10 @@
 
 mod assembler;
 mod attach;
+mod attachment;
 mod bind;
 mod bond;
+mod compile;
 mod device;
 pub mod dispatcher;
 pub mod flow_dissector;
@@ -33,9 +35,11 @@ mod tx_sockets;
 
 use std::io;
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use steerage::{DeviceError, Input, device::RxQueue};
 
 use crate::af_packet::{AfPacketOptions, Direction};
@@ -107,8 +111,18 @@ pub fn busily_polled() -> Vec<u32> {
 /// Lets the [`components`] stay in their dispatchers at the end. For a process that drops its
 /// privileges: another process removes the programs with [`dispatcher::remove`]. Without this
 /// process, they leave all packets to the next program.
-pub fn stay_in_dispatchers() {
-    Device::stay_in_dispatchers();
+///
+/// From then on, this process cannot see whether somebody else removes a program. The other process
+/// can ([`dispatcher::wait_for_removal`]), and writes a line with the [`Component`] to the pipe
+/// `reports`. The queues of that interface then end with an error.
+///
+/// # Errors
+/// If the kernel does not let the pipe be read without waiting.
+pub fn stay_in_dispatchers(reports: OwnedFd) -> io::Result<()> {
+    let flags = OFlag::from_bits_truncate(fcntl(&reports, FcntlArg::F_GETFL)?);
+    fcntl(&reports, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Device::stay_in_dispatchers(reports);
+    Ok(())
 }
 
 /// The point in the kernel at which the program sees frames, and whether frames are copied.

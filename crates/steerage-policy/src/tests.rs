@@ -216,6 +216,35 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
+/// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly all of
+/// the other CPU, and sends less if that CPU forwards, so spreading loses. If the sender is on another
+/// machine, spreading gains.
+#[test]
+fn forwarding_is_left_to_the_cpu_that_receives() {
+    // The microseconds for receiving a packet and for the rest, by AF_XDP and by AF_PACKET, and the CPUs
+    // that all packets need.
+    for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
+        let forward = |senders: f64| {
+            let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
+            (model.receive, model.cost) = (load * receive / (receive + rest), rest);
+            model.others[1] = senders;
+            let (mut done, mut spread) = (0.0, 0);
+            for _ in 0..2_000 {
+                done += model.throughput_of_look() / 2_000.0;
+                spread += usize::from(model.active() != [0]);
+            }
+            (done, spread, model.policy.findings())
+        };
+        let (done, spread, findings) = forward(0.97);
+        let best = 1.0 / f64::max(load, 1.0);
+        assert!(done >= 0.97 * best && spread <= 100, "{receive}, {load}: {done}, {spread}: {findings:?}");
+        if load > 1.0 {
+            let (done, spread, findings) = forward(0.0);
+            assert!(done >= 0.97 && spread >= 1_800, "{receive}, {load}: {done}, {spread}: {findings:?}");
+        }
+    }
+}
+
 /// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
 /// are moved apart. The other CPUs leave at once, before the load falls, and are tried again later.
 #[test]

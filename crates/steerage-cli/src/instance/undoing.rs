@@ -2,6 +2,8 @@
 //! and the deferral of interrupts for busy polling.
 
 use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
 use std::str::FromStr;
 
 use steerage_device::af_xdp::{self, Component, dispatcher};
@@ -67,8 +69,11 @@ impl Undoing {
         }
         // The process runs before the first change, so that it undoes the changes of a run that is
         // killed in between.
-        let helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
-        af_xdp::stay_in_dispatchers();
+        let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
+        if let Some(reports) = helper.reports() {
+            let stay = af_xdp::stay_in_dispatchers(reports.into());
+            stay.map_err(|error| Error::System { operation: "read the reports of a helper process", error })?;
+        }
         for note in deferrals.iter().filter_map(Deferral::apply).filter(|_| !is_quiet) {
             print_to_stderr(&note);
         }
@@ -134,9 +139,10 @@ fn found(index: u32) -> Option<(Machine, String)> {
     (read("ifindex") == index.to_string() && read("address") == address).then_some((machine, name))
 }
 
-/// The process itself: waits for the end of standard input, and undoes the changes.
+/// The process itself: watches the dispatchers until the end of standard input, and undoes the changes.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
+    watch_components(&args.done);
     helper::wait_for_end();
     say(&undo_all(&args.done));
     Ok(())
@@ -147,6 +153,22 @@ fn undo_all(done: &[String]) -> String {
     let failed = done.iter().filter_map(|done| done.parse::<Done>().and_then(|done| undo(&done)).err());
     let failed: Vec<String> = failed.collect();
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
+}
+
+/// Reports the programs that another process removes from their dispatchers, until the run ends.
+fn watch_components(done: &[String]) {
+    let component = |done: &String| match done.parse() {
+        Ok(Done::Component(component)) => Some(component),
+        _ => None,
+    };
+    let components: Vec<Component> = done.iter().filter_map(component).collect();
+    if components.is_empty() {
+        return;
+    }
+    let report = |removed: Component| helper::report(&removed.to_string());
+    if let Err(error) = dispatcher::wait_for_removal(&components, io::stdin().as_fd(), report) {
+        helper::report(&format!("the dispatchers are not watched: {error}"));
+    }
 }
 
 fn undo(done: &Done) -> Result<(), String> {

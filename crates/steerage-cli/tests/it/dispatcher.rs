@@ -69,11 +69,20 @@ impl Shared {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
 
-    /// The names of the programs in the dispatcher, in their order, as xdp-loader lists them.
-    fn programs(&self) -> Vec<String> {
+    /// The priority, the name and the number of each program in the dispatcher, in their order, as
+    /// xdp-loader lists them.
+    fn listed(&self) -> Vec<Vec<String>> {
         let status = self.tool("xdp-loader status near0");
         let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
-        lines.map(|line| line.split_whitespace().nth(1).unwrap().to_owned()).collect()
+        lines.map(|line| line.split_whitespace().take(3).map(str::to_owned).collect()).collect()
+    }
+
+    fn programs(&self) -> Vec<String> {
+        self.listed().into_iter().map(|mut program| program.remove(1)).collect()
+    }
+
+    fn id_of(&self, name: &str) -> String {
+        self.listed().into_iter().find(|program| program[1] == name).unwrap().remove(2)
     }
 
     fn has_programs(&self, names: &[&str]) {
@@ -273,13 +282,20 @@ fn the_mode_is_that_of_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
+/// Somebody detaches the dispatcher, or removes steerage's program alone and leaves the dispatcher.
 #[test]
-fn a_dispatcher_that_is_taken_away_is_missed() {
-    let Some(shared) = Shared::new() else { return };
-    shared.load_pass("native");
-    let started = shared.count(&[]);
-    shared.tool("xdp-loader unload near0 --all");
-    let ran = started.end();
-    assert!(ran.code == Some(1) && ran.err.contains("another program took the XDP program away"), "{ran:?}");
-    shared.is_clean();
+fn a_program_that_is_taken_away_is_missed() {
+    for (tool, left) in [("ip link set near0 xdp off", &[][..]), ("xdp-loader unload near0 --id", &[PASS])] {
+        let Some(shared) = Shared::new() else { return };
+        shared.load_pass("native");
+        let started = shared.count(&[]);
+        shared.has_programs(&[OURS, PASS]);
+        match left {
+            [] => shared.tool(tool),
+            _ => shared.tool(&format!("{tool} {}", shared.id_of(OURS))),
+        };
+        let ran = started.end();
+        assert!(ran.code == Some(1) && ran.err.contains("another program took the XDP program away"), "{ran:?}");
+        shared.has_programs(left);
+    }
 }

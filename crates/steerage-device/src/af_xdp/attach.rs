@@ -6,7 +6,6 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use steerage::DeviceError;
 use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram, netdev};
 
 use super::assembler::Instruction;
-use super::dispatcher::{self, Added, Component, PRIORITY_DEFAULT};
+use super::attachment::{Attachment, ByLink, InDispatcher};
+use super::dispatcher::{self, Added, PRIORITY_DEFAULT};
 use super::interface;
 use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
@@ -54,68 +54,6 @@ pub(super) struct Attached {
     pub(super) attachment: Attachment,
 }
 
-/// How the program is attached.
-#[derive(Debug)]
-pub(super) enum Attachment {
-    /// Alone, by a link.
-    Link(Link),
-    /// As a component of a dispatcher.
-    Component(InDispatcher),
-}
-
-impl Attachment {
-    /// Whether the program is still attached.
-    pub(super) fn is_attached(&self) -> io::Result<bool> {
-        match self {
-            Self::Link(link) => link.is_attached(),
-            // Relaxed: the flag refers to no other memory.
-            Self::Component(component) => Ok(component.attached.load(Ordering::Relaxed)),
-        }
-    }
-
-    /// Notes the current state of the interface.
-    pub(super) fn changed(&self, link: &netlink::Link) {
-        if let Self::Component(component) = self {
-            component.attached.store(!link.programs.is_empty(), Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn component(&self) -> Option<Component> {
-        match self {
-            Self::Link(_) => None,
-            Self::Component(component) => Some(component.added.component),
-        }
-    }
-
-    /// Lets the program stay in the dispatcher at the end.
-    pub(super) fn stay(&self) {
-        if let Self::Component(component) = self {
-            component.stays.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The program in a dispatcher. Without permission to read the dispatcher, a process can see only
-/// whether the interface has any program.
-#[derive(Debug)]
-pub(super) struct InDispatcher {
-    added: Added,
-    stays: AtomicBool,
-    attached: AtomicBool,
-}
-
-impl Drop for InDispatcher {
-    fn drop(&mut self) {
-        if *self.stays.get_mut() {
-            self.added.stay();
-            return;
-        }
-        if let Err(error) = dispatcher::remove(self.added.component) {
-            tracing::warn!(%error, program = self.added.component.program, "the program stays in the dispatcher, and leaves all packets to the kernel");
-        }
-    }
-}
-
 /// The attached program, and notes for the user.
 #[derive(Debug)]
 pub(super) struct Noted {
@@ -139,8 +77,7 @@ pub(super) fn attach(
         Attempt { options, take, interface, ports, wants_hash, is_held, sockets: &sockets, counters: &counters };
     if let Some(noted) = attempt.share()? {
         let (added, mode, notes) = noted;
-        let in_dispatcher = InDispatcher { added, stays: AtomicBool::new(false), attached: AtomicBool::new(true) };
-        let attachment = Attachment::Component(in_dispatcher);
+        let attachment = Attachment::Component(InDispatcher::new(added));
         return Ok(Noted {
             program: Attached {
                 sockets,
@@ -157,11 +94,11 @@ pub(super) fn attach(
     for mode in modes(options.mode) {
         let mut notes = Vec::new();
         match attempt.in_mode(*mode, &mut notes) {
-            Ok((link, functions)) => {
+            Ok((by_link, functions)) => {
                 if let Some(error) = refused {
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
-                let attachment = Attachment::Link(link);
+                let attachment = Attachment::Link(by_link);
                 let program = Attached { sockets, counters, functions, mode: *mode, ports: ports.clone(), attachment };
                 return Ok(Noted { program, notes });
             }
@@ -205,7 +142,7 @@ impl Attempt<'_> {
     /// Attaches the program in this mode. The program uses the hash if the hash is wanted and
     /// available, and the time and the tag if the driver reports them. The second result is the
     /// metadata that the program uses.
-    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, Functions), Refused> {
+    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
         // Kernels before 6.8 do not say what a driver reports.
         let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
         let is_wanted = Functions {
@@ -221,21 +158,21 @@ impl Attempt<'_> {
             }
         };
         match self.with_metadata(mode, is_wanted) {
-            Ok((link, functions)) => {
+            Ok((by_link, functions)) => {
                 if functions.hash.is_none() {
                     note(&NOT_BY_DRIVER);
                 }
-                return Ok((link, functions));
+                return Ok((by_link, functions));
             }
             Err(Refused::For(error)) => return Err(Refused::For(error)),
             Err(Refused::Mode(why)) => note(&why),
         }
         let functions = Functions::default();
         let program = self.load(mode, functions).map_err(|error| Refused::For(self.load_error(error)))?;
-        self.attach(&program, mode).map(|link| (link, functions))
+        self.attach_loaded(program, mode, functions).map(|by_link| (by_link, functions))
     }
 
-    fn with_metadata(&self, mode: sys::Mode, is_wanted: Functions<bool>) -> Result<(Link, Functions), Refused> {
+    fn with_metadata(&self, mode: sys::Mode, is_wanted: Functions<bool>) -> Result<(ByLink, Functions), Refused> {
         if mode == sys::Mode::Skb {
             return Err(Refused::Mode(io::Error::other("in skb mode there is none")));
         }
@@ -257,7 +194,7 @@ impl Attempt<'_> {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
             _ => Refused::Mode(io::Error::other(NOT_BY_DRIVER)),
         })?;
-        self.attach(&program, mode).map(|link| (link, functions))
+        self.attach_loaded(program, mode, functions).map(|by_link| (by_link, functions))
     }
 
     /// Adds the program to the dispatcher of the interface, if a dispatcher is attached, or if no
@@ -344,6 +281,14 @@ impl Attempt<'_> {
 
     fn load_error(&self, cause: io::Error) -> DeviceError {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
+    }
+
+    /// Attaches the program. A driver may forget it, so the program is loaded once more while the
+    /// process has the privileges.
+    fn attach_loaded(&self, program: Program, mode: sys::Mode, functions: Functions) -> Result<ByLink, Refused> {
+        let link = self.attach(&program, mode)?;
+        let copy = (mode == sys::Mode::Native).then(|| self.load(mode, functions).ok()).flatten();
+        Ok(ByLink::new(link, copy.map(|copy| [program, copy])))
     }
 
     /// Attaches the program. If another program is attached, `attach` replaces that program if the

@@ -2,6 +2,7 @@
 //! the same time.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -14,9 +15,11 @@ use steerage::{
 use steerage_netlink::Link;
 
 use super::attach::Attached;
+use super::attachment::Removed;
 use super::bind::{self, PINNED, chunk_bytes};
 use super::dispatcher::Component;
-use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
+use super::interface;
+use super::sys::{self, ByCpu, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
 use super::tx_sockets::{SharedUmem, TxSockets};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
@@ -36,6 +39,9 @@ pub(super) struct Device {
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
+    /// The number of receive queues that the driver reports, whose frames the program counts. 0 if it
+    /// reports none.
+    queues: u32,
     copies: bool,
     first_queue: u32,
     namespace: Namespace,
@@ -76,6 +82,7 @@ impl Device {
             let set = unbound.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
             set.map_err(|e| options.error("poll busily", e))?;
         }
+        let queues = interface::reported_queues(interface.name.as_deref().unwrap_or_default());
         Ok(Self {
             name: interface.name.clone().unwrap_or_else(|| options.interface.clone()),
             index: interface.index,
@@ -86,6 +93,7 @@ impl Device {
             ring: options.ring,
             busy_poll: options.busy_poll,
             coalesce: options.coalesce,
+            queues: queues.map_or(0, |queues| queues.receiving()),
             copies: options.mode == Mode::Copy,
             first_queue,
             namespace: Namespace::here(),
@@ -125,8 +133,9 @@ impl Device {
     }
 
     /// Lets the programs of [`components`](Self::components) stay in their dispatchers at the end.
-    pub(super) fn stay_in_dispatchers() {
-        Self::here().iter().for_each(|device| device.program.attachment.stay());
+    pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
+        let removed = Arc::new(Removed::from(reports));
+        Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
     }
 
     /// The devices with which this process takes packets from interfaces of the current namespace.
@@ -134,6 +143,18 @@ impl Device {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = Namespace::here();
         open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
+    }
+
+    /// Whether the driver may forget the program without anybody's notice, and whether the program's
+    /// counters show that.
+    pub(super) fn can_be_forgotten(&self) -> bool {
+        self.queues > 0 && self.program.attachment.can_be_renewed()
+    }
+
+    /// How often the program has run for frames of this interface.
+    pub(super) fn runs(&self, by_cpu: &mut ByCpu) -> io::Result<u64> {
+        let counters = 2 * self.first_key..2 * (self.first_key + self.queues);
+        counters.map(|counter| self.program.counters.sum(counter, by_cpu)).sum()
     }
 
     pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {

@@ -17,16 +17,18 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
-use steerage_netlink::{Rtnetlink, XdpPlace, XdpProgram};
+use steerage_netlink::{Changes, Entry, Rtnetlink, XdpPlace, XdpProgram};
 
 use super::assembler::Instruction;
 use super::sys::NAME;
@@ -46,6 +48,9 @@ const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 /// between the tries double. libxdp gives up as late.
 const TRIES_MAX: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
+
+/// After how many milliseconds a dispatcher is read again that another process had locked.
+const READ_AGAIN_MS: u16 = 100;
 
 /// The longest log of the verifier, in bytes.
 const LOG_BYTES: usize = 1 << 16;
@@ -117,7 +122,7 @@ pub(super) fn add(
     priority: u32,
     instructions: &[Instruction],
 ) -> Result<Added, Refused> {
-    let directory = Directory::open()?;
+    let directory = Directory::open(FlockArg::LockExclusive)?;
     let functions = [Function { at: 0, kind: FIRST_FUNCTION }];
     let types = code::types([NAME].into_iter());
     let ours = Typed { name: NAME, instructions, functions: &functions, types: &types };
@@ -157,7 +162,7 @@ pub(super) fn add(
 /// Fails if the process lacks permission: removing takes root's capabilities.
 pub fn remove(component: Component) -> io::Result<()> {
     let Component { interface, program } = component;
-    let directory = Directory::open()?;
+    let directory = Directory::open(FlockArg::LockExclusive)?;
     let removed = directory.repeat(|directory| {
         let Some(mut old) = Dispatcher::attached(directory, interface)? else { return Ok(()) };
         let count = old.components.len();
@@ -180,6 +185,65 @@ pub fn remove(component: Component) -> io::Result<()> {
         Ok(()) => Ok(()),
         Err(Refused::Error(error)) => Err(error),
         Err(Refused::ByAnother(_)) => Err(io::ErrorKind::ResourceBusy.into()),
+    }
+}
+
+/// Whether the dispatcher of the interface has the component. Does not wait for other processes.
+///
+/// # Errors
+/// Fails if the process lacks permission, if another process is changing the dispatcher, and if the
+/// interface is gone.
+pub(super) fn has(component: Component) -> io::Result<bool> {
+    let Component { interface, program } = component;
+    let directory = Directory::open(FlockArg::LockExclusiveNonblock)?;
+    let link = Rtnetlink::open()?.link_at(interface)?;
+    let Some(there) = link.programs.first() else { return Ok(false) };
+    if !is_one(&Description::of(program_of(there.id)?.as_fd())?.name) {
+        return Ok(false);
+    }
+    let dispatcher = Dispatcher::attached(&directory, interface)?;
+    Ok(dispatcher.is_some_and(|dispatcher| dispatcher.components.iter().any(|one| one.id == program)))
+}
+
+/// Waits until `end` is readable or closed. Calls `removed` with each component that is no longer in
+/// its dispatcher.
+///
+/// # Errors
+/// Fails if the kernel does not report changes of interfaces.
+pub fn wait_for_removal(
+    components: &[Component],
+    end: BorrowedFd<'_>,
+    mut removed: impl FnMut(Component),
+) -> io::Result<()> {
+    let mut changes = Changes::of_links()?;
+    let mut there = components.to_vec();
+    // Whether the dispatchers must be read, because they may have changed.
+    let mut is_due = true;
+    loop {
+        if std::mem::take(&mut is_due) {
+            there.retain(|component| {
+                let has = has(*component);
+                is_due |= has.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+                let is_gone = has.is_ok_and(|has| !has);
+                if is_gone {
+                    removed(*component);
+                }
+                !is_gone
+            });
+        }
+        let wait = if is_due { PollTimeout::from(READ_AGAIN_MS) } else { PollTimeout::NONE };
+        let mut fds = [PollFd::new(end, PollFlags::POLLIN), PollFd::new(changes.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, wait) {
+            Err(Errno::EINTR) | Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if fds[0].any().unwrap_or(false) {
+            return Ok(());
+        }
+        let is_complete = changes.read(&mut |change| {
+            is_due |= there.iter().any(|component| matches!(&change.entry, Entry::Link(link) if link.index == component.interface));
+        });
+        is_due |= !is_complete;
     }
 }
 
@@ -309,7 +373,7 @@ struct Directory {
 }
 
 impl Directory {
-    fn open() -> io::Result<Self> {
+    fn open(lock: FlockArg) -> io::Result<Self> {
         let root = std::env::var_os(FILE_SYSTEM_VARIABLE).unwrap_or_else(|| OsString::from(FILE_SYSTEM));
         if !statfs(Path::new(&root)).is_ok_and(|there| there.filesystem_type() == BPF_FS_MAGIC) {
             let root = Path::new(&root).display();
@@ -322,7 +386,7 @@ impl Directory {
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));
         }
-        let lock = Flock::lock(File::open(&path)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+        let lock = Flock::lock(File::open(&path)?, lock).map_err(|(_, error)| error)?;
         Ok(Self { path, _lock: lock })
     }
 

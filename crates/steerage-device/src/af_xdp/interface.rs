@@ -16,7 +16,11 @@ pub(super) fn look(name: &str) -> io::Result<Link> {
 /// The queues of the interface. If the driver or the kernel does not report the queues, the result
 /// is one queue that both receives and sends.
 pub(super) fn queues(name: &str) -> Channels {
-    let channels = Ethtool::open().and_then(|mut ethtool| ethtool.channels(name)).unwrap_or_default();
-    let is_reported = channels.receiving() > 0 && channels.sending() > 0;
-    if is_reported { channels } else { Channels { combined: 1, ..Channels::default() } }
+    reported_queues(name).unwrap_or_else(|| Channels { combined: 1, ..Channels::default() })
+}
+
+/// The queues of the interface, if the driver reports them.
+pub(super) fn reported_queues(name: &str) -> Option<Channels> {
+    let channels = Ethtool::open().and_then(|mut ethtool| ethtool.channels(name)).ok();
+    channels.filter(|channels| channels.receiving() > 0 && channels.sending() > 0)
 }

@@ -7,7 +7,8 @@ use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 use steerage_capture::filter::{Filter, FilterError, Instruction};
 
-use super::take::{Kind, Prefix, Take, Test, Way};
+use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY, choose};
+use super::take::{Prefix, Take, Way};
 
 // The codes of instructions: linux/bpf_common.h. A is the accumulator, X the index register.
 const LOAD_NUMBER: u16 = 0x00;
@@ -43,13 +44,6 @@ const IP: u32 = 5;
 const HERE: u32 = 6;
 const PLACES: u32 = 7;
 
-// The properties of a frame, as bits at `KIND`.
-const IPV4: u32 = 1;
-const IPV6: u32 = 2;
-const ARP: u32 = 4;
-const NEIGHBOUR_DISCOVERY: u32 = 8;
-const HAS_PORTS: u32 = 16;
-
 /// A position to which instructions jump forward.
 #[derive(Clone, Copy)]
 struct Label(usize);
@@ -62,22 +56,8 @@ struct Assembler {
 }
 
 impl Assembler {
-    fn label(&mut self) -> Label {
-        self.labels.push(0);
-        Label(self.labels.len() - 1)
-    }
-
-    fn bind(&mut self, label: Label) {
-        self.labels[label.0] = self.code.len();
-    }
-
     fn put(&mut self, code: u16, operand: u32) {
         self.code.push(Instruction { code, jump_true: 0, jump_false: 0, operand });
-    }
-
-    fn jump(&mut self, to: Label) {
-        self.jumps.push((self.code.len(), to));
-        self.put(JUMP, 0);
     }
 
     /// Jumps if the comparison has the result `wanted`. The jump of a comparison itself reaches
@@ -120,6 +100,57 @@ impl Assembler {
         }
         self.code
     }
+}
+
+impl FrameTests for Assembler {
+    type Label = Label;
+
+    fn label(&mut self) -> Label {
+        self.labels.push(0);
+        Label(self.labels.len() - 1)
+    }
+
+    fn bind(&mut self, label: Label) {
+        self.labels[label.0] = self.code.len();
+    }
+
+    fn jump(&mut self, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.put(JUMP, 0);
+    }
+
+    fn jump_if_any(&mut self, properties: u32, to: Label) {
+        self.put(LOAD, KIND);
+        self.jump_if(true, HAS_ANY, properties, to);
+    }
+
+    fn require_any(&mut self, properties: u32, otherwise: Label) {
+        self.put(LOAD, KIND);
+        self.jump_if(false, HAS_ANY, properties, otherwise);
+    }
+
+    fn require_protocol(&mut self, protocol: u8, otherwise: Label) {
+        self.put(LOAD, PROTOCOL);
+        self.jump_if(false, IS_EQUAL, protocol.into(), otherwise);
+    }
+
+    fn require_port(&mut self, way: Way, (first, last): (u16, u16), otherwise: Label) {
+        self.put(LOAD, PORTS[way as usize]);
+        self.jump_if(false, IS_AT_LEAST, first.into(), otherwise);
+        self.jump_if(true, IS_ABOVE, last.into(), otherwise);
+    }
+
+    fn require_prefix(&mut self, way: Way, prefix: &Prefix, otherwise: Label) {
+        let at: [u32; 2] = if prefix.is_ipv6() { [8, 24] } else { [12, 16] };
+        for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
+            self.read(LOAD_WORD, IP, at[way as usize] + 4 * word);
+            // A classic program loads in network byte order, and an XDP program in that of the machine.
+            self.put(AND, u32::from_be(mask));
+            self.jump_if(false, IS_EQUAL, u32::from_be(value), otherwise);
+        }
+    }
+
+    fn require_nothing(&mut self, _: Label) {}
 }
 
 impl Take {
@@ -276,94 +307,6 @@ fn parse_transport(asm: &mut Assembler, decide: Label) {
     asm.put(LOAD, KIND);
     asm.put(OR, HAS_PORTS);
     asm.put(STORE, KIND);
-}
-
-fn choose(asm: &mut Assembler, take: &Take, taken: Label, passed: Label) {
-    let to = |named| if named { taken } else { passed };
-    asm.put(LOAD, KIND);
-    asm.jump_if(true, HAS_ANY, ARP, to(take.names(Kind::Arp)));
-    asm.jump_if(true, HAS_ANY, NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
-    for clause in take.clauses() {
-        let otherwise = asm.label();
-        for (wanted, test) in clause {
-            if *wanted {
-                check(asm, test, otherwise);
-            } else {
-                let not = asm.label();
-                check(asm, test, not);
-                asm.jump(otherwise);
-                asm.bind(not);
-            }
-        }
-        asm.jump(taken);
-        asm.bind(otherwise);
-    }
-    asm.jump(passed);
-}
-
-/// Goes to `otherwise` unless the frame passes the test.
-fn check(asm: &mut Assembler, test: &Test, otherwise: Label) {
-    match test {
-        Test::All => {}
-        Test::Kind(kind) => require_kind(asm, bit(*kind), otherwise),
-        Test::Protocol(kind, protocol) => {
-            require_kind(asm, kind.map_or(IPV4 | IPV6, bit), otherwise);
-            asm.put(LOAD, PROTOCOL);
-            asm.jump_if(false, IS_EQUAL, (*protocol).into(), otherwise);
-        }
-        Test::Port(way, from, to) => {
-            require_kind(asm, HAS_PORTS, otherwise);
-            either(asm, *way, otherwise, |asm, which, no| {
-                asm.put(LOAD, PORTS[which]);
-                asm.jump_if(false, IS_AT_LEAST, (*from).into(), no);
-                asm.jump_if(true, IS_ABOVE, (*to).into(), no);
-            });
-        }
-        Test::Net(way, address) => {
-            let (kind, at) = if address.is_ipv6() { (IPV6, [8, 24]) } else { (IPV4, [12, 16]) };
-            require_kind(asm, kind, otherwise);
-            either(asm, *way, otherwise, |asm, which, no| check_address(asm, address, at[which], no));
-        }
-    }
-}
-
-fn check_address(asm: &mut Assembler, address: &Prefix, at: u32, no: Label) {
-    for (word, (value, mask)) in (0..).zip(address.words()).filter(|(_, (_, mask))| *mask != 0) {
-        asm.read(LOAD_WORD, IP, at + 4 * word);
-        // A classic program loads in network byte order, and an XDP program in that of the machine.
-        asm.put(AND, u32::from_be(mask));
-        asm.jump_if(false, IS_EQUAL, u32::from_be(value), no);
-    }
-}
-
-/// Runs the test for the named direction, or for both. The frame then passes if one of them does.
-fn either(asm: &mut Assembler, way: Option<Way>, otherwise: Label, test: impl Fn(&mut Assembler, usize, Label)) {
-    match way {
-        Some(Way::Source) => test(asm, 0, otherwise),
-        Some(Way::Destination) => test(asm, 1, otherwise),
-        None => {
-            let (other, yes) = (asm.label(), asm.label());
-            test(asm, 0, other);
-            asm.jump(yes);
-            asm.bind(other);
-            test(asm, 1, otherwise);
-            asm.bind(yes);
-        }
-    }
-}
-
-fn require_kind(asm: &mut Assembler, bits: u32, otherwise: Label) {
-    asm.put(LOAD, KIND);
-    asm.jump_if(false, HAS_ANY, bits, otherwise);
-}
-
-fn bit(kind: Kind) -> u32 {
-    match kind {
-        Kind::Ipv4 => IPV4,
-        Kind::Ipv6 => IPV6,
-        Kind::Arp => ARP,
-        Kind::NeighbourDiscovery => NEIGHBOUR_DISCOVERY,
-    }
 }
 
 #[cfg(test)]

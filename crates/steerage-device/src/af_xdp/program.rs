@@ -7,8 +7,9 @@
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
 use super::assembler::{Assembler, FRAME, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
+use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY, choose};
 use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MARK_AT, META_BYTES, TAG_AT, TIME_AT};
-use super::take::{Kind, Prefix, Take, Test, Way};
+use super::take::{Prefix, Take, Way};
 
 /// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
 /// for seven extension headers, but packets with more than two do not occur in practice. Each
@@ -43,12 +44,8 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// The properties of a frame, as bits at `KIND`.
-const IPV4: u32 = 1;
-const IPV6: u32 = 2;
-const ARP: u32 = 4;
-const NEIGHBOUR_DISCOVERY: u32 = 8;
-const HAS_PORTS: u32 = 16;
+// The properties of a frame that only this program stores, as further bits at `KIND`.
+
 /// The frame is a fragment, or may be a fragment because the frame has more extension headers than
 /// the program reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
@@ -98,6 +95,7 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
         asm.load(Size::Word, R1, FRAME, KIND);
         asm.jump_if(R1, When::AnyOf, SLOW_PROTOCOL, passed);
     }
+    asm.load(Size::Word, R9, FRAME, KIND);
     choose(&mut asm, take, taken, passed);
     asm.bind(taken);
     if maps.functions.any() {
@@ -282,97 +280,55 @@ fn parse_transport(asm: &mut Assembler, decide: Label) {
     asm.store(Size::Word, FRAME, KIND, R1);
 }
 
-/// Decides about the frame, and goes to `taken` or `passed`.
-fn choose(asm: &mut Assembler, take: &Take, taken: Label, passed: Label) {
-    asm.load(Size::Word, R9, FRAME, KIND);
-    // ARP and neighbour discovery stay with the kernel unless the expression names them.
-    let to = |named| if named { taken } else { passed };
-    asm.jump_if(R9, When::AnyOf, ARP, to(take.names(Kind::Arp)));
-    asm.jump_if(R9, When::AnyOf, NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
-    for clause in take.clauses() {
-        let otherwise = asm.label();
-        for (wanted, test) in clause {
-            if *wanted {
-                check(asm, test, otherwise);
-            } else {
-                let not = asm.label();
-                check(asm, test, not);
-                asm.jump(otherwise);
-                asm.bind(not);
-            }
-        }
-        asm.jump(taken);
-        asm.bind(otherwise);
-    }
-    asm.jump(passed);
-}
+/// The tests of the expression. R9 holds the frame's properties.
+impl FrameTests for Assembler {
+    type Label = Label;
 
-/// Goes to `otherwise` unless the frame passes the test. R9 holds the frame's properties.
-fn check(asm: &mut Assembler, test: &Test, otherwise: Label) {
-    match test {
-        // This jump is never taken, but the kernel requires that each instruction can be reached.
-        Test::All => asm.jump_if(R9, When::Below, 0, otherwise),
-        Test::Kind(kind) => require_kind(asm, bit(*kind), otherwise),
-        Test::Protocol(kind, protocol) => {
-            require_kind(asm, kind.map_or(IPV4 | IPV6, bit), otherwise);
-            asm.load(Size::Word, R1, FRAME, PROTOCOL);
-            asm.jump_if(R1, When::NotEqual, u32::from(*protocol), otherwise);
-        }
-        Test::Port(way, from, to) => {
-            require_kind(asm, HAS_PORTS, otherwise);
-            either(asm, *way, otherwise, |asm, which, no| {
-                asm.load(Size::Word, R1, FRAME, PORTS[which]);
-                asm.jump_if(R1, When::Below, u32::from(*from), no);
-                asm.jump_if(R1, When::Above, u32::from(*to), no);
-            });
-        }
-        Test::Net(way, address) => {
-            require_kind(asm, if address.is_ipv6() { IPV6 } else { IPV4 }, otherwise);
-            either(asm, *way, otherwise, |asm, which, no| check_address(asm, address, ADDRESSES[which], no));
+    fn label(&mut self) -> Label {
+        Self::label(self)
+    }
+
+    fn bind(&mut self, label: Label) {
+        Self::bind(self, label);
+    }
+
+    fn jump(&mut self, to: Label) {
+        Self::jump(self, to);
+    }
+
+    fn jump_if_any(&mut self, properties: u32, to: Label) {
+        self.jump_if(R9, When::AnyOf, properties, to);
+    }
+
+    fn require_any(&mut self, properties: u32, otherwise: Label) {
+        let yes = self.label();
+        self.jump_if(R9, When::AnyOf, properties, yes);
+        self.jump(otherwise);
+        self.bind(yes);
+    }
+
+    fn require_protocol(&mut self, protocol: u8, otherwise: Label) {
+        self.load(Size::Word, R1, FRAME, PROTOCOL);
+        self.jump_if(R1, When::NotEqual, protocol.into(), otherwise);
+    }
+
+    fn require_port(&mut self, way: Way, (first, last): (u16, u16), otherwise: Label) {
+        self.load(Size::Word, R1, FRAME, PORTS[way as usize]);
+        self.jump_if(R1, When::Below, first.into(), otherwise);
+        self.jump_if(R1, When::Above, last.into(), otherwise);
+    }
+
+    fn require_prefix(&mut self, way: Way, prefix: &Prefix, otherwise: Label) {
+        for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
+            self.load(Size::Word, R1, FRAME, ADDRESSES[way as usize] + 4 * word);
+            self.and(R1, mask);
+            self.jump_if(R1, When::NotEqual, value, otherwise);
         }
     }
-}
 
-fn check_address(asm: &mut Assembler, address: &Prefix, at: i16, no: Label) {
-    for (word, (value, mask)) in address.words().enumerate() {
-        if mask != 0 {
-            asm.load(Size::Word, R1, FRAME, at + 4 * word as i16);
-            asm.and(R1, mask);
-            asm.jump_if(R1, When::NotEqual, value, no);
-        }
-    }
-}
-
-/// Runs the test for one direction. If no direction is given, the frame passes if the test succeeds
-/// in either direction.
-fn either(asm: &mut Assembler, way: Option<Way>, otherwise: Label, test: impl Fn(&mut Assembler, usize, Label)) {
-    match way {
-        Some(Way::Source) => test(asm, 0, otherwise),
-        Some(Way::Destination) => test(asm, 1, otherwise),
-        None => {
-            let (other, yes) = (asm.label(), asm.label());
-            test(asm, 0, other);
-            asm.jump(yes);
-            asm.bind(other);
-            test(asm, 1, otherwise);
-            asm.bind(yes);
-        }
-    }
-}
-
-fn require_kind(asm: &mut Assembler, bits: u32, otherwise: Label) {
-    let yes = asm.label();
-    asm.jump_if(R9, When::AnyOf, bits, yes);
-    asm.jump(otherwise);
-    asm.bind(yes);
-}
-
-fn bit(kind: Kind) -> u32 {
-    match kind {
-        Kind::Ipv4 => IPV4,
-        Kind::Ipv6 => IPV6,
-        Kind::Arp => ARP,
-        Kind::NeighbourDiscovery => NEIGHBOUR_DISCOVERY,
+    /// The jump is never taken, but the kernel requires that each instruction can be reached.
+    fn require_nothing(&mut self, otherwise: Label) {
+        self.jump_if(R9, When::Below, 0, otherwise);
     }
 }
 

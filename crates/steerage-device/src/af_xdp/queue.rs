@@ -6,49 +6,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use steerage::flow::wire::ethernet;
 use steerage::{
     Affinity, DeviceError, Timestamp,
     device::{Capabilities, Completions, DeviceCounts, Filled, Fit, Gather, Opened, Page, Polled, Region, RxQueue},
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
-use steerage_netlink::{Change, Changes, Entry, Link, Rtnetlink};
+use steerage_netlink::Rtnetlink;
 
+use super::HEADROOM_BYTES;
 use super::bind::chunk_bytes;
 use super::bond;
 use super::device::Device;
 use super::metadata::{META_BYTES, Metadata};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
-use super::{COALESCE_MIN, HEADROOM_BYTES};
+use pace::{BusyPolling, Coalescing};
+use watch::{News, Watch};
+
+mod pace;
+mod watch;
 
 /// The minimum interval between two checks for lost frames and the interface's state. Each check
 /// takes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The interval at which the queue checks for the program and reads its counters. The kernel writes
-/// one counter per CPU for each read.
-const COUNTERS_LOOK: Duration = Duration::from_secs(1);
-
 /// How soon the queue checks for free pages again if almost no page is posted. Without posted
 /// pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
-/// The longest time for which a queue that polls busily leaves the driver alone while the ring has
-/// frames. At 10 million packets per second, a card's ring of 2,048 frames holds 200 us.
-const STALL_MAX: Duration = Duration::from_micros(150);
-
 /// Up to this many posted pages count as almost no posted page.
 const POSTED_FEW: usize = 16;
-
-/// The part of a ring that may fill up while frames are coalesced: a quarter. If more frames arrive,
-/// the next wait is half as long, so at a steady rate, less than half of the ring is full.
-const COALESCE_PART: u64 = 4;
-
-/// By how much the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its default).
-const TIMER_SLACK: Duration = Duration::from_micros(50);
 
 /// The stage of a queue's life.
 #[derive(Debug)]
@@ -78,7 +65,12 @@ struct Begun {
 ///
 /// A frame is lost if the rx ring is full. Each time that the fill ring is empty, a frame is lost
 /// or has to wait. An invalid descriptor in the fill ring is a page that the kernel does not use.
-const COUNTS: [&str; 3] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs"];
+///
+/// The last count is ours: the frames that the driver received while it had forgotten the program.
+const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
+
+/// The position of the last count.
+const UNSEEN: usize = 3;
 
 /// One socket and its rings.
 #[derive(Debug)]
@@ -89,23 +81,12 @@ pub(super) struct Queue {
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
-    /// Reports changes of the interface, and of all interfaces if this queue watches the bond.
-    changes: Changes,
-    /// The interfaces that were added to the bond during the run.
-    new_ports: Vec<u32>,
-    /// A timer that fires every second, because no event reports that the program was detached.
-    seconds: TimerFd,
-    /// Whether the program was missing at the last check.
-    missing: bool,
+    watch: Watch,
     /// Whether frames go to the socket. They do not while the queue's interface is a port that its
     /// bond does not use.
     receives: bool,
-    up: bool,
-    mtu: usize,
     /// The longest frame that the queue can receive, in bytes.
     longest: usize,
-    /// Whether this queue logs changes on behalf of all queues of the interface.
-    tells: bool,
     begun: Begun,
     looked: Timestamp,
     /// The position of a frame in a page.
@@ -125,98 +106,23 @@ pub(super) struct Queue {
     busy_polling: Option<BusyPolling>,
 }
 
-/// When a queue that polls busily runs the driver.
-#[derive(Clone, Copy, Debug)]
-struct BusyPolling {
-    /// The time between two runs of the driver while no frames arrive. Each run is a system call.
-    interval: Duration,
-    last: Timestamp,
-}
-
-impl BusyPolling {
-    /// Whether the driver is due to run after a poll that `found` frames, and that left `more` frames
-    /// in the ring. A poll that emptied the ring runs the driver at once, because more frames may be
-    /// in the card's ring. After an empty poll, the interval decides. With more frames, the CPU
-    /// handles them first, but lets the driver wait for at most [`STALL_MAX`], because the card's
-    /// ring fills up meanwhile.
-    fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
-        let since = now.since(self.last);
-        let is_due = match (found, more) {
-            (_, true) => since >= STALL_MAX,
-            (true, false) => true,
-            (false, false) => since >= self.interval,
-        };
-        if is_due {
-            self.last = now;
-        }
-        is_due
-    }
-}
-
-/// For how long frames may wait, if the user allows it.
-#[derive(Clone, Copy, Debug)]
-struct Coalescing {
-    longest: Duration,
-    wait: Duration,
-    /// Whether the last poll began a wait.
-    waits: bool,
-    /// The last poll with frames, and the number of frames that were delivered until then.
-    last: Timestamp,
-    delivered: u64,
-}
-
-impl Coalescing {
-    fn new(longest: Duration) -> Self {
-        Self { longest, wait: longest, waits: false, last: Timestamp::ZERO, delivered: 0 }
-    }
-
-    /// Returns how long frames may wait after a poll that emptied a ring of `ring` frames, with
-    /// `delivered` frames in all. `None` if the CPU should wait for the next frame, because the poll
-    /// found no frame, or because frames arrive at longer intervals than a wait lasts.
-    fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
-        let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
-        let waited = std::mem::replace(&mut self.waits, false);
-        if arrived == 0 {
-            return None;
-        }
-        let gap = now.since(std::mem::replace(&mut self.last, now));
-        if waited {
-            let is_full = arrived > u64::from(ring) / COALESCE_PART;
-            let next = if is_full { self.wait / 2 } else { self.wait * 2 };
-            self.wait = next.clamp(COALESCE_MIN, self.longest);
-        }
-        self.waits = waited || gap <= self.wait + TIMER_SLACK;
-        self.waits.then_some(self.wait)
-    }
-}
-
 impl Queue {
     pub(super) fn new(device: Arc<Device>, number: u32, hash: Option<Affinity>, tells: bool) -> io::Result<Self> {
-        let watches_bond = device.bond.is_some() && device.first_key == 0 && tells;
-        let changes = if watches_bond { Changes::of_links() } else { Changes::of_link(device.index) }?;
+        let watch = Watch::new(&device, tells)?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        events.add(&changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-        seconds.set(Expiration::Interval(TimeSpec::from_duration(COUNTERS_LOOK)), TimerSetTimeFlags::empty())?;
-        events.add(&seconds, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        watch.add_to(&events)?;
         Ok(Self {
-            seconds,
-            missing: false,
             receives: Self::receives_now(&device)?,
-            mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
             fit: Fit::new(device.frame_bytes_max()),
             coalescing: device.coalesce.map(Coalescing::new),
-            busy_polling: device.busy_poll.map(|interval| BusyPolling { interval, last: Timestamp::ZERO }),
+            busy_polling: device.busy_poll.map(BusyPolling::new),
             device,
             number,
             hash,
             stage: Stage::New,
             events,
-            changes,
-            new_ports: Vec::new(),
-            up: true,
+            watch,
             longest: 0,
-            tells,
             begun: Begun::default(),
             looked: Timestamp::ZERO,
             counted: 0,
@@ -309,87 +215,19 @@ impl Queue {
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.count_lost(out)?;
-        // Read the timer when it has fired. An unread timer would keep the CPU awake.
-        if self.seconds.wait().is_ok() {
+        if self.watch.is_second() {
             self.count_passed(out)?;
-            self.look_for_program()?;
-        }
-        let (mut last, mut others) = (None, Vec::new());
-        let index = self.device.index;
-        let read = self.changes.read(&mut |change| match change.entry {
-            Entry::Link(link) if link.index != index => others.push(link),
-            _ => last = Some(change),
-        });
-        others.iter().for_each(|link| self.warn_of_new_port(link));
-        if !read {
-            // The next message about a change contains the whole state.
-            tracing::debug!(device = %self.device.name, "changes were missed");
-        }
-        match last {
-            Some(Change { entry: Entry::Link(link), is_there: true }) => self.changed(&link),
-            Some(Change { is_there: false, .. }) => {
-                if self.device.bond.is_some() {
-                    tracing::warn!(device = %self.device.name, "the port of the bond was deleted");
-                    self.end(None);
-                    return Ok(());
-                }
-                let cause = io::Error::from_raw_os_error(libc::ENODEV);
-                let error = self.device.error("go on receiving", cause).advise("the interface was deleted");
+            let handled = self.counted + self.passed;
+            if let Some(error) = self.watch.look_for_program(&self.device, handled, &mut self.by_cpu, &self.counts)? {
                 self.end(Some(error));
             }
-            _ => {}
+        }
+        match self.watch.look(&self.device, self.longest) {
+            News::Nothing => {}
+            News::Receives(receives) => self.follow(receives),
+            News::Ends(error) => self.end(error),
         }
         Ok(())
-    }
-
-    /// Warns that the packets of a port that is new to the bond go to the kernel. A socket for such a
-    /// port takes privileges and system calls that a packet thread no longer has.
-    fn warn_of_new_port(&mut self, link: &Link) {
-        let known = &self.device.program.ports.interfaces;
-        let is_new = self.device.bond.is_some_and(|bond| link.controller == Some(bond));
-        if is_new && !known.contains(&link.index) && !self.new_ports.contains(&link.index) {
-            self.new_ports.push(link.index);
-            let port = link.name.as_deref().unwrap_or_default();
-            tracing::warn!(port, "the bond has a new port, whose packets go to the kernel until a new start");
-        }
-    }
-
-    /// Checks whether the program is still attached. If the program is not attached, other software
-    /// removed it, or the interface is being deleted. Netlink reports the deletion of the interface
-    /// before the next check.
-    fn look_for_program(&mut self) -> Result<(), DeviceError> {
-        let is_there = self.device.program.attachment.is_attached();
-        let is_there = is_there.map_err(|e| self.device.error("look for the XDP program", e))?;
-        if !is_there && self.missing {
-            let cause = io::Error::other("another program took the XDP program away");
-            let error = self.device.error("go on receiving", cause).advise("start it again");
-            self.end(Some(error));
-        }
-        self.missing = !is_there;
-        Ok(())
-    }
-
-    fn changed(&mut self, link: &Link) {
-        self.device.program.attachment.changed(link);
-        if let Some(bond) = self.device.bond {
-            self.follow(bond::uses(bond, link));
-        }
-        let mtu = link.mtu.unwrap_or(self.mtu);
-        let before = (std::mem::replace(&mut self.up, link.up), std::mem::replace(&mut self.mtu, mtu));
-        if !self.tells {
-            return;
-        }
-        let (device, longest) = (&self.device.name, self.longest);
-        match (before.0, self.up) {
-            (false, true) => tracing::info!(%device, "the interface is up again"),
-            (true, false) => tracing::warn!(%device, "the interface is down; going on when it is up"),
-            _ => {}
-        }
-        if mtu != before.1 && mtu + ethernet::TAGGED_BYTES > longest {
-            tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
-        } else if mtu != before.1 {
-            tracing::info!(%device, mtu, "the MTU was changed");
-        }
     }
 
     /// Lets frames of a bond's port go to the socket, or to the kernel.
@@ -397,7 +235,7 @@ impl Queue {
         if std::mem::replace(&mut self.receives, receives) == receives {
             return;
         }
-        if self.tells {
+        if self.watch.tells() {
             tracing::info!(device = %self.device.name, receives, "the bond changed the use of its port");
         }
         if receives {
@@ -599,56 +437,4 @@ fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known
 fn hand_over(out: &mut Completions<'_>, begun: &mut Begun) {
     let hash = std::mem::take(&mut begun.hash);
     out.push_gathered(&mut begun.frame, hash);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A wait never leaves more than half of the ring full at a steady rate, and becomes longer when
-    /// fewer frames arrive.
-    #[test]
-    fn a_ring_that_fills_up_shortens_the_wait() {
-        const LONGEST: Duration = Duration::from_millis(8);
-        let mut coalescing = Coalescing::new(LONGEST);
-        let (ring, mut delivered, mut now) = (1024, 0, Timestamp::ZERO);
-        // The numbers are frames per millisecond.
-        for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
-            let mut wait = coalescing.wait;
-            for _ in 0..20 {
-                now = now + wait;
-                delivered += ((f64::from(rate) * wait.as_secs_f64() * 1e3) as u64).max(1);
-                wait = coalescing.after_poll(now, delivered, ring).unwrap();
-            }
-            let millis = wait.as_secs_f64() * 1e3;
-            assert!(least <= millis && millis <= most, "{rate} frames per millisecond: {wait:?}");
-        }
-    }
-
-    #[test]
-    fn the_driver_runs_at_its_interval_and_after_a_stall() {
-        let mut busy = BusyPolling { interval: Duration::from_micros(20), last: Timestamp::ZERO };
-        let mut at = |micros, found, more| busy.is_due(Timestamp::ZERO + Duration::from_micros(micros), found, more);
-        // After empty polls, the driver runs every 20 us.
-        assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
-        // While the ring has frames, it runs after 150 us.
-        assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
-        // It runs at once after a poll that emptied the ring.
-        assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
-    }
-
-    /// Frames at long intervals do not wait, because a wait would only add a second sleep.
-    #[test]
-    fn only_frames_at_short_intervals_wait() {
-        let wait = Duration::from_micros(50);
-        let mut coalescing = Coalescing::new(wait);
-        let mut at = |micros, delivered| {
-            let now = Timestamp::ZERO + Duration::from_micros(micros);
-            coalescing.after_poll(now, delivered, 1024)
-        };
-        assert_eq!([at(1000, 1), at(2000, 2), at(2001, 2), at(3000, 3)], [None; 4]);
-        // After a second frame at a short interval, frames wait until a wait ends without a frame.
-        assert_eq!([at(3010, 4), at(3060, 5), at(3300, 6)], [Some(wait); 3]);
-        assert_eq!([at(3350, 6), at(3450, 7), at(3460, 8)], [None, None, Some(wait)]);
-    }
 }

@@ -49,6 +49,7 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
+/// Which of a frame's two addresses or ports. The values are positions in arrays of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,

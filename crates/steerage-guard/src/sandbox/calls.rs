@@ -29,8 +29,8 @@ pub enum Group {
     Threads,
     /// Open, create, rename and remove files, as far as Landlock allows.
     Files,
-    /// Read and change the maps of loaded XDP programs, and check whether the programs are
-    /// attached.
+    /// Read and change the maps of loaded XDP programs, check whether the programs are attached, and
+    /// replace the program of a link that is open.
     XdpMaps,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
@@ -333,8 +333,10 @@ const FILES_OLD: &[Call] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const FILES_OLD: &[Call] = &[];
 
-const XDP_MAPS: &[Call] =
-    &[only(Sysno::bpf, Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD]))];
+const XDP_MAPS: &[Call] = &[only(
+    Sysno::bpf,
+    Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD, BPF_LINK_UPDATE]),
+)];
 const FLOW_DISSECTORS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
 /// Commands of bpf(2): linux/bpf.h.
@@ -345,6 +347,7 @@ const BPF_PROG_ATTACH: u64 = 8;
 const BPF_PROG_DETACH: u64 = 9;
 const BPF_INFO_BY_FD: u64 = 15;
 const BPF_PROG_QUERY: u64 = 16;
+const BPF_LINK_UPDATE: u64 = 29;
 
 const CARD_RULES: &[Call] = &[only(Sysno::ioctl, Only::OneOf(1, &[SIOCETHTOOL]))];
 /// From linux/sockios.h.

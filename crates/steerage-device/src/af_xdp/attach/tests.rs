@@ -12,6 +12,7 @@ use steerage_fixtures::namespaces::Namespaces;
 use steerage_netlink::XdpPlace;
 
 use super::super::assembler::{Assembler, R0};
+use super::super::device::Device;
 use super::*;
 
 /// A program that passes everything to the kernel, and has another name than steerage's.
@@ -82,12 +83,15 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
     }
 }
 
+/// The kernel does not let `ip` detach the program of a link. Other software can detach the link.
 #[test]
 fn one_that_is_taken_away_is_missed() {
     let Some(namespaces) = cable() else { return };
     namespaces.within(0, || {
         let mut tester = QueueTester::new(options(false).open().unwrap().input.queues.remove(0)).unwrap();
         let link = link();
+        let off = namespaces.command(0, &["ip", "link", "set", "near0", "xdp", "off"]).output().unwrap();
+        assert!(!off.status.success() && interface::look("near0").unwrap().programs == link.programs, "{off:?}");
         sys::link_of(link.programs[0].id, link.index).unwrap().unwrap().detach().unwrap();
         let start = Instant::now();
         let error = loop {
@@ -101,6 +105,40 @@ fn one_that_is_taken_away_is_missed() {
         assert_eq!(error, "near0: cannot go on receiving: another program took the XDP program away; start it again");
         assert_eq!((tester.lost(), tester.pages_out()), (0, 0));
     });
+}
+
+/// A driver that has forgotten the program gets it again. Frames then go to the socket as before.
+#[test]
+fn the_program_is_attached_again() {
+    let Some(namespaces) = cable() else { return };
+    namespaces.must(1, "addr add 10.77.0.2/24 brd + dev far0");
+    let mut tester = namespaces.within(0, || {
+        let queue = options(false).open().unwrap().input.queues.remove(0);
+        QueueTester::new(queue).unwrap()
+    });
+    let socket = namespaces.within(1, || UdpSocket::bind("10.77.0.2:0").unwrap());
+    socket.set_broadcast(true).unwrap();
+    let device = namespaces.within(0, || Device::find(link().index).unwrap());
+    assert!(device.can_be_forgotten());
+    let id = || namespaces.within(0, || link().programs[0].id);
+    let ids: Vec<u32> = (0..3)
+        .map(|round: u8| {
+            let start = Instant::now();
+            loop {
+                assert!(start.elapsed() < HANG, "no datagram of round {round} came");
+                socket.send_to(&[b'0' + round; 30], "10.77.0.255:9").unwrap();
+                let frames = tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET).unwrap().1;
+                if frames.iter().any(|frame| frame.ends_with(&[b'0' + round; 30])) {
+                    break;
+                }
+            }
+            let id = id();
+            device.program.attachment.attach_again().unwrap();
+            id
+        })
+        .collect();
+    assert!(ids[0] != ids[1] && ids[0] == ids[2], "{ids:?}");
+    assert!(device.runs(&mut sys::ByCpu::new()).unwrap() >= 3);
 }
 
 /// The sender's tag is beside the frame, as a card puts a tag that it has removed. It returns to the

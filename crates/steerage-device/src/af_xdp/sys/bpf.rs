@@ -17,6 +17,7 @@ pub(super) const PROG_BY_ID: c_long = 13;
 const INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
 pub(super) const LINK_CREATE: c_long = 28;
+const LINK_UPDATE: c_long = 29;
 const LINK_BY_ID: c_long = 30;
 const LINK_NEXT_ID: c_long = 31;
 const LINK_DETACH: c_long = 34;
@@ -260,6 +261,14 @@ impl Link {
         // At byte 16 of `struct bpf_link_info` is the index of the interface. The index is 0 if the
         // XDP program was detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
+    }
+
+    /// Attaches another program instead of the current one, in one step. The kernel does nothing if it
+    /// is the same program.
+    pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
+        let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
+        // SAFETY: numbers only.
+        unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
     }
 
     /// Detaches the program, no matter which process attached it.

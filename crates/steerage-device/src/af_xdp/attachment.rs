@@ -1,0 +1,158 @@
+//! How the program is attached to its interface, and whether it still is.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use steerage_netlink as netlink;
+
+use super::dispatcher::{self, Added, Component};
+use super::sys::{Link, Program};
+
+/// How the program is attached.
+#[derive(Debug)]
+pub(super) enum Attachment {
+    /// Alone, by a link.
+    Link(ByLink),
+    /// As a component of a dispatcher.
+    Component(InDispatcher),
+}
+
+impl Attachment {
+    /// Whether the program is still attached.
+    pub(super) fn is_attached(&self) -> io::Result<bool> {
+        match self {
+            Self::Link(by_link) => by_link.link.is_attached(),
+            Self::Component(component) => Ok(component.is_attached()),
+        }
+    }
+
+    /// Notes the current state of the interface.
+    pub(super) fn changed(&self, link: &netlink::Link) {
+        if let Self::Component(component) = self {
+            // Relaxed: the flags refer to no other memory.
+            component.attached.store(!link.programs.is_empty(), Ordering::Relaxed);
+            component.changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the program is attached to a driver, which may forget it, and can be attached again.
+    pub(super) fn can_be_renewed(&self) -> bool {
+        matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
+    }
+
+    /// Lets the driver set up the program once more. This takes no privileges.
+    pub(super) fn attach_again(&self) -> io::Result<()> {
+        let Self::Link(ByLink { link, copies: Some(copies), renewals }) = self else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        // Relaxed: the count refers to no other memory.
+        let nth = 1 + renewals.fetch_add(1, Ordering::Relaxed);
+        link.replace_program(&copies[nth % copies.len()])
+    }
+
+    pub(super) fn component(&self) -> Option<Component> {
+        match self {
+            Self::Link(_) => None,
+            Self::Component(component) => Some(component.added.component),
+        }
+    }
+
+    /// Lets the program stay in the dispatcher at the end. `removed` reports the programs that are
+    /// removed earlier.
+    pub(super) fn stay(&self, removed: &Arc<Removed>) {
+        if let Self::Component(component) = self {
+            let _ = component.stays.set(Arc::clone(removed));
+        }
+    }
+}
+
+/// The program on a link, which the kernel detaches together with the link.
+#[derive(Debug)]
+pub(super) struct ByLink {
+    link: Link,
+    /// The program twice, if it is attached to a driver. The kernel does nothing if a program is to
+    /// replace itself.
+    copies: Option<[Program; 2]>,
+    renewals: AtomicUsize,
+}
+
+impl ByLink {
+    /// The link has the first of the copies.
+    pub(super) fn new(link: Link, copies: Option<[Program; 2]>) -> Self {
+        Self { link, copies, renewals: AtomicUsize::new(0) }
+    }
+}
+
+/// The program in a dispatcher. Without permission to read the dispatcher, a process can see only
+/// whether the interface has any program.
+#[derive(Debug)]
+pub(super) struct InDispatcher {
+    added: Added,
+    /// If the program stays in the dispatcher at the end: the programs that another process has seen
+    /// removed. This process then has no permission to read the dispatcher.
+    stays: OnceLock<Arc<Removed>>,
+    attached: AtomicBool,
+    /// Whether the interface has changed since the dispatcher was read.
+    changed: AtomicBool,
+}
+
+impl InDispatcher {
+    pub(super) fn new(added: Added) -> Self {
+        Self { added, stays: OnceLock::new(), attached: AtomicBool::new(true), changed: AtomicBool::new(false) }
+    }
+
+    fn is_attached(&self) -> bool {
+        let component = self.added.component;
+        match self.stays.get() {
+            Some(removed) => self.attached.load(Ordering::Relaxed) && !removed.has(component),
+            None => {
+                if self.changed.swap(false, Ordering::Relaxed) {
+                    match dispatcher::has(component) {
+                        Ok(has) => self.attached.store(has, Ordering::Relaxed),
+                        // Another process is changing the dispatcher.
+                        Err(_) => self.changed.store(true, Ordering::Relaxed),
+                    }
+                }
+                self.attached.load(Ordering::Relaxed)
+            }
+        }
+    }
+}
+
+impl Drop for InDispatcher {
+    fn drop(&mut self) {
+        if self.stays.get().is_some() {
+            self.added.stay();
+            return;
+        }
+        if let Err(error) = dispatcher::remove(self.added.component) {
+            tracing::warn!(%error, program = self.added.component.program, "the program stays in the dispatcher, and leaves all packets to the kernel");
+        }
+    }
+}
+
+/// The components that another process has reported as removed, one line each.
+#[derive(Debug)]
+pub(super) struct Removed(Mutex<(File, Vec<u8>)>);
+
+impl Removed {
+    /// `reports` must not block its readers.
+    pub(super) fn from(reports: OwnedFd) -> Self {
+        Self(Mutex::new((reports.into(), Vec::new())))
+    }
+
+    /// Reads the lines that have come. While another CPU reads, the answer is no.
+    fn has(&self, component: Component) -> bool {
+        let Ok(mut held) = self.0.try_lock() else { return false };
+        let (reports, text) = &mut *held;
+        let mut some = [0; 256];
+        while let Ok(count @ 1..) = reports.read(&mut some) {
+            text.extend(&some[..count]);
+        }
+        let text = String::from_utf8_lossy(text);
+        text.split_inclusive('\n').any(|line| line.strip_suffix('\n').is_some_and(|line| line.parse() == Ok(component)))
+    }
+}

@@ -1,0 +1,111 @@
+//! Compiles an expression to the instructions that decide about a frame. The XDP program
+//! (`program.rs`) and the filter of a socket that listens (`listen.rs`) have different instructions,
+//! and take the same frames.
+
+use super::take::{Kind, Prefix, Take, Test, Way};
+
+// The properties of a frame, which both programs store as bits of one word.
+pub(super) const IPV4: u32 = 1;
+pub(super) const IPV6: u32 = 2;
+pub(super) const ARP: u32 = 4;
+pub(super) const NEIGHBOUR_DISCOVERY: u32 = 8;
+pub(super) const HAS_PORTS: u32 = 16;
+
+/// An assembler whose program has read the headers of a frame. Each `require_` function writes
+/// instructions that go to `otherwise` unless the frame passes the test.
+pub(super) trait FrameTests {
+    type Label: Copy;
+
+    fn label(&mut self) -> Self::Label;
+    fn bind(&mut self, label: Self::Label);
+    fn jump(&mut self, to: Self::Label);
+
+    /// Goes to `to` if the frame has at least one of these properties.
+    fn jump_if_any(&mut self, properties: u32, to: Self::Label);
+
+    /// The frame must have at least one of these properties.
+    fn require_any(&mut self, properties: u32, otherwise: Self::Label);
+
+    fn require_protocol(&mut self, protocol: u8, otherwise: Self::Label);
+
+    /// One of the frame's two ports must be in this range.
+    fn require_port(&mut self, way: Way, ports: (u16, u16), otherwise: Self::Label);
+
+    /// One of the frame's two addresses must have this prefix.
+    fn require_prefix(&mut self, way: Way, prefix: &Prefix, otherwise: Self::Label);
+
+    /// Each frame passes.
+    fn require_nothing(&mut self, otherwise: Self::Label);
+}
+
+/// Goes to `taken` if the expression matches the frame, and otherwise to `passed`.
+pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, passed: A::Label) {
+    // ARP and neighbour discovery stay with the kernel unless the expression names them.
+    let to = |is_named| if is_named { taken } else { passed };
+    asm.jump_if_any(ARP, to(take.names(Kind::Arp)));
+    asm.jump_if_any(NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
+    for clause in take.clauses() {
+        let otherwise = asm.label();
+        for (wanted, test) in clause {
+            if *wanted {
+                require(asm, test, otherwise);
+            } else {
+                let not = asm.label();
+                require(asm, test, not);
+                asm.jump(otherwise);
+                asm.bind(not);
+            }
+        }
+        asm.jump(taken);
+        asm.bind(otherwise);
+    }
+    asm.jump(passed);
+}
+
+/// Goes to `otherwise` unless the frame passes the test.
+fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
+    match test {
+        Test::All => asm.require_nothing(otherwise),
+        Test::Kind(kind) => asm.require_any(property(*kind), otherwise),
+        Test::Protocol(kind, protocol) => {
+            asm.require_any(kind.map_or(IPV4 | IPV6, property), otherwise);
+            asm.require_protocol(*protocol, otherwise);
+        }
+        Test::Port(way, first, last) => {
+            asm.require_any(HAS_PORTS, otherwise);
+            either(asm, *way, otherwise, |asm, way, no| asm.require_port(way, (*first, *last), no));
+        }
+        Test::Net(way, prefix) => {
+            asm.require_any(if prefix.is_ipv6() { IPV6 } else { IPV4 }, otherwise);
+            either(asm, *way, otherwise, |asm, way, no| asm.require_prefix(way, prefix, no));
+        }
+    }
+}
+
+/// Runs the test for one direction. If no direction is given, the frame passes if the test succeeds
+/// in either direction.
+fn either<A: FrameTests>(
+    asm: &mut A,
+    way: Option<Way>,
+    otherwise: A::Label,
+    test: impl Fn(&mut A, Way, A::Label),
+) {
+    if let Some(way) = way {
+        return test(asm, way, otherwise);
+    }
+    let (other, yes) = (asm.label(), asm.label());
+    test(asm, Way::Source, other);
+    asm.jump(yes);
+    asm.bind(other);
+    test(asm, Way::Destination, otherwise);
+    asm.bind(yes);
+}
+
+fn property(kind: Kind) -> u32 {
+    match kind {
+        Kind::Ipv4 => IPV4,
+        Kind::Ipv6 => IPV6,
+        Kind::Arp => ARP,
+        Kind::NeighbourDiscovery => NEIGHBOUR_DISCOVERY,
+    }
+}

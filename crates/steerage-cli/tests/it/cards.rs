@@ -1,5 +1,5 @@
 //! The real drivers of emulated cards, in pairs that are joined back to back: `.ci/other-kernel` with
-//! `STEERAGE_CARDS`. Each test prints what it found, for the table of docs/af_xdp.md.
+//! `STEERAGE_CARDS`. Each test prints what it found, for the table of lab/notes/interfaces.md.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
 //! The sandbox of each command: the permissions that the command keeps after its setup.
-//! docs/privileges.md has the table.
+//! lab/notes/system-calls.md has the table of system calls, and docs/privileges.md the files.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;

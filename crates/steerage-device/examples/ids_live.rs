@@ -273,19 +273,4 @@ mod tests {
         tester.handle([datagram(4000, 23, 2)]);
         assert_eq!(alerts.try_iter().count(), 1);
     }
-
-    #[test]
-    fn a_full_channel_costs_alerts_and_no_time() {
-        let rules = parse("23 1 telnet").unwrap();
-        let (sender, _alerts) = mpsc::sync_channel(1);
-        let mut tester = HandlerTester::new(move |_cpu| Ids::new(Arc::clone(&rules), sender.clone()));
-        tester.handle((0..5).map(|client| datagram(4000 + client, 23, 1)));
-        assert_eq!(tester.finish().report, Done { alerts: 5, alerts_lost: 4, expired: 0 });
-    }
-
-    #[test]
-    fn a_wrong_rule_is_named() {
-        assert_eq!(parse("80 x web").unwrap_err(), "`80 x web` is no rule: write such as `23 1 telnet`");
-        assert_eq!(parse("\n# nothing\n"), Ok(Rules::default()));
-    }
 }

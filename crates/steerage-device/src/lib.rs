@@ -202,7 +202,6 @@ pub fn is_synthetic(spec: &str) -> bool {
 #[doc = include_str!("../../../docs/devices.md")]
 #[doc = include_str!("../../../docs/tunnels.md")]
 #[doc = include_str!("../../../docs/filters.md")]
-#[doc = include_str!("../../../docs/privileges.md")]
 struct Guides;
 
 /// The reason for which a device could not be opened.

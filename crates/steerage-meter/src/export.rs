@@ -147,7 +147,64 @@ impl FlowWriter {
     }
 
     /// Starts a thread that passes all records to `take`. If `take` fails, the thread ends. `name`
-    /// is the name of the output in messages.
+    /// is the name of the output in messages. This program meters flows in a handler of its own:
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// use steerage::{Batch, BucketId, Builder, Cpu, Handler, Timestamp};
+    /// use steerage_meter::{FlowWriter, Meter, MeterOptions, MeterReport, Metered, Metering, MovedFlows};
+    ///
+    /// /// Meters flows, and counts long packets.
+    /// struct Mine {
+    ///     meter: Meter,
+    ///     long: u64,
+    /// }
+    ///
+    /// impl Handler for Mine {
+    ///     type Moved = MovedFlows;
+    ///     type Report = (MeterReport, u64);
+    ///
+    ///     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+    ///         self.long += batch.iter_mut().filter(|packet| packet.wire_len() >= 1000).count() as u64;
+    ///         self.meter.handle(batch, cpu);
+    ///     }
+    ///
+    ///     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+    ///         self.meter.tick(cpu)
+    ///     }
+    ///
+    ///     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<MovedFlows> {
+    ///         self.meter.bucket_leaves(bucket)
+    ///     }
+    ///
+    ///     fn bucket_arrives(&mut self, bucket: BucketId, flows: MovedFlows) {
+    ///         self.meter.bucket_arrives(bucket, flows);
+    ///     }
+    ///
+    ///     fn finish(self, cpu: &mut Cpu) -> Self::Report {
+    ///         (self.meter.finish(cpu), self.long)
+    ///     }
+    /// }
+    ///
+    /// let (sender, records) = mpsc::channel();
+    /// let callback = move |records: &[steerage_meter::FlowRecord]| {
+    ///     for record in records {
+    ///         let _ = sender.send(format!("{}: {} packets", record.key(), record.forth().packets));
+    ///     }
+    ///     Ok(()) // An error ends the thread.
+    /// };
+    /// let writer = FlowWriter::pass_to("callback", callback, || eprintln!("the callback failed"))?;
+    /// // A source that can wait loses no records. Live sources must not wait: `exporter(false)`.
+    /// let metering = Metering::new(MeterOptions::default(), Some(writer.exporter(true)));
+    /// let input = steerage_device::open("synthetic:packets=10000,flows=10,size=1000")?;
+    /// let running = Builder::new().input(input).build(move |_cpu| Mine { meter: metering.meter(), long: 0 })?.start()?;
+    /// let (meters, long): (Vec<_>, Vec<_>) = running.join().reports.into_iter().map(|(_cpu, report)| report).unzip();
+    /// let (metered, open) = Metered::of(meters, 3);
+    /// writer.finish(open.into_records())?; // Ends the thread after the last record.
+    /// assert_eq!((metered.total, records.iter().count(), long.iter().sum::<u64>()), (10, 10, 10_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// If the thread cannot be started.

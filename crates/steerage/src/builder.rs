@@ -206,6 +206,48 @@ impl Builder {
     /// that handlers [kept](crate::Packet::keep), and copies of other frames. At most `places`
     /// packets may wait. See [`Sender`] for the end of the run.
     ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::thread;
+    ///
+    /// use steerage::packet::Kept;
+    /// use steerage::{Batch, Builder, Cpu, Handler, testing};
+    ///
+    /// /// Passes each packet to another thread.
+    /// struct Ask(mpsc::Sender<Kept>);
+    ///
+    /// impl Handler for Ask {
+    ///     type Moved = ();
+    ///     type Report = ();
+    ///
+    ///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    ///         for kept in batch.iter_mut().filter_map(|packet| packet.keep().ok()) {
+    ///             let _ = self.0.send(kept);
+    ///         }
+    ///     }
+    ///
+    ///     fn finish(self, _cpu: &mut Cpu) {}
+    /// }
+    ///
+    /// let (output, recorded) = testing::output();
+    /// let mut builder = Builder::new().virtual_cpus(2).input(testing::input([[1; 60], [2; 60]]));
+    /// let to = builder.add_output(output);
+    /// let sender = builder.add_sender(to, 64)?;
+    /// let (ask, questions) = mpsc::channel::<Kept>();
+    /// let running = builder.build(move |_cpu| Ask(ask.clone()))?.start()?;
+    /// let answers = thread::spawn(move || {
+    ///     for mut packet in questions {
+    ///         packet[0] = 9;
+    ///         // `Err` returns the packet if 64 packets wait already.
+    ///         let _ = sender.try_send(packet);
+    ///     }
+    /// });
+    /// running.join();
+    /// answers.join().expect("no panic");
+    /// assert!(recorded.packets().iter().all(|packet| packet.bytes[0] == 9) && recorded.packets().len() == 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`BuildError::System`] if the process has no file descriptor left.
     pub fn add_sender(&mut self, to: TxId, places: usize) -> Result<Sender, BuildError> {

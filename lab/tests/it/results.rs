@@ -31,7 +31,9 @@ fn checkout(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     copy(&root().join("docs"), &folder.join("docs"));
-    copy(&root().join("lab/results"), &folder.join("lab/results"));
+    for part in ["lab/results", "lab/notes"] {
+        copy(&root().join(part), &folder.join(part));
+    }
     fs::copy(root().join("README.md"), folder.join("README.md")).unwrap();
     folder
 }

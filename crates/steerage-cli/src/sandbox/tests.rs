@@ -138,8 +138,9 @@ fn files_of_others_cannot_be_opened() {
 }
 
 fn rows() -> Vec<Vec<&'static str>> {
-    include_str!("../../../../docs/privileges.md")
-        .lines()
+    [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
+        .into_iter()
+        .flat_map(str::lines)
         .filter(|line| line.starts_with("| "))
         .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
         .collect()
@@ -150,7 +151,7 @@ fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static s
     row.map(|row| row[1].split(", ").collect()).unwrap_or_default()
 }
 
-/// docs/privileges.md lists the same permissions of each command and the same system calls of each
+/// lab/notes/system-calls.md lists the same permissions of each command and the same system calls of each
 /// group as the code.
 #[test]
 fn the_page_of_privileges_is_right() {
@@ -162,7 +163,7 @@ fn the_page_of_privileges_is_right() {
     for command in SandboxProfile::ALL {
         let packets = command.packet_groups().map_or("none".to_owned(), names);
         let row = [format!("`{}`", command.name()), names(command.groups()), packets];
-        assert!(rows.iter().any(|it| *it == row), "no such row in docs/privileges.md: | {} |", row.join(" | "));
+        assert!(rows.iter().any(|it| *it == row), "no such row in lab/notes/system-calls.md: | {} |", row.join(" | "));
     }
     let files = rows.iter().find(|row| row.len() == 3 && row[0] == "every run").map_or("", |row| row[1]);
     let listed: Vec<&str> = files.split('`').filter(|part| part.starts_with('/')).collect();
@@ -175,7 +176,7 @@ fn the_page_of_privileges_is_right() {
     ] {
         let names: Vec<&str> = groups_of_device(kind, direction).iter().map(|group| group.name()).collect();
         let row = [label.to_owned(), names.join(", ")];
-        assert!(rows.iter().any(|it| *it == row), "no such row in docs/privileges.md: | {} |", row.join(" | "));
+        assert!(rows.iter().any(|it| *it == row), "no such row in lab/notes/system-calls.md: | {} |", row.join(" | "));
     }
     // Other architectures have fewer system calls.
     if cfg!(target_arch = "x86_64") {
@@ -183,7 +184,7 @@ fn the_page_of_privileges_is_right() {
             let calls: BTreeSet<&str> = group.names().into_iter().collect();
             let row = calls.iter().copied().collect::<Vec<_>>().join(", ");
             let listed = calls_on_page(&rows, group.name());
-            assert_eq!(listed, calls, "in docs/privileges.md: | {} | {row} |", group.name());
+            assert_eq!(listed, calls, "in lab/notes/system-calls.md: | {} | {row} |", group.name());
         }
     }
 }
@@ -197,7 +198,7 @@ const NUMBERS: u32 = 1024;
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
-/// The threads of a command, with their groups of system calls according to docs/privileges.md.
+/// The threads of a command, with their groups of system calls according to lab/notes/system-calls.md.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));
@@ -219,7 +220,7 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
     threads
 }
 
-/// The installed filter of each command's threads allows the system calls that docs/privileges.md
+/// The installed filter of each command's threads allows the system calls that lab/notes/system-calls.md
 /// lists for them, and denies every other number. The evaluation of the filter covers all values of
 /// the arguments.
 #[test]
@@ -246,12 +247,12 @@ fn each_filter_allows_what_the_page_lists_and_nothing_else() {
             let listed: BTreeSet<&str> = listed.iter().flat_map(|group| calls_on_page(&rows, group)).collect();
             assert_eq!(allowed, listed, "{thread}");
             let unlisted: Vec<_> = sometimes.difference(&limited).collect();
-            assert!(unlisted.is_empty(), "{thread}: docs/privileges.md does not limit {unlisted:?}");
+            assert!(unlisted.is_empty(), "{thread}: lab/notes/system-calls.md does not limit {unlisted:?}");
             by_arguments.extend(sometimes);
         }
     }
     let listed: BTreeSet<&str> = limited.into_iter().filter(|name| call_number(name).is_some()).collect();
-    assert_eq!(by_arguments, listed, "the system calls that docs/privileges.md allows with certain arguments");
+    assert_eq!(by_arguments, listed, "the system calls that lab/notes/system-calls.md allows with certain arguments");
 }
 
 #[cfg(target_arch = "x86_64")]

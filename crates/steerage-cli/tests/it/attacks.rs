@@ -1,5 +1,5 @@
 //! What a hijacked thread can do. The test uses ptrace to put system calls into the threads of a
-//! run, as an attacker who controls the thread would make them. docs/privileges.md lists the
+//! run, as an attacker who controls the thread would make them. lab/notes/system-calls.md lists the
 //! allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
@@ -147,16 +147,17 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The rows of the tables in docs/privileges.md.
+/// The rows of the tables of system calls and files.
 fn rows() -> Vec<Vec<&'static str>> {
-    include_str!("../../../../docs/privileges.md")
-        .lines()
+    [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
+        .into_iter()
+        .flat_map(str::lines)
         .filter(|line| line.starts_with("| "))
         .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
         .collect()
 }
 
-/// The system calls that docs/privileges.md allows to the threads of a command: column 1 for all
+/// The system calls that lab/notes/system-calls.md allows to the threads of a command: column 1 for all
 /// threads, column 2 for packet threads. `devices` are the rows for the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();

@@ -113,7 +113,7 @@ impl Costs {
 }
 
 /// The throughput that these costs allow in a regime, if the CPUs that receive have the time of `owners` CPUs. A collector is the
-/// only entry of `workers`; inline has none. `steerage help balance` has the formulas.
+/// only entry of `workers`; inline has none. `lab/notes/balance.md` has the formulas.
 ///
 /// ```
 /// use steerage_policy::{Costs, RegimeKind, Workers, predict};

@@ -60,7 +60,7 @@ const HELP: &[&str] = &[
     "h           this; any key leaves it",
     "",
     "rate     packets handled a second      share   its part of all",
-    "busy     part of its time at work      inline  part it had polled itself",
+    "busy     part of its time at work      own     part it had received itself",
     "backlog  packets that wait for it      wakes   times woken a second",
     "drops    lost for its sake a second; ! stands where there are any",
     "",
@@ -267,14 +267,14 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     let busy_width = bar(0.0, bar_width).len();
     format!(
         "{cpu:>5} {rate:>10} {:>6}  {busy:<busy_width$} {:>6} {backlog:>9} {:>8} {drops:>9}",
-        "share", "inline", "wakes/s"
+        "share", "own", "wakes/s"
     )
 }
 
 /// The cells of a CPU, which have the widths of [`cpu_head`].
 fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
-    let inline = cpu.inline.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
-    let rest = format!(" {inline:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
+    let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+    let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
     [
         Span::raw(format!("{:>5} {:>10} {:>4.0} %  ", cpu.cpu, packets_a_second(cpu.rate), 100.0 * cpu.share)),
         Span::styled(bar(cpu.busy, bar_width), busy_style(cpu.busy, colours)),

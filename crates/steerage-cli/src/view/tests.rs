@@ -73,8 +73,8 @@ fn rates_are_differences_over_the_instances_own_time() {
     model.take(seen(with(report(6), &[("/snapshot/cpus/1/processed", json!(5000))])));
     assert_eq!((model.interval().as_secs(), model.rate(Snapshot::received)), (4, 1000.0));
     let cpus = model.cpus();
-    assert_eq!((cpus[0].rate, cpus[0].busy, cpus[0].inline, cpus[0].wakes), (500.0, 0.25, Some(1.0), 7.0));
-    assert_eq!((cpus[1].rate, cpus[1].inline), (1000.0, Some(0.0)));
+    assert_eq!((cpus[0].rate, cpus[0].busy, cpus[0].own, cpus[0].wakes), (500.0, 0.25, Some(1.0), 7.0));
+    assert_eq!((cpus[1].rate, cpus[1].own), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
     // The same snapshot again: no time has passed, so all rates are 0.
@@ -181,7 +181,7 @@ fn a_screen_of_80_by_24() {
         "received 1.0 kpps  dropped 0 pps (0.0 %)  delivered 1.0 kpps  512.0 kbit/s",
         "in flight 3  reordered 0  moved 0 buckets  pages free 40 of 100",
         "",
-        "[CPU]       rate  share  busy             inline   backlog  wakes/s   drops/s",
+        "[CPU]       rate  share  busy                own   backlog  wakes/s   drops/s",
     ];
     assert_eq!(&screen[..5], expected, "{screen:#?}");
     assert!(screen[5].starts_with("    0    500 pps   50 %  [##......]  25 %"), "{screen:#?}");
@@ -365,7 +365,7 @@ fn a_run_that_is_gone_is_told_of() {
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for column in ["rate", "share", "busy", "inline", "backlog", "wakes/s", "drops/s", "cache"] {
+    for column in ["rate", "share", "busy", "own", "backlog", "wakes/s", "drops/s", "cache"] {
         assert!(page.contains(&format!("| `{column}` |")), "{column}");
     }
 }

@@ -169,7 +169,8 @@ mod tests {
             let text = String::from_utf8(render(&page).unwrap()).unwrap();
             let paragraphs: Vec<String> = text.split("\n.TP\n").skip(1).map(words).collect();
             for arg in command.get_arguments().filter(is_described) {
-                let name = arg.get_long().map_or(arg.to_string(), |long| format!("--{long}"));
+                let value = || arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+                let name = arg.get_long().map_or_else(|| value().to_owned(), |long| format!("--{long}"));
                 let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
                 let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
                 assert!(!help.is_empty(), "{}: {name} has no text", page.name);

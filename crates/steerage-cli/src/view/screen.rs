@@ -300,8 +300,8 @@ fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let devices = model.now().queues.iter().map(|queue| &*queue.device);
     let chars = room_for(devices, names::DEVICE_CHARS, width);
     // The mark of the selected queue, the device, and the number of the queue.
-    let names = chars + 8;
-    let head = format!("{:<names$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
+    let column = chars + 8;
+    let head = format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
     // If there are many queues, the rows begin near the selected queue, so that the selected queue
     // is visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
@@ -311,7 +311,7 @@ fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
         let hits = of.cache_hits.map_or("-".to_owned(), |hits| format!("{:.0} %", 100.0 * hits));
         let name = format!("{chosen} {}", names::queue_within(queue, chars));
         Line::from(vec![
-            Span::raw(format!("{name:<names$} {:>4} {:>11} ", queue.cpu, packets_a_second(of.rate))),
+            Span::raw(format!("{name:<column$} {:>4} {:>11} ", queue.cpu, packets_a_second(of.rate))),
             Span::styled(format!("{:>10.0}{:<2}", of.drops, sign(of.drops)), colours.bad(of.drops > 0.0)),
             Span::raw(format!(" {hits:>6}  {} by {}", mask(&queue.rps_cpus), printable(&queue.hash))),
         ])

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate instructions packages deny semver features site live_page as_pasted c_library parquet wheel ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate instructions packages deny semver features oldest_rust site live_page as_pasted c_library parquet wheel ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
     mistakes policy simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -66,6 +66,24 @@ $(STAMPS)/features:
 	cargo check -p steerage-device --locked --no-default-features --examples
 	cargo test -p steerage-device --locked --no-default-features --lib absent::
 	cargo check --workspace --locked --no-default-features
+
+# The libraries with the oldest Rust that they name. Neither rust-version nor clippy notices a syntax that came later.
+$(STAMPS)/oldest_rust:
+	@command -v rustup >/dev/null || skip "no rustup here, which installs the oldest Rust (https://rustup.rs)"
+	rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+	rustup toolchain install "$$rust" --profile minimal --no-self-update || skip "rustup cannot install Rust $$rust here"
+	libraries=$$(cargo metadata --no-deps --format-version 1 --locked | python3 -c '
+	import json, sys
+	for package in json.load(sys.stdin)["packages"]:
+	    is_library = any("lib" in target["kind"] for target in package["targets"])
+	    if is_library and package["publish"] != [] and package["rust_version"] == sys.argv[1]:
+	        print(package["name"])' "$$rust")
+	[[ -n $$libraries ]] || { echo "no library names Rust $$rust" >&2; exit 1; }
+	for library in $$libraries; do
+	    echo "== $$library with Rust $$rust"
+	    CARGO_TARGET_DIR=target/oldest-rust cargo "+$$rust" check -p "$$library" --lib --locked
+	    CARGO_TARGET_DIR=target/oldest-rust cargo "+$$rust" check -p "$$library" --lib --locked --all-features
+	done
 
 # What cargo-c installs is what packaging/c-library installs, and the example runs with it.
 $(STAMPS)/c_library:

@@ -52,7 +52,7 @@ pub(crate) use sandbox::SandboxArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
-pub(crate) use tools::{CheckArgs, CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
+pub(crate) use tools::{CheckArgs, CompleteArgs, CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use tune::{PurposeArg, TuneArgs, WriteArg};
 
@@ -142,6 +142,10 @@ pub(crate) enum Command {
     /// Print the script that completes command lines in a shell
     #[command(after_help = include_str!("../help/completions.txt"))]
     Completions(CompletionsArgs),
+
+    /// Print what the word after these words of a command line can be (called by the scripts of completions)
+    #[command(hide = true)]
+    Complete(CompleteArgs),
 
     /// Become a program when standard input says so (started by parallel for {file})
     #[command(hide = true)]

@@ -1,5 +1,6 @@
 //! The commands, each in its own file.
 
+mod complete;
 mod completions;
 mod control;
 mod count;
@@ -54,6 +55,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::ExecWhenReady(args) => parallel::exec_when_ready(args),
         Command::SilenceKernel(args) => forward::silence::run(args),
         Command::Undo(args) => instance::undoing::run(args),
+        Command::Complete(args) => complete::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),

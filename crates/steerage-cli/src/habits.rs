@@ -53,6 +53,7 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
             format!("-w: to save packets, write: steerage fanout DEVICE --to pcap:{file}")
         }
         "-s" => format!("-s: to shorten packets, write af_packet:IFACE,snaplen={} instead of IFACE", or("BYTES")),
+        "--version" | "-V" => format!("{letter}: write it without a command: steerage {letter}"),
         "-D" | "--list-interfaces" => {
             format!("-D: `ip link` lists the interfaces; then write: steerage {command} IFACE")
         }
@@ -144,6 +145,7 @@ mod tests {
             ),
             ("steerage count eth0 -s 96", "-s: to shorten packets, write af_packet:IFACE,snaplen=96 instead of IFACE"),
             ("steerage count -D", "-D: `ip link` lists the interfaces; then write: steerage count IFACE"),
+            ("steerage meter --version", "--version: write it without a command: steerage --version"),
             (
                 "steerage count eth0 -X",
                 "-X: to print packets, write: steerage fanout DEVICE --to 'exec:tcpdump -n -r - -X'",

@@ -22,15 +22,15 @@ use steerage_guard::capabilities::Needed;
 use crate::args::TopArgs;
 use crate::error::{Error, SearchError};
 use crate::sandbox::{self, Needs, SandboxProfile};
-use crate::stdout;
 use crate::view::{self, Action, Colours, Model, Ui};
 use crate::web::Web;
+use crate::{stdout, terminal};
 use remote::{Query, Remote, Reply};
 
 /// The longest time until a key, a reply or a signal is noticed.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// The width of a table that does not go to a terminal.
+/// The width of a table that goes to no terminal, if COLUMNS is not set.
 const WIDTH: usize = 80;
 
 /// Shows the instance until the user quits, or prints one table.
@@ -50,8 +50,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     }
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.json || args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        let width = terminal::width().unwrap_or(WIDTH);
         let _kept = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)?;
-        return if args.json { reports(remote, args) } else { once(remote, args.interval) };
+        return if args.json { reports(remote, args) } else { once(remote, args.interval, width) };
     }
     let failed = |error| Error::System { operation: "use the terminal", error };
     let ended = ended_by_signal()?;
@@ -96,7 +97,7 @@ fn restore_terminal() {
 }
 
 /// Prints one table of what happened in an interval.
-fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
+fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Error> {
     let mut model = Model::default();
     for nth in 0..2 {
         if nth > 0 {
@@ -106,7 +107,7 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         model.take(seen);
         model.take_buckets(0, buckets);
     }
-    let lines = view::lines(&model, &Ui::default(), WIDTH, None);
+    let lines = view::lines(&model, &Ui::default(), width, None);
     stdout::print((lines.join("\n") + "\n").as_bytes())
 }
 

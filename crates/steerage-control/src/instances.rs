@@ -10,6 +10,7 @@
 //! ```
 
 use std::env;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +72,8 @@ pub enum SearchError {
         /// Where the search looked.
         why: NoInstance,
     },
-    /// There are several instances, and the caller named none.
+    /// There are several instances, and the caller named none. After a name that is the number of a process,
+    /// its command line follows in parentheses.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
         /// The names of all instances.
@@ -112,6 +114,12 @@ pub struct InstanceSocket {
 }
 
 impl InstanceSocket {
+    /// The name of the instance: the name of the socket without `.sock`. By default, it is the number of the
+    /// process.
+    pub fn name(&self) -> String {
+        self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+    }
+
     /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
@@ -148,36 +156,49 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
 /// # Errors
 /// [`SearchError`] if there is no such instance, or if there are several.
 pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
-    let found = |path| InstanceSocket { path, was_found: true };
     match to {
         Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
         Some(name) => {
             let file = format!("{name}.sock");
-            let named = instances()?.into_iter().find(|path| path.ends_with(&file));
-            named.map(found).ok_or_else(|| SearchError::NoneOfThisName { name: name.to_owned(), why: why_none() })
+            let named = all()?.into_iter().find(|instance| instance.path.ends_with(&file));
+            named.ok_or_else(|| SearchError::NoneOfThisName { name: name.to_owned(), why: why_none() })
         }
-        None => match instances()?.as_slice() {
+        None => match all()?.as_slice() {
             [] => Err(SearchError::None(why_none())),
-            [only] => Ok(found(only.clone())),
-            several => {
-                let names = several.iter().filter_map(|path| path.file_stem());
-                let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
-                Err(SearchError::Several { names })
-            }
+            [only] => Ok(only.clone()),
+            several => Err(SearchError::Several { names: several.iter().map(|one| described(&one.name())).collect() }),
         },
+    }
+}
+
+/// The name of an instance, and the command line of its process if the name is the number of the process:
+/// `4711 (meter eth0)`.
+fn described(name: &str) -> String {
+    const CHARS_MAX: usize = 40;
+    let number = name.parse::<u32>().ok();
+    let line = number.and_then(|number| fs::read(format!("/proc/{number}/cmdline")).ok()).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).skip(1).map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
+    match words.trim_end() {
+        "" => name.to_owned(),
+        words if words.chars().count() <= CHARS_MAX => format!("{name} ({words})"),
+        words => format!("{name} ({}...)", words.chars().take(CHARS_MAX).collect::<String>().trim_end()),
     }
 }
 
 /// The sockets of this user's instances and of root's instances. Any user may read from root's
 /// instances.
-fn instances() -> Result<Vec<PathBuf>, SearchError> {
+///
+/// # Errors
+/// [`SearchError::Directory`] if the directory of the sockets cannot be read, or if other users may
+/// change it.
+pub fn all() -> Result<Vec<InstanceSocket>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
         // If root's directory cannot be read, root's sockets cannot be used either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
-    Ok(all)
+    Ok(all.into_iter().map(|path| InstanceSocket { path, was_found: true }).collect())
 }
 
 fn why_none() -> NoInstance {
@@ -185,5 +206,23 @@ fn why_none() -> NoInstance {
         None => NoInstance::NoDirectory,
         Some(_) if geteuid().is_root() => NoInstance::OfRoot,
         Some(_) => NoInstance::OfUser,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_a_process_shows_its_command() {
+        let mut child = Command::new("sleep").args(["1000", "1"]).spawn().unwrap();
+        let name = child.id().to_string();
+        assert_eq!(described(&name), format!("{name} (1000 1)"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(described(&name), name);
+        assert_eq!(described("vpn"), "vpn");
     }
 }

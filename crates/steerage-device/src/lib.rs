@@ -47,6 +47,7 @@ mod options;
 pub mod output;
 pub mod rate;
 pub mod rules;
+mod send_room;
 pub mod synthetic;
 #[allow(unsafe_code)]
 mod sys;

@@ -21,7 +21,15 @@ const PCAP: &str = "pcap:";
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-const KINDS: &str = "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, udp:ADDR:PORT, af_xdp:IFACE, or the name of an interface";
+/// The end of a message about a text that is no output.
+macro_rules! kinds {
+    ($begin:literal) => {
+        concat!(
+            $begin,
+            "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, udp:ADDR:PORT, af_xdp:IFACE, or the name of an interface"
+        )
+    };
+}
 
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 
@@ -66,7 +74,7 @@ pub enum OutputError {
 pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     let wrong = |wrong| OutputError::Spec { spec: spec.to_owned(), wrong };
     let Some((before, rest)) = spec.split_once('{') else {
-        return if is_output(spec) { Ok(vec![spec.to_owned()]) } else { Err(wrong(KINDS)) };
+        return if is_output(spec) { Ok(vec![spec.to_owned()]) } else { Err(wrong(what_is_wrong(spec))) };
     };
     let braces = "in braces write two numbers, such as {0..3}";
     let (range, behind) = rest.split_once('}').ok_or_else(|| wrong(braces))?;
@@ -77,7 +85,17 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
         return Err(wrong("the numbers in braces rise, and stand for 256 outputs at most"));
     }
     let names: Vec<String> = (first..=last).map(|number| format!("{before}{number}{behind}")).collect();
-    if names.iter().all(|name| is_output(name)) { Ok(names) } else { Err(wrong(KINDS)) }
+    if names.iter().all(|name| is_output(name)) { Ok(names) } else { Err(wrong(what_is_wrong(spec))) }
+}
+
+/// What is wrong with a text that is no output.
+fn what_is_wrong(spec: &str) -> &'static str {
+    let is_file = [".pcap", ".pcapng"].iter().any(|end| spec.ends_with(end));
+    match spec.contains(':') {
+        false if is_file => "for a capture file, write pcap: before its name",
+        false => kinds!("there is no interface of that name (`ip link` lists those there are): "),
+        true => kinds!(""),
+    }
 }
 
 fn is_output(spec: &str) -> bool {
@@ -172,7 +190,7 @@ fn open_device(spec: &str, cpus: usize) -> Result<Output, OutputError> {
         let output: AfPacketOutput = spec.parse().map_err(OutputError::Option)?;
         return output.open().map_err(OutputError::Device);
     }
-    Err(OutputError::Spec { spec: spec.to_owned(), wrong: KINDS })
+    Err(OutputError::Spec { spec: spec.to_owned(), wrong: what_is_wrong(spec) })
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use steerage::{DeviceError, Input, Output};
 use crate::namespace::Namespace;
 use crate::offloads::whole::Whole;
 use crate::options::setters;
+use crate::send_room::SendRoom;
 use crate::sys::socket;
 
 pub use spec::is_spec;
@@ -98,6 +99,8 @@ struct Shared {
     local: SocketAddr,
     namespace: Namespace,
     sockets: Vec<OwnedFd>,
+    /// The room in the send buffer of each socket.
+    rooms: Vec<SendRoom>,
     mtu: usize,
     is_input: AtomicBool,
     /// The longest messages that the kernel cuts into datagrams.
@@ -197,7 +200,7 @@ impl UdpOptions {
             );
             return Err(self.error("open sockets", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
         }
-        let (mut local, mut sockets) = (self.address, Vec::with_capacity(count));
+        let (mut local, mut sockets, mut rooms) = (self.address, Vec::with_capacity(count), Vec::with_capacity(count));
         for _ in 0..count {
             let fd = self.socket(count > 1).map_err(|e| self.error("open a socket", e))?;
             let (name, name_bytes) = headers::name_of(local);
@@ -205,6 +208,7 @@ impl UdpOptions {
             sys::bind(&fd, &name, name_bytes).map_err(|e| self.error("bind a socket", e).advise(advice))?;
             let bound = sys::bound(&fd).map_err(|e| self.error("ask for the socket's address", e))?;
             local = headers::address_of(&bound).unwrap_or(local);
+            rooms.push(SendRoom::of(&fd).map_err(|e| self.error("ask for the socket's buffer", e))?);
             sockets.push(fd);
         }
         Ok(Shared {
@@ -212,6 +216,7 @@ impl UdpOptions {
             local,
             namespace,
             sockets,
+            rooms,
             mtu: self.mtu,
             is_input: AtomicBool::new(false),
             whole: Whole::new(self.offloads),

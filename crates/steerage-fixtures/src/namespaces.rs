@@ -127,6 +127,18 @@ impl Namespaces {
         assert!(set.status.success(), "ethtool -K {device} {features}: {set:?}");
     }
 
+    /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. Returns false and prints
+    /// the reason if this machine has no such discipline. In CI, that is a failure.
+    pub fn shape(&self, nth: usize, device: &str, discipline: &str) -> bool {
+        let args = ["qdisc", "add", "dev", device, "root"].into_iter().chain(discipline.split(' '));
+        let shaped = self.within(nth, || Command::new("tc").args(args).status());
+        let is_shaped = shaped.is_ok_and(|status| status.success());
+        if !is_shaped {
+            skip("there is no tc, or this kernel does not have the queueing discipline");
+        }
+        is_shaped
+    }
+
     /// The number of packets that the kernels of all namespaces have dropped because of their
     /// checksums.
     pub fn checksum_errors(&self) -> u64 {

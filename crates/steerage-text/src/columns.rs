@@ -22,6 +22,7 @@ pub struct Column {
     /// The heading and the cells in a shorter form, if the column has a shorter form.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
+    may_go: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ enum Kind {
 impl Column {
     /// Numbers, which stand at the right of their column.
     pub fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
-        Self { heading, cells, short: None, kind: Kind::Number }
+        Self { heading, cells, short: None, kind: Kind::Number, may_go: false }
     }
 
     /// Whole numbers, and their [`short`] form.
@@ -51,18 +52,23 @@ impl Column {
     /// Words, which stand at the left of their column. They are made [`printable`], because they may
     /// come from packets or files.
     pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
-        Self { heading, cells: all_printable(cells), short: None, kind: Kind::Word }
+        Self { heading, cells: all_printable(cells), short: None, kind: Kind::Word, may_go: false }
     }
 
     /// Addresses with or without a port, which are made [`printable`]. In a narrow table, the middle of
     /// an address is left out.
     pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
-        Self { heading, cells: all_printable(cells), short: None, kind: Kind::End }
+        Self { heading, cells: all_printable(cells), short: None, kind: Kind::End, may_go: false }
     }
 
     /// Adds a shorter form, which is used if the table is too wide.
     pub fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
         Self { short: Some((heading, cells)), ..self }
+    }
+
+    /// Allows the table to leave out the column before it shortens an address. The last such column goes first.
+    pub fn may_go(self) -> Self {
+        Self { may_go: true, ..self }
     }
 
     fn width(&self) -> usize {
@@ -95,6 +101,10 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     }
     if total(&columns, gap) > width {
         gap = SMALL_GAP;
+    }
+    while total(&columns, gap) > width {
+        let Some(last) = columns.iter().rposition(|column| column.may_go) else { break };
+        columns.remove(last);
     }
     // The wider of the two address columns shrinks first.
     while total(&columns, gap) > width {
@@ -194,6 +204,20 @@ mod tests {
         let cell = || vec!["a\x1b[2J\nb".to_owned()];
         let shown = table(vec![Column::words("proto", cell()), Column::ends("source", cell())], Some(20));
         assert!(shown.iter().all(|line| !line.contains(char::is_control)), "{shown:?}");
+    }
+
+    #[test]
+    fn a_column_goes_before_an_address_is_shortened() {
+        let owned = |cell: &str| vec![cell.to_owned()];
+        let columns = || {
+            let [bytes, seconds] = [("bytes", "1000"), ("seconds", "12.3")].map(|(head, cell)| Column::numbers(head, owned(cell)).may_go());
+            vec![Column::ends("source", owned("[2001:db8:20:a::32]:49152")), bytes, seconds]
+        };
+        let shown = |width| table(columns(), Some(width))[1].split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(shown(39), ["[2001:db8:20:a::32]:49152", "1000", "12.3"]);
+        assert_eq!(shown(38), ["[2001:db8:20:a::32]:49152", "1000"]);
+        assert_eq!(shown(30), ["[2001:db8:20:a::32]:49152"]);
+        assert_eq!(shown(20), ["[2001:..a::32]:49152"]);
     }
 
     #[test]

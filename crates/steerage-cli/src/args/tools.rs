@@ -38,6 +38,16 @@ pub(crate) struct CompletionsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct CompleteArgs {
+    /// The words before the word that is completed
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true, num_args = 0..)]
+    pub(crate) words: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ManArgs {
     /// Command whose page is printed, such as meter [default: the page of the program]
     #[arg(value_name = "COMMAND", conflicts_with = "out")]

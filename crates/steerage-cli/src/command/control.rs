@@ -19,7 +19,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     let failed = |error| SearchError::Attribute { what: "get", path: path.to_owned(), error };
     let text = match client.get(path) {
         Err(ClientError::Refused { code, .. }) if code == "EISDIR" => {
-            let paths = below(&mut client, path, DEPTH_MAX).map_err(failed)?;
+            let paths = paths(&mut client, path).map_err(failed)?;
             if args.json {
                 let paths: Vec<&str> = paths.lines().collect();
                 json!({ "path": path, "paths": paths }).to_string() + "\n"
@@ -49,6 +49,10 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
 
 /// The paths of all attributes below a directory, one per line. The directory's own attributes come
 /// before the attributes of its subdirectories.
+pub(super) fn paths(client: &mut Client, directory: &str) -> Result<String, ClientError> {
+    below(client, directory, DEPTH_MAX)
+}
+
 fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, ClientError> {
     let depth = depth.checked_sub(1).ok_or(ClientError::Nonsense)?;
     let (mut paths, mut deeper) = (String::new(), String::new());

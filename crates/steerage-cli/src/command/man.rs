@@ -134,3 +134,51 @@ fn see_also(text: &mut Vec<u8>, page: &Page) -> io::Result<()> {
     roff.text([bold(format!("steerage help{topic}")), roman(" prints the guide.")]);
     roff.to_writer(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction};
+
+    use super::*;
+
+    /// The words of a part of a page, without the commands and escapes of roff.
+    fn words(roff: &str) -> String {
+        let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
+        let escapes = [(r"\-", "-"), (r"\fB", ""), (r"\fI", ""), (r"\fR", ""), (r"\*(Aq", "'"), (r"\(aq", "'"), (r"\&", "")];
+        let text = escapes.iter().fold(text.join(" "), |text, (escape, meaning)| text.replace(escape, meaning));
+        text.replace(r"\\", r"\").split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    fn is_described(arg: &&Arg) -> bool {
+        let is_of_clap = matches!(
+            arg.get_action(),
+            ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+        );
+        !arg.is_hide_set() && !is_of_clap
+    }
+
+    /// The whole text of each argument is in the paragraph of the argument, also of those that `-h` leaves out.
+    #[test]
+    fn a_page_has_the_text_of_each_argument() {
+        let mut program = args::program();
+        program.build();
+        let mut left_out = 0;
+        for page in pages() {
+            let name = page.name.strip_prefix("steerage-");
+            let command = name.map_or(&program, |name| program.find_subcommand(name).unwrap());
+            let text = String::from_utf8(render(&page).unwrap()).unwrap();
+            let paragraphs: Vec<String> = text.split("\n.TP\n").skip(1).map(words).collect();
+            for arg in command.get_arguments().filter(is_described) {
+                let value = || arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+                let name = arg.get_long().map_or_else(|| value().to_owned(), |long| format!("--{long}"));
+                let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+                let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+                assert!(!help.is_empty(), "{}: {name} has no text", page.name);
+                let has_it = |paragraph: &&String| paragraph.contains(&name) && paragraph.contains(&help);
+                assert!(paragraphs.iter().any(|one| has_it(&one)), "{}: {name}: {help:?} in {paragraphs:#?}", page.name);
+                left_out += usize::from(arg.is_hide_short_help_set());
+            }
+        }
+        assert!(left_out > 100, "only {left_out} options are left out by -h");
+    }
+}

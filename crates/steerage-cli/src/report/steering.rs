@@ -2,7 +2,7 @@
 
 use steerage::{
     CpuMask, Snapshot,
-    stats::{CostEstimate, Elephant, Findings, GroupSnapshot},
+    stats::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate},
 };
 use steerage_text::{counted, grouped, printable};
 
@@ -21,7 +21,7 @@ pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
 }
 
 fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> {
-    let Findings { joined, left, uneven, would_move, .. } = &group.findings;
+    let Findings { joined, left, uneven, would_move, reason, .. } = &group.findings;
     let mask = group.queues.first().map_or(0, |queue| snapshot.queues[*queue].rps_cpus.len());
     if mask < 2 {
         return Vec::new();
@@ -44,7 +44,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
         lines.push(shares.join(", "));
     }
     if verbose {
-        lines.extend(regimes(&group.findings).into_iter().flat_map(|line| [line, costs(&group.findings)]));
+        let reason = if reason.is_empty() { String::new() } else { printable(&format!(" ({reason})")) };
+        lines.extend(regimes(&group.findings).into_iter().flat_map(|line| [line + &reason, costs(&group.findings)]));
     }
     for Elephant { bucket, load, flow, .. } in group.elephants.iter().take(ELEPHANTS_SHOWN) {
         let share = load * 100.0;
@@ -56,20 +57,22 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// The values of the regimes, with the current one first. Regimes have no values until a CPU has been
-/// short of time.
+/// What the CPUs can handle in each of the ways in which a policy uses them, with the present way first. There are no
+/// values until a CPU has been short of time.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
-    let (present, others) = found.regimes.split_first()?;
-    let mega = |rate: f64| format!("{:.1}", rate / 1e6);
-    let mut line = format!("{} over {}: {} Mpps", present.regime, present.cpus, mega(present.rate));
-    for other in others {
-        let cpus = if other.regime == "spread" { format!(" over {}", other.cpus) } else { String::new() };
-        line += &format!(", {}{cpus} {}", other.regime, mega(other.rate));
+    if found.regimes.is_empty() {
+        return None;
     }
-    if !found.reason.is_empty() {
-        line += &format!(" ({})", found.reason);
-    }
-    Some(printable(&line))
+    let way = |of: &RegimeEstimate| {
+        let how = match &*of.regime {
+            "spread" => format!("spread over {}", of.cpus),
+            "inline" => "without steering".to_owned(),
+            "collector" => "if one CPU only receives".to_owned(),
+            other => other.to_owned(),
+        };
+        format!("{:.1} {how}", of.rate / 1e6)
+    };
+    Some(printable(&format!("Mpps: {}", found.regimes.iter().map(way).collect::<Vec<_>>().join(", "))))
 }
 
 /// The costs that explain the values of the regimes.
@@ -78,4 +81,20 @@ fn costs(found: &Findings) -> String {
     let costs: Vec<String> = found.costs.iter().map(cost).collect();
     let apart = found.apart.map_or(String::new(), |apart| format!(" (CPUs are {} ns apart)", apart.as_nanos()));
     format!("ns per packet: {}{apart}", costs.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_have_plain_words_and_the_present_one_comes_first() {
+        let mut found = Findings::default();
+        assert_eq!(regimes(&found), None);
+        let of = |regime: &'static str, cpus, rate| RegimeEstimate::new(regime, cpus, rate, 5.0, rate);
+        found.regimes = vec![of("spread", 3, 18.2e6), of("inline", 1, 9.9e6), of("collector", 2, 10.4e6)];
+        let line = "Mpps: 18.2 spread over 3, 9.9 without steering, 10.4 if one CPU only receives";
+        assert_eq!(regimes(&found).as_deref(), Some(line));
+        assert!(line.len() <= 80);
+    }
 }

@@ -177,7 +177,7 @@ impl Model {
             rate,
             share: if all > 0.0 { rate / all } else { 0.0 },
             busy: busy.min(1.0),
-            inline: (handled > 0).then(|| (inline as f64 / handled as f64).min(1.0)),
+            own: (handled > 0).then(|| (inline as f64 / handled as f64).min(1.0)),
             backlog: now.backlog,
             wakes: self.a_second(now.wakes_received, before.wakes_received),
             drops: self.a_second(now.dropped.total(), before.dropped.total()),
@@ -232,8 +232,8 @@ pub(crate) struct CpuRates {
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// `None` if there were no packets.
-    pub(crate) inline: Option<f64>,
+    /// The part that the CPU had received itself. `None` if there were no packets.
+    pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
     pub(crate) drops: f64,

@@ -6,12 +6,18 @@ use serde::Deserialize;
 use steerage::stats::QueueSnapshot;
 use steerage_text::printable;
 
-/// The most characters of a device's name that are shown. Names of interfaces have at most 15.
-const DEVICE_CHARS: usize = 16;
+/// The most characters of a device's name that are shown on a narrow screen. Names of interfaces have
+/// at most 15.
+pub(crate) const DEVICE_CHARS: usize = 16;
 
-/// The name of a queue.
+/// The name of a queue, on a narrow screen.
 pub(crate) fn queue(queue: &QueueSnapshot) -> String {
-    format!("{} rx-{}", shortened(&queue.device, DEVICE_CHARS), queue.queue)
+    queue_within(queue, DEVICE_CHARS)
+}
+
+/// The name of a queue, with at most `device_chars` characters of the device's name.
+pub(crate) fn queue_within(queue: &QueueSnapshot, device_chars: usize) -> String {
+    format!("{} rx-{}", shortened(&queue.device, device_chars), queue.queue)
 }
 
 /// A device's name, shortened and without control characters.

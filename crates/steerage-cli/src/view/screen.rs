@@ -28,6 +28,22 @@ const COUNTERS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
+/// The width for which the columns are made. A wider screen has longer names and bars, and more CPUs
+/// side by side.
+const WIDTH: usize = 80;
+
+/// The number of rows of CPUs from which on a wide screen has several CPUs side by side.
+const CPU_ROWS: usize = 8;
+
+/// The space between two CPUs that are side by side.
+const CPU_GAP: usize = 3;
+
+/// The width of a bar on a narrow screen, and the most that a bar gets.
+const BAR_WIDTHS: (usize, usize) = (8, 48);
+
+/// The most characters of the name of an output or a counter on a narrow screen.
+const NAME_CHARS: usize = 24;
+
 /// With up to this many queues, most screens show all rows.
 const QUEUES_SHOWN: usize = 8;
 
@@ -44,7 +60,7 @@ const HELP: &[&str] = &[
     "h           this; any key leaves it",
     "",
     "rate     packets handled a second      share   its part of all",
-    "busy     part of its time at work      inline  part it had polled itself",
+    "busy     part of its time at work      own     part it had received itself",
     "backlog  packets that wait for it      wakes   times woken a second",
     "drops    lost for its sake a second; ! stands where there are any",
     "",
@@ -73,14 +89,28 @@ struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
     rows_min: usize,
-    /// The number of rows that do not fit.
-    hidden: usize,
+    /// The number of things that have a place in the rows, and how many of them a row has.
+    things: usize,
+    across: usize,
 }
 
 impl Section {
     fn new(head: String, rows: Vec<Line<'static>>, rows_min: usize) -> Self {
-        Self { head: Line::styled(head, Style::new().add_modifier(Modifier::BOLD)), rows, rows_min, hidden: 0 }
+        let head = Line::styled(head, Style::new().add_modifier(Modifier::BOLD));
+        Self { head, things: rows.len(), rows, rows_min, across: 1 }
     }
+
+    /// The number of things whose rows do not fit.
+    fn hidden(&self) -> usize {
+        self.things.saturating_sub(self.rows.len() * self.across)
+    }
+}
+
+/// The characters that a column of names gets on a screen of this width: at least `least`, and no more than
+/// the longest name needs.
+fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
+    let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
+    longest.min(least + width.saturating_sub(WIDTH)).max(least)
 }
 
 /// Draws the screen, whatever its size.
@@ -117,8 +147,8 @@ fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
 
 fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
     let mut lines = head(model, colours);
-    let mut sections = vec![cpus(model, ui, colours), queues(model, ui, colours), buckets(model, ui, colours, width)];
-    sections.extend([outputs(model, colours), counters(model)]);
+    let mut sections = vec![cpus(model, ui, colours, width), queues(model, ui, colours, width)];
+    sections.extend([buckets(model, ui, colours, width), outputs(model, colours, width), counters(model, width)]);
     sections.insert(if ui.flows_first { 0 } else { sections.len() }, flows(model, ui, width));
     sections.push(events(model, colours));
     sections.retain(|section| !section.rows.is_empty());
@@ -126,11 +156,12 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
         fit(&mut sections, height.saturating_sub(lines.len()));
     }
     for section in sections {
+        let hidden = section.hidden();
         lines.push(Line::default());
         lines.push(section.head);
         lines.extend(section.rows);
-        if section.hidden > 0 {
-            lines.push(Line::raw(format!("{:>8} more", section.hidden)));
+        if hidden > 0 {
+            lines.push(Line::raw(format!("{hidden:>8} more")));
         }
     }
     lines
@@ -149,7 +180,6 @@ fn fit(sections: &mut [Section], height: usize) {
         // One more row is cut, to make room for the line that says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
-        section.hidden = cut;
         over = over.saturating_sub(cut - 1);
     }
 }
@@ -199,7 +229,7 @@ fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }
 
-fn cpus(model: &Model, ui: &Ui, colours: Colours) -> Section {
+fn cpus(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let mut cpus = model.cpus();
     let most_first = |of: fn(&CpuRates) -> f64| move |a: &CpuRates, b: &CpuRates| of(b).total_cmp(&of(a));
     match ui.sort {
@@ -209,27 +239,48 @@ fn cpus(model: &Model, ui: &Ui, colours: Colours) -> Section {
         SortBy::Backlog => cpus.sort_by(most_first(|cpu| cpu.backlog as f64)),
         SortBy::Drops => cpus.sort_by(most_first(|cpu| cpu.drops)),
     }
+    let cpus = &cpus[ui.first_cpu.min(cpus.len().saturating_sub(1))..];
+    let most_across = cpus.len().div_ceil(CPU_ROWS).max(1);
+    let across = ((width + CPU_GAP) / (WIDTH + CPU_GAP)).clamp(1, most_across);
+    let each = ((width + CPU_GAP) / across).saturating_sub(CPU_GAP);
+    let bar_width = (BAR_WIDTHS.0 + each.saturating_sub(WIDTH)).min(BAR_WIDTHS.1);
+    let heads = vec![format!("{:<each$}", cpu_head(ui, bar_width)); across].join(&" ".repeat(CPU_GAP));
+    let row = |cpus: &[CpuRates]| {
+        let mut row = Line::default();
+        for (nth, cpu) in cpus.iter().enumerate() {
+            let gap = (nth * (each + CPU_GAP)).saturating_sub(row.width());
+            row.spans.push(Span::raw(" ".repeat(gap)));
+            row.spans.extend(cpu_cells(cpu, bar_width, colours));
+        }
+        row
+    };
+    let rows = cpus.chunks(across).map(row).collect();
+    Section { things: cpus.len(), across, ..Section::new(heads.trim_end().to_owned(), rows, CPUS_MIN) }
+}
+
+fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     let column = |column: &str| {
         if column == ui.sort.column() { format!("[{column}]") } else { column.to_owned() }
     };
     let [cpu, rate, busy, backlog, drops] =
         [SortBy::Cpu, SortBy::Rate, SortBy::Busy, SortBy::Backlog, SortBy::Drops].map(|by| column(by.column()));
-    let head = format!(
-        "{cpu:>5} {rate:>10} {:>6}  {busy:<16} {:>6} {backlog:>9} {:>8} {drops:>9}",
-        "share", "inline", "wakes/s"
-    );
-    let row = |cpu: &CpuRates| {
-        let inline = cpu.inline.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
-        let rest = format!(" {inline:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
-        Line::from(vec![
-            Span::raw(format!("{:>5} {:>10} {:>4.0} %  ", cpu.cpu, packets_a_second(cpu.rate), 100.0 * cpu.share)),
-            Span::styled(bar(cpu.busy), busy_style(cpu.busy, colours)),
-            Span::raw(rest),
-            Span::styled(format!("{:>9.0}{}", cpu.drops, sign(cpu.drops)), colours.bad(cpu.drops > 0.0)),
-        ])
-    };
-    let first = ui.first_cpu.min(cpus.len().saturating_sub(1));
-    Section::new(head, cpus[first..].iter().map(row).collect(), CPUS_MIN)
+    let busy_width = bar(0.0, bar_width).len();
+    format!(
+        "{cpu:>5} {rate:>10} {:>6}  {busy:<busy_width$} {:>6} {backlog:>9} {:>8} {drops:>9}",
+        "share", "own", "wakes/s"
+    )
+}
+
+/// The cells of a CPU, which have the widths of [`cpu_head`].
+fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
+    let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+    let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
+    [
+        Span::raw(format!("{:>5} {:>10} {:>4.0} %  ", cpu.cpu, packets_a_second(cpu.rate), 100.0 * cpu.share)),
+        Span::styled(bar(cpu.busy, bar_width), busy_style(cpu.busy, colours)),
+        Span::raw(rest),
+        Span::styled(format!("{:>9.0}{}", cpu.drops, sign(cpu.drops)), colours.bad(cpu.drops > 0.0)),
+    ]
 }
 
 /// A CPU with at least this load is shown as nearly full: bursts have to wait.
@@ -240,14 +291,17 @@ fn busy_style(busy: f64, colours: Colours) -> Style {
 }
 
 /// `[####....]  52 %`.
-fn bar(part: f64) -> String {
-    const WIDTH: usize = 8;
-    let full = ((part * WIDTH as f64).round() as usize).min(WIDTH);
-    format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(WIDTH - full), 100.0 * part)
+fn bar(part: f64, width: usize) -> String {
+    let full = ((part * width as f64).round() as usize).min(width);
+    format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(width - full), 100.0 * part)
 }
 
-fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
-    let head = format!("{:<24} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
+fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
+    let devices = model.now().queues.iter().map(|queue| &*queue.device);
+    let chars = room_for(devices, names::DEVICE_CHARS, width);
+    // The mark of the selected queue, the device, and the number of the queue.
+    let column = chars + 8;
+    let head = format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
     // If there are many queues, the rows begin near the selected queue, so that the selected queue
     // is visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
@@ -255,9 +309,9 @@ fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
         let queue = of.queue;
         let chosen = if at == ui.queue { ">" } else { " " };
         let hits = of.cache_hits.map_or("-".to_owned(), |hits| format!("{:.0} %", 100.0 * hits));
-        let name = format!("{chosen} {}", names::queue(queue));
+        let name = format!("{chosen} {}", names::queue_within(queue, chars));
         Line::from(vec![
-            Span::raw(format!("{name:<24} {:>4} {:>11} ", queue.cpu, packets_a_second(of.rate))),
+            Span::raw(format!("{name:<column$} {:>4} {:>11} ", queue.cpu, packets_a_second(of.rate))),
             Span::styled(format!("{:>10.0}{:<2}", of.drops, sign(of.drops)), colours.bad(of.drops > 0.0)),
             Span::raw(format!(" {hits:>6}  {} by {}", mask(&queue.rps_cpus), printable(&queue.hash))),
         ])
@@ -266,7 +320,8 @@ fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
 }
 
 fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
-    let name = model.now().queues.get(ui.queue).map_or(String::new(), names::queue);
+    let chars = names::DEVICE_CHARS + width.saturating_sub(WIDTH);
+    let name = model.now().queues.get(ui.queue).map_or(String::new(), |queue| names::queue_within(queue, chars));
     let (head, rows) = strip::of(&model.bucket_loads(), width);
     let colour = |cpu: Option<u16>| match (cpu, colours) {
         (Some(cpu), Colours::Yes) => Style::new().fg(strip::colour(cpu)),
@@ -278,27 +333,29 @@ fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     Section::new(format!("  buckets of {name}: {head}"), rows.into_iter().map(row).collect(), BUCKETS_MIN)
 }
 
-fn outputs(model: &Model, colours: Colours) -> Section {
+fn outputs(model: &Model, colours: Colours, width: usize) -> Section {
+    let chars = room_for(model.now().outputs.iter().map(|output| &*output.device), NAME_CHARS, width);
     let row = |(output, [packets, bytes, lost]): (&OutputSnapshot, [f64; 3])| {
-        let (name, held) = (shortened(&output.device, 24), grouped(output.held));
+        let (name, held) = (shortened(&output.device, chars), grouped(output.held));
         let (packets, bits) = (packets_a_second(packets), bits_a_second(8.0 * bytes));
         Line::from(vec![
-            Span::raw(format!("  {name:<24} {packets:>12} {bits:>12} {held:>9} ")),
+            Span::raw(format!("  {name:<chars$} {packets:>12} {bits:>12} {held:>9} ")),
             Span::styled(format!("{lost:>9.0}{}", sign(lost)), colours.bad(lost > 0.0)),
         ])
     };
-    let head = format!("  {:<24} {:>12} {:>12} {:>9} {:>9}", "output", "rate", "bits", "held", "drops/s");
+    let head = format!("  {:<chars$} {:>12} {:>12} {:>9} {:>9}", "output", "rate", "bits", "held", "drops/s");
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
 /// The counters of the packet function.
-fn counters(model: &Model) -> Section {
+fn counters(model: &Model, width: usize) -> Section {
+    let chars = room_for(model.now().counters.iter().map(|counter| &*counter.name), NAME_CHARS, width);
     let row = |(counter, rate): (&CounterSnapshot, f64)| {
-        let [name, unit] = [&counter.name, &counter.unit].map(|text| shortened(text, 24));
+        let (name, unit) = (shortened(&counter.name, chars), shortened(&counter.unit, NAME_CHARS));
         let [rate, total] = [rate.round() as u64, counter.total].map(grouped);
-        Line::raw(format!("  {name:<24} {rate:>12} {total:>16}  {unit}").trim_end().to_owned())
+        Line::raw(format!("  {name:<chars$} {rate:>12} {total:>16}  {unit}").trim_end().to_owned())
     };
-    let head = format!("  {:<24} {:>12} {:>16}  {}", "counter", "per second", "total", "unit");
+    let head = format!("  {:<chars$} {:>12} {:>16}  {}", "counter", "per second", "total", "unit");
     Section::new(head, model.counters().into_iter().map(row).collect(), COUNTERS_MIN)
 }
 
@@ -327,16 +384,21 @@ fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     });
     let of = |cell: &dyn Fn(&FlowRates) -> String| flows.iter().map(|of| cell(of)).collect::<Vec<_>>();
     let (sources, destinations) = flows.iter().map(|of| of.flow.id.ends().into()).unzip();
+    // On a narrow screen, whole addresses are worth more than totals. The column by which the flows are sorted stays.
+    let less = |column: Column, by: FlowsBy| if ui.flows_by == by { column } else { column.may_go() };
+    let packets = Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets()));
+    let bytes = Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes()));
+    let seconds = Column::numbers("seconds", of(&|of| format!("{:.1}", of.duration.as_secs_f64())))
+        .or_short("s", of(&|of| format!("{:.0}", of.duration.as_secs_f64())));
     let columns = vec![
         Column::numbers("rate", of(&|of| bits_a_second(8.0 * of.rates[0]))),
         Column::counts("packets/s", "pps", flows.iter().map(|of| of.rates[1].round() as u64)),
         Column::words("proto", of(&|of| of.flow.id.kind.clone())),
         Column::ends("source", sources),
         Column::ends("destination", destinations),
-        Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets())),
-        Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes())),
-        Column::numbers("seconds", of(&|of| format!("{:.1}", of.duration.as_secs_f64())))
-            .or_short("s", of(&|of| format!("{:.0}", of.duration.as_secs_f64()))),
+        less(packets, FlowsBy::Packets),
+        less(bytes, FlowsBy::Bytes),
+        less(seconds, FlowsBy::Duration),
     ];
     table(columns, Some(width))
 }

@@ -10,8 +10,8 @@ const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// The characters for loads, from the least to the most.
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// The number of cells of a strip. Each cell stands for 64 buckets, and the cells fit in 80
-/// columns.
+/// The number of cells of a strip that fits in 80 columns. Each cell stands for 64 buckets. On a wide
+/// screen, there are twice as many cells, or four times as many.
 const CELLS: usize = 64;
 
 /// A piece of a line, and its CPU.
@@ -22,7 +22,9 @@ pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     if buckets.is_empty() {
         return (String::new(), Vec::new());
     }
-    let cells = CELLS.min(width.saturating_sub(2)).clamp(1, buckets.len());
+    let room = width.saturating_sub(2);
+    let cells = if room < CELLS { room } else { CELLS << (room / CELLS).ilog2() };
+    let cells = cells.clamp(1, buckets.len());
     let stretches =
         || (0..cells).map(|cell| &buckets[cell * buckets.len() / cells..(cell + 1) * buckets.len() / cells]);
     let loads: Vec<u64> = stretches().map(|stretch| stretch.iter().map(|(_, packets)| packets).sum()).collect();
@@ -74,6 +76,14 @@ mod tests {
         let lines = lines(&buckets, 80);
         assert_eq!(lines[1], format!("  {}{}", "0".repeat(32), "b".repeat(32)));
         assert_eq!(lines[0], format!("  {}{}", ".".repeat(32), "#".repeat(32)));
+    }
+
+    #[test]
+    fn a_wide_screen_has_more_cells() {
+        let buckets = vec![(0, 1); 4096];
+        for (width, cells) in [(40, 38), (80, 64), (129, 64), (130, 128), (257, 128), (300, 256)] {
+            assert_eq!(lines(&buckets, width)[1], format!("  {}", "0".repeat(cells)), "{width}");
+        }
     }
 
     #[test]

@@ -73,8 +73,8 @@ fn rates_are_differences_over_the_instances_own_time() {
     model.take(seen(with(report(6), &[("/snapshot/cpus/1/processed", json!(5000))])));
     assert_eq!((model.interval().as_secs(), model.rate(Snapshot::received)), (4, 1000.0));
     let cpus = model.cpus();
-    assert_eq!((cpus[0].rate, cpus[0].busy, cpus[0].inline, cpus[0].wakes), (500.0, 0.25, Some(1.0), 7.0));
-    assert_eq!((cpus[1].rate, cpus[1].inline), (1000.0, Some(0.0)));
+    assert_eq!((cpus[0].rate, cpus[0].busy, cpus[0].own, cpus[0].wakes), (500.0, 0.25, Some(1.0), 7.0));
+    assert_eq!((cpus[1].rate, cpus[1].own), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
     // The same snapshot again: no time has passed, so all rates are 0.
@@ -181,7 +181,7 @@ fn a_screen_of_80_by_24() {
         "received 1.0 kpps  dropped 0 pps (0.0 %)  delivered 1.0 kpps  512.0 kbit/s",
         "in flight 3  reordered 0  moved 0 buckets  pages free 40 of 100",
         "",
-        "[CPU]       rate  share  busy             inline   backlog  wakes/s   drops/s",
+        "[CPU]       rate  share  busy                own   backlog  wakes/s   drops/s",
     ];
     assert_eq!(&screen[..5], expected, "{screen:#?}");
     assert!(screen[5].starts_with("    0    500 pps   50 %  [##......]  25 %"), "{screen:#?}");
@@ -272,6 +272,58 @@ fn flows_are_sorted_by_keys() {
     assert!(screen::lines(&model, &ui, 80, None)[4].starts_with("[CPU]") && columns > 4);
 }
 
+/// With more columns, addresses and names are whole, bars and the strip are longer, and CPUs stand side by side.
+#[test]
+fn the_width_is_used() {
+    const DEVICE: &str = "synthetic:rate=100000,flows=5000,zipf=1.1";
+    const FAR: [&str; 2] = ["2001:db8:1111:2222:3333:4444:5555:6666", "2001:db8:1111:2222:3333:4444:5555:7777"];
+    let mut model = Model::default();
+    for seconds in [10, 12] {
+        let mut report = with_flows(seconds, 10_000 * seconds);
+        let snapshot = &mut report["snapshot"];
+        let cpu = snapshot["cpus"][1].clone();
+        snapshot["cpus"] = (0..20).map(|number| with(cpu.clone(), &[("/cpu", json!(number))])).collect();
+        snapshot["queues"][0]["device"] = json!(DEVICE);
+        let flows = &mut report["traffic"]["top"];
+        let ends = [("udp", ["198.51.100.200", "203.0.113.100"]), ("tcp", FAR)];
+        for (at, (kind, [source, destination])) in [1, 0].into_iter().zip(ends) {
+            (flows[at]["kind"], flows[at]["source_port"]) = (json!(kind), json!(49152));
+            (flows[at]["source"], flows[at]["destination"]) = (json!(source), json!(destination));
+        }
+        model.take(seen(report));
+    }
+    model.take_buckets(0, vec![Bucket { cpu: 0, packets: 1 }; 4096]);
+    let ui = Ui { flows_first: true, ..Ui::default() };
+    for (width, across, cells) in [(80, 1, 64), (120, 1, 64), (200, 2, 128)] {
+        let all = screen::lines(&model, &ui, width.into(), None);
+        assert!(all.iter().all(|line| line.chars().count() <= width.into()), "{width}: {all:#?}");
+        let screen = lines(&drawn(&model, &ui, Colours::No, width, 60));
+        assert_eq!(screen[..all.len()], all, "{width}");
+        let has = |word: &str, line: &str| line.split_whitespace().any(|other| other == word);
+        let row = |word: &str| all.iter().find(|line| has(word, line)).unwrap_or_else(|| panic!("{word}: {all:#?}"));
+        // The rates of the flow, from its counts in the two reports.
+        let udp: Vec<&str> = row("udp").split_whitespace().collect();
+        assert_eq!((udp[..2].join(" "), udp[3]), ("8.0 Mbit/s".to_owned(), "udp"), "{udp:?}");
+        assert!(["10000", "10.0K"].contains(&udp[2]), "{udp:?}");
+        assert_eq!(udp[4..6], ["198.51.100.200:49152", "203.0.113.100:80"], "{width}");
+        let [near, far] = FAR.map(|address| row("tcp").contains(&format!("[{address}]:")));
+        assert_eq!((near, far), (width >= 120, width >= 120), "{width}: {all:#?}");
+        let has_durations = all.iter().any(|line| line.contains(" destination ") && line.ends_with(" seconds"));
+        assert_eq!(has_durations, width == 200, "{width}: {all:#?}");
+        let name = if width == 80 { "synthetic:rate.." } else { DEVICE };
+        assert!(all.iter().any(|line| line.starts_with(&format!("> {name} rx-0 "))), "{width}: {all:#?}");
+        let cpus = all.iter().position(|line| line.starts_with("[CPU]")).unwrap();
+        let rows = &all[cpus + 1..cpus + 1 + 20 / across];
+        assert!(rows.iter().all(|row| row.matches(" 95 %").count() == across), "{width}: {rows:#?}");
+        assert!(all[cpus + 1 + 20 / across].is_empty(), "{width}: {all:#?}");
+        assert!(all.contains(&format!("  {}", "0".repeat(cells))), "{width}: {all:#?}");
+    }
+    // Of 20 CPUs on a low and wide screen, the number of those that are not shown is right.
+    let screen = lines(&drawn(&model, &Ui::default(), Colours::No, 200, 12));
+    let shown = screen.iter().filter(|line| line.contains(" 95 %")).count();
+    assert!(screen.iter().any(|line| *line == format!("{:>8} more", 20 - 2 * shown)), "{shown}: {screen:#?}");
+}
+
 /// A sign marks what is wrong. A colour only repeats it.
 #[test]
 fn it_is_readable_without_colours() {
@@ -313,7 +365,7 @@ fn a_run_that_is_gone_is_told_of() {
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for column in ["rate", "share", "busy", "inline", "backlog", "wakes/s", "drops/s", "cache"] {
+    for column in ["rate", "share", "busy", "own", "backlog", "wakes/s", "drops/s", "cache"] {
         assert!(page.contains(&format!("| `{column}` |")), "{column}");
     }
 }

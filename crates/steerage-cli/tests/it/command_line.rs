@@ -37,6 +37,7 @@ const NO_PATHS: &[&str] = &[
     "TOPIC",
     "VALUE",
     "WAY",
+    "WORD",
     // The name of a host.
     "NAME",
 ];

@@ -340,7 +340,7 @@ fn refused_datagrams_are_seen() {
 #[test]
 fn wrong_destinations_are_2() {
     for (args, says) in [
-        ("--export collector:4739", "write a name that ends in"),
+        ("--export collector:4739", "or ipfix://HOST:PORT for a collector"),
         ("--export netflow://collector", "write ipfix://HOST:PORT"),
         ("--export ipfix://collector?mtu=9", "mtu=9"),
         ("--export -", "use --flows -"),

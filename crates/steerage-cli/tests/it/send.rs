@@ -55,7 +55,8 @@ fn what_an_interface_sends_the_other_end_receives() {
 #[test]
 fn what_cannot_be_sent_is_said() {
     for (wrong, what) in [
-        (&["send", "nowhere"][..], "write pcap:FILE"),
+        (&["send", "nowhere"][..], "there is no interface of that name"),
+        (&["send", "zz.pcap"], "for a capture file, write pcap: before its name"),
         (&["send", "pcap:a{0..1}"], "send has one"),
         (&["send", "pcap:a", "--rate", "0"], "from 1 to"),
         (&["send", "pcap:a", "--loop", "0"], "from 1 to"),

@@ -94,8 +94,9 @@ fn shells_take_their_completions() {
         let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
         assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
     }
-    // The completions that bash offers for these words.
-    let script = run(&["completions", "bash"]).out;
+    // The completions that bash offers for these words. Here `steerage` is a function that starts the program.
+    let script =
+        run(&["completions", "bash"]).out + "\nsteerage() { " + env!("CARGO_BIN_EXE_steerage") + " \"$@\"; }\n";
     let offered = |words: &str| {
         let ask = format!(
             "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_steerage_values steerage \
@@ -108,12 +109,29 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage meter --max-f"), "--max-flows");
     assert_eq!(offered("steerage count --max-f"), "");
     assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
-    // The paths are those of a run. Here `steerage` is a function that answers like one.
-    let paths = format!("steerage() {{ echo sys/a; echo proc/b; }}\n{script}");
-    let ask = paths
+    // The attributes are those of a run. Now `steerage` is a function that answers like one. What looks like a
+    // command in a name is not executed, and is quoted.
+    let bad = Path::new(env!("CARGO_TARGET_TMPDIR")).join("executed-by-a-completion");
+    let _ = fs::remove_file(&bad);
+    let names = format!("{script}steerage() {{ echo sys/a; echo proc/b; echo 'sys/$(touch {})'; }}", bad.display());
+    let ask = names
         + "\nCOMP_WORDS=(steerage get sy); COMP_CWORD=2\n_steerage_values steerage sy get\necho \"${COMPREPLY[@]}\"";
     let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "sys/a");
+    let quoted = format!("sys/a sys/\\$\\(touch\\ {}\\)", bad.display());
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), quoted);
+    assert!(!bad.exists(), "a name was executed");
+}
+
+/// The values of the scripts, and no error if there is nothing to offer.
+#[test]
+fn values_for_the_scripts_of_shells() {
+    let values = |words: &[&str]| {
+        let ran = run(&[&["complete", "steerage"], words].concat());
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{words:?}");
+        ran.out
+    };
+    assert!(values(&["help"]).contains("\nparallel\n") && values(&["count", "-c", "10"]).contains("lo\n"));
+    assert_eq!((values(&["count", "-c"]), values(&["nonsense"]), values(&[])), Default::default());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::num::NonZero;
+use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire,
 use crate::offloads::whole::Whole;
 use crate::options;
 use crate::options::{SpecError, setters};
+use crate::send_room::SendRoom;
 
 #[cfg(test)]
 mod tests;
@@ -123,19 +125,19 @@ impl AfPacketOutput {
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
             self.make_ready(&first, interface.index, 0)?;
-            sockets.push(Sockets::Link(Arc::new(first)));
+            sockets.push(Sockets::Link(Arc::new(self.with_room(first)?)));
             for _ in 1..thread::available_parallelism().map_or(1, NonZero::get) {
                 let socket = open()?;
                 self.make_ready(&socket, interface.index, 0)?;
-                sockets.push(Sockets::Link(Arc::new(socket)));
+                sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
             }
         } else {
             // All CPUs share these two sockets. The kernel runs their filters for each packet that
             // the interface receives, so two sockets for each CPU would cost more.
-            let pair = [first, open()?];
-            self.make_ready(&pair[0], interface.index, ethertype::IPV4)?;
-            self.make_ready(&pair[1], interface.index, ethertype::IPV6)?;
-            sockets.push(Sockets::Ip(Arc::new(pair)));
+            let second = open()?;
+            self.make_ready(&first, interface.index, ethertype::IPV4)?;
+            self.make_ready(&second, interface.index, ethertype::IPV6)?;
+            sockets.push(Sockets::Ip(Arc::new([self.with_room(first)?, self.with_room(second)?])));
         }
         let (name, gone, mut next) = (self.interface.clone(), Arc::new(AtomicBool::new(false)), 0);
         let (offloads, whole) = (self.offloads, Arc::new(Whole::new(true)));
@@ -165,17 +167,30 @@ impl AfPacketOutput {
         socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
     }
 
+    /// A socket that is ready.
+    fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
+        let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
+        Ok(Ready { socket, room })
+    }
+
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         DeviceError::new(self.interface.clone(), operation, cause)
     }
 }
 
+/// A socket that is bound, and the room in its buffer.
+#[derive(Debug)]
+struct Ready {
+    socket: Socket,
+    room: SendRoom,
+}
+
 #[derive(Clone, Debug)]
 enum Sockets {
     /// Packets have a link header, which contains their protocol.
-    Link(Arc<Socket>),
+    Link(Arc<Ready>),
     /// Packets begin with an IP header: a socket for IPv4, and one for IPv6.
-    Ip(Arc<[Socket; 2]>),
+    Ip(Arc<[Ready; 2]>),
 }
 
 #[derive(Debug)]
@@ -203,8 +218,8 @@ impl Send {
     /// Sends a packet. `before` is the number of parts before the packet's first byte.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
-        let socket = match &self.sockets {
-            Sockets::Link(socket) => &**socket,
+        let Ready { socket, room } = match &self.sockets {
+            Sockets::Link(ready) => &**ready,
             Sockets::Ip(sockets) => {
                 let version = packet.get(before).and_then(|part| part.first()).map(|first| first >> 4);
                 &sockets[usize::from(version == Some(6))]
@@ -213,10 +228,16 @@ impl Send {
         let send = || socket.send::<PARTS_MAX>(packet);
         // A signal can interrupt the call before the packet is sent.
         let sent = send().or_else(|error| if error.kind() == io::ErrorKind::Interrupted { send() } else { Err(error) });
-        let Err(error) = sent else { return Ok(Attempt::Is(Outcome::Sent)) };
+        let Err(error) = sent else {
+            room.spend(1, packet.iter().map(|part| part.len()).sum());
+            return Ok(Attempt::Is(Outcome::Sent));
+        };
         Ok(match error.raw_os_error() {
             // The socket's send buffer is full.
-            Some(libc::EAGAIN) => Attempt::NoRoom,
+            Some(libc::EAGAIN) => {
+                room.is_spent();
+                Attempt::NoRoom
+            }
             // The queueing discipline or the driver dropped the packet, but may accept the next
             // packet.
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
@@ -247,6 +268,15 @@ impl TxQueue for Send {
         let mut can = TxCapabilities::default();
         can.merged = self.whole.is_some();
         can
+    }
+
+    /// The kernel does not tell whether the queueing discipline or the driver has room too. What these drop is counted.
+    fn has_room(&self) -> bool {
+        let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
+        match &self.sockets {
+            Sockets::Link(ready) => has_room(ready),
+            Sockets::Ip(pair) => pair.iter().all(has_room),
+        }
     }
 
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {

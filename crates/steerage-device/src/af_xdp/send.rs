@@ -1,6 +1,7 @@
 //! Sends through an interface, without the kernel's network stack and queueing discipline. Each CPU
 //! has a tx ring. docs/outputs.md is the user's guide.
 
+use std::cell::RefCell;
 use std::io;
 use std::num::NonZero;
 use std::str::FromStr;
@@ -12,7 +13,7 @@ use steerage::flow::wire::{be16, ethernet, ethertype, vlan};
 use steerage::{
     DeviceError, LinkType, Output,
     device::{Completion, Outgoing, OutgoingPacket, Page, Region, Sent, TxCapabilities, TxQueue, TxResources},
-    limits::{HEADROOM, SEGMENTS_MAX},
+    limits::{HANDLE_BUDGET, HEADROOM, SEGMENTS_MAX},
     packet::Received,
 };
 
@@ -132,7 +133,8 @@ impl AfXdpOutput {
         }
         let open = Box::new(move |_cpu| {
             let nth = sockets.add()?;
-            Ok(Box::new(Send { sockets: Arc::clone(&sockets), nth, ready: None }) as Box<dyn TxQueue>)
+            let ready = RefCell::new(None);
+            Ok(Box::new(Send { sockets: Arc::clone(&sockets), nth, ready }) as Box<dyn TxQueue>)
         });
         Ok(Output::new(crate::interface_name::following(&self.interface), spec::DEVICE, open))
     }
@@ -147,7 +149,8 @@ impl AfXdpOutput {
 struct Send {
     sockets: Arc<TxSockets>,
     nth: usize,
-    ready: Option<SendQueue>,
+    /// In a cell, because a question about the room takes back the pages of sent packets.
+    ready: RefCell<Option<SendQueue>>,
 }
 
 /// The socket and the pages of one CPU.
@@ -156,6 +159,8 @@ struct SendQueue {
     bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
+    /// The number of free pages with which a batch finds room.
+    enough: usize,
     /// Pages that a device could not read, because they are not contiguous in physical memory.
     unfit: Vec<Page>,
     /// The number of descriptors at the front of the ring that the kernel has taken but not
@@ -199,6 +204,30 @@ impl SendQueue {
             voided.drain(..).for_each(tell);
         }
         shared.in_flight.collect(*nth, |page| free.push(page));
+    }
+
+    /// Whether a batch of packets with one page each finds room. If the ring has no room, the kernel is asked to send: a
+    /// driver may wait for that, and a kernel that copies skips void descriptors only then. An interface that is down or
+    /// gone makes no room, but its packets are refused, and do not wait.
+    fn has_room(&mut self) -> bool {
+        if self.down || self.fits_a_batch() {
+            return true;
+        }
+        self.reclaim();
+        if self.fits_a_batch() {
+            return true;
+        }
+        if !self.bound.how.zero_copy && self.bound.sender.has_room_for(self.enough as u32) {
+            return false;
+        }
+        const BUSY: [i32; 5] = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ENOBUFS, libc::ENOMEM];
+        let kicked = self.bound.sender.kick().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+        self.reclaim();
+        kicked.is_err_and(|error| !BUSY.contains(&error)) || self.fits_a_batch()
+    }
+
+    fn fits_a_batch(&mut self) -> bool {
+        self.free.len() >= self.enough && self.bound.sender.has_room_for(self.enough as u32)
     }
 
     /// Puts a packet into the ring. Swaps the packet's own pages into the ring if possible, and
@@ -420,16 +449,21 @@ impl TxQueue for Send {
             let from = region.address(page).unwrap_or(0) % PIECE_BYTES;
             !bound.how.zero_copy || from + region.page_bytes() as u64 <= PIECE_BYTES
         };
-        let (free, unfit) = pages.into_iter().partition(is_fit);
+        let (free, unfit): (Vec<Page>, Vec<Page>) = pages.into_iter().partition(is_fit);
         let voided = Vec::with_capacity(self.sockets.ring as usize);
-        self.ready = Some(SendQueue { bound, region, free, unfit, unsaid: 0, down: false, voided });
+        let enough = HANDLE_BUDGET.min(free.len() / 2);
+        *self.ready.get_mut() = Some(SendQueue { bound, region, free, enough, unfit, unsaid: 0, down: false, voided });
         Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.ready.borrow_mut().as_mut().is_none_or(SendQueue::has_room)
     }
 
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let mut sent = Sent::default();
         self.sockets.look(packets.now());
-        let Some(mut ready) = self.ready.take() else { return Ok(sent) };
+        let Some(mut ready) = self.ready.get_mut().take() else { return Ok(sent) };
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
@@ -451,7 +485,7 @@ impl TxQueue for Send {
         }
         ready.bound.sender.show();
         let kicked = ready.kick(&mut sent);
-        self.ready = Some(ready);
+        *self.ready.get_mut() = Some(ready);
         match kicked {
             // Relaxed: exactly one CPU reports the error, and it does not matter which.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
@@ -465,14 +499,14 @@ impl TxQueue for Send {
 
     fn flush(&mut self) -> Result<(), DeviceError> {
         // Descriptors are left only if a zero-copy driver sends them later.
-        let Some(ready) = self.ready.as_mut().filter(|ready| ready.bound.how.zero_copy) else { return Ok(()) };
+        let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else { return Ok(()) };
         let kicked = ready.kick(&mut Sent::default());
         kicked.map_err(|error| self.sockets.error("send by the interface", error))
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
         let Some(SendQueue { bound: TxSocket { sender, shared, nth, how, .. }, mut free, mut unfit, .. }) =
-            self.ready.take()
+            self.ready.get_mut().take()
         else {
             return;
         };

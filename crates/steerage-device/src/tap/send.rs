@@ -28,6 +28,7 @@ impl Send {
     }
 }
 
+/// There is always room: the kernel receives a packet during the call that writes it.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();

@@ -158,14 +158,20 @@ impl Send {
     fn send_one(&self, ends: &Ends, payload: &[IoSlice<'_>]) -> Outcome {
         let (message, name_bytes) = self.message(ends, None);
         match self.send_message(&mut [Message { pieces: payload.len(), ..message }], name_bytes, payload) {
-            Ok(_) => Outcome::Sent,
+            Ok(_) => {
+                self.shared.rooms[self.nth].spend(1, payload.iter().map(|piece| piece.len()).sum());
+                Outcome::Sent
+            }
             Err(error) => self.outcome(&error),
         }
     }
 
     fn outcome(&self, error: &io::Error) -> Outcome {
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Outcome::Full,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                self.shared.rooms[self.nth].is_spent();
+                Outcome::Full
+            }
             Some(libc::EMSGSIZE) => {
                 self.shared.counts.add(TOO_LONG, 1);
                 Outcome::TooLong
@@ -236,6 +242,10 @@ impl Send {
 }
 
 impl TxQueue for Send {
+    fn has_room(&self) -> bool {
+        self.shared.rooms[self.nth].has_room(self.shared.sockets[self.nth].as_fd())
+    }
+
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let mut sent = Sent::default();
         let candidates: [Option<Candidate<'_>>; HANDLE_BUDGET] = std::array::from_fn(|_| {
@@ -287,6 +297,7 @@ impl Send {
                 Ok(done) => {
                     let (gone, left) = rest.split_at(done.clamp(1, filled));
                     for run in gone.iter().flatten() {
+                        self.shared.rooms[self.nth].spend(run.datagrams(), run.payload_bytes);
                         members(run.members, candidates).for_each(|each| count(sent, Outcome::Sent, each));
                     }
                     rest = left;

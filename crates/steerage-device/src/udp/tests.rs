@@ -2,6 +2,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::{fs, io};
 
 use nix::sys::socket::{setsockopt, sockopt};
+use steerage::device::TxQueue;
 use steerage::flow::offload::OffloadKind;
 use steerage::stats::DropReason;
 use steerage::testing::QueueTester;
@@ -157,6 +158,30 @@ fn an_address_is_shared_within_a_process_and_has_one_input() {
     assert!(again.input().unwrap_err().to_string().contains("receives from it already"));
     let other = UdpOptions::new(udp.local_addr()).queues(2).open().unwrap_err().to_string();
     assert!(other.contains("1 queue(s)"), "{other}");
+}
+
+/// Datagrams that a queueing discipline holds fill the buffer of the socket.
+#[test]
+fn an_output_knows_whether_its_socket_has_room() {
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    namespaces.veth((0, "out0"), (1, "in0"));
+    namespaces.address(0, 1, "out0");
+    namespaces.address(1, 2, "in0");
+    if !namespaces.shape(0, "out0", "tbf rate 8kbit burst 2kb limit 10mb") {
+        return;
+    }
+    let options = UdpOptions::new("10.210.0.1:0".parse().unwrap()).receive_buffer(1 << 16);
+    let udp = namespaces.within(0, || options.open().unwrap());
+    let output = super::send::Send::new(std::sync::Arc::clone(&udp.0), 0);
+    assert!(output.has_room());
+    let socket = UdpSocket::from(udp.0.sockets[0].try_clone().unwrap());
+    while socket.send_to(&[7; 1000], "10.210.0.2:9").is_ok() {}
+    assert!(!output.has_room());
+    namespaces.within(0, || {
+        let deleted = std::process::Command::new("tc").args(["qdisc", "del", "dev", "out0", "root"]).status();
+        assert!(deleted.unwrap().success());
+    });
+    until("the datagrams are gone", || output.has_room());
 }
 
 fn counted(handle: &Handle, name: &str) -> u64 {

@@ -150,8 +150,12 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
         let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
         return Ok((FlowsTo::Stdout, format));
     }
-    let format = FlowFormat::of_name(name)
-        .ok_or_else(|| wrong("write a name that ends in .csv, .jsonl, .ipfix or .parquet, or - for standard output"))?;
+    let format = FlowFormat::of_name(name).ok_or_else(|| {
+        wrong(match option {
+            "--export" => "write a name that ends in .csv, .jsonl, .ipfix or .parquet, or ipfix://HOST:PORT for a collector",
+            _ => "write a name that ends in .csv, .jsonl, .ipfix or .parquet, or - for standard output",
+        })
+    })?;
     let pattern = FilePattern::parse(name).map_err(|error| wrong(&error.to_string()))?;
     if args.flows.rotate.is_some() && !pattern.has_time() {
         return Err(wrong(NEEDS_TIME));

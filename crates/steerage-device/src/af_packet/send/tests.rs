@@ -1,8 +1,6 @@
 //! Tests sending over a veth pair, packets that cannot be sent, and a path between two kernels with
 //! a TAP and an interface.
 
-use std::io::Write;
-
 use steerage::{Builder, Running, Snapshot, stats::DropReason};
 use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{
@@ -106,11 +104,7 @@ fn packets_without_a_link_header() {
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
     // The rate is 20 kB per second, and 3 kB may wait.
-    let shape = ["qdisc", "add", "dev", "out0", "root", "tbf", "rate", "160kbit", "burst", "2kb", "limit", "3kb"];
-    let shaped = namespaces.within(0, || std::process::Command::new("tc").args(shape).status());
-    if !shaped.is_ok_and(|status| status.success()) {
-        assert!(std::env::var_os("CI").is_none(), "tc cannot shape, and CI says that this can");
-        let _ = writeln!(std::io::stderr(), "skipped: there is no tc, or no tbf in this kernel");
+    if !namespaces.shape(0, "out0", "tbf rate 160kbit burst 2kb limit 3kb") {
         return;
     }
     let ledger = sending(&namespaces, "synthetic:packets=5000,size=1000", "out0").join().snapshot;
@@ -118,6 +112,17 @@ fn what_finds_no_room_is_counted() {
     assert_eq!(sent(&ledger) + full, 5000);
     assert!(full > 2500 && sent(&ledger) >= 2, "{full} found no room");
     until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
+}
+
+/// More packets than the buffers of both CPUs' sockets take wait in a queueing discipline that holds all of them.
+#[test]
+fn a_source_that_can_wait_waits_for_room_in_the_buffer() {
+    let Some(namespaces) = cable() else { return };
+    if !namespaces.shape(0, "out0", "tbf rate 800mbit burst 1mb limit 60mb") {
+        return;
+    }
+    let ledger = sending(&namespaces, "synthetic:packets=16000,size=1000", "out0").join().snapshot;
+    assert_eq!((sent(&ledger), ledger.dropped().total()), (16_000, 0));
 }
 
 #[test]

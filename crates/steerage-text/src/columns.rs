@@ -210,7 +210,8 @@ mod tests {
     fn a_column_goes_before_an_address_is_shortened() {
         let owned = |cell: &str| vec![cell.to_owned()];
         let columns = || {
-            let [bytes, seconds] = [("bytes", "1000"), ("seconds", "12.3")].map(|(head, cell)| Column::numbers(head, owned(cell)).may_go());
+            let [bytes, seconds] = [("bytes", "1000"), ("seconds", "12.3")]
+                .map(|(head, cell)| Column::numbers(head, owned(cell)).may_go());
             vec![Column::ends("source", owned("[2001:db8:20:a::32]:49152")), bytes, seconds]
         };
         let shown = |width| table(columns(), Some(width))[1].split_whitespace().map(str::to_owned).collect::<Vec<_>>();

@@ -499,7 +499,9 @@ impl TxQueue for Send {
 
     fn flush(&mut self) -> Result<(), DeviceError> {
         // Descriptors are left only if a zero-copy driver sends them later.
-        let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else { return Ok(()) };
+        let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else {
+            return Ok(());
+        };
         let kicked = ready.kick(&mut Sent::default());
         kicked.map_err(|error| self.sockets.error("send by the interface", error))
     }

@@ -101,7 +101,7 @@ fn more_jobs_than_a_user_has_large_pipes() {
         fs::copy(from, to).unwrap();
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    let mut parallel = std::process::Command::new(&program);
+    let mut parallel = Command::new(&program);
     parallel.args(["parallel", "capture", "-j", "100", "--json", "--", "wc", "-c"]).current_dir(&*scratch);
     let ran = Ran::of(parallel.uid(NOBODY).gid(NOBODY).output().unwrap());
     let summary = summary(&ran);
@@ -273,7 +273,7 @@ fn a_full_disk_fails_the_jobs_and_nothing_else() {
         env!("CARGO_BIN_EXE_steerage"),
         capture()
     );
-    let output = std::process::Command::new("unshare").args(["-m", "sh", "-c", &mounted]).output().unwrap();
+    let output = Command::new("unshare").args(["-m", "sh", "-c", &mounted]).output().unwrap();
     let ran = Ran::of(output);
     let summary = summary(&ran);
     assert_eq!((ran.code, &summary["failed"]), (Some(2), &2.into()), "{ran:?}");

@@ -160,6 +160,7 @@ fn config() -> ProptestConfig {
 }
 
 /// Prints the first case that fails before it is shrunk, so that it is not lost if the test is stopped.
+#[expect(clippy::print_stderr, reason = "the case would be lost")]
 fn print_first_failure(case: impl FnOnce() -> String) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| eprintln!("parts_are_the_whole fails for {}", case()));

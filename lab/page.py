@@ -4,7 +4,7 @@
     cargo run --release -p steerage-lab -- rps > rps.jsonl
     python3 lab/page.py rps.jsonl                     tables and verdicts as text
     python3 lab/page.py rps.jsonl more.jsonl -o page.html
-    python3 lab/page.py --performance [--check]       draws docs/performance.svg and lab/notes/scale.svg from lab/results
+    python3 lab/page.py --performance [--check]       draws docs/performance.svg and docs/scale.svg from lab/results
 
 A line is one run: {"experiment", "series", "x", "round", "apart_ns", "values"}. lab/experiments.json says what the metrics mean, which
 series are compared, and what was published. Two other lines are read: {"experiment", "skipped"} and {"beside": "DPDK 22.11"}.
@@ -345,26 +345,26 @@ def performance():
 
 
 def scale():
-    """What lab/notes/scale.md says about losses: the part of the packets that is handled."""
+    """What docs/scale.md says about losses: the part of the packets that is handled."""
     rows = rows_of("scale/scale-lost.csv")
     series = [(name, {cpus: 1 - lost[name] / 100 for cpus, lost in rows.items()}) for name in next(iter(rows.values()))]
     return lines("Simulated: handled part of the packets, at 70 % load", "CPUs; a queue for four CPUs, or 1 queue", series, ratio=True)
 
 
 def draw(check):
-    for name, chart in ("docs/performance.svg", performance()), ("lab/notes/scale.svg", scale()):
-        picture = ROOT / name
+    for name, chart in ("performance.svg", performance()), ("scale.svg", scale()):
+        picture = ROOT / "docs" / name
         if not check:
             picture.write_text(chart)
         elif not picture.exists() or picture.read_text() != chart:
-            sys.exit(f"page: {name} is out of date: run python3 lab/page.py --performance")
+            sys.exit(f"page: docs/{name} is out of date: run python3 lab/page.py --performance")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="JSON lines of runs; - is standard input")
     parser.add_argument("-o", "--output", metavar="PAGE", help="write a page with charts, in place of text")
-    parser.add_argument("--performance", action="store_true", help="draw docs/performance.svg and lab/notes/scale.svg")
+    parser.add_argument("--performance", action="store_true", help="draw docs/performance.svg and docs/scale.svg")
     parser.add_argument("--check", action="store_true", help="with --performance: fail if a picture is out of date")
     args = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` may leave

@@ -6,7 +6,7 @@
     python3 lab/results.py --from RUNS   makes the tables from the lines of steerage-lab and lab/peers
     python3 lab/results.py --root DIR    works on another checkout
 
-lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md (or of a lab note: NOTES): its first line is the heading, by which the table is found on the page. Each
+lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md: its first line is the heading, by which the table is found on the page. Each
 table of the pages in COMPLETE has such a file. The tables in lab/results/text are on no page. lab/results/quotes.txt lists the sentences and table rows that quote a figure: a line is
 `PAGE: TEXT`, where each figure is replaced by a reference to the cell from which it comes:
 
@@ -39,9 +39,7 @@ import sys
 from decimal import ROUND_HALF_UP, Decimal
 
 # Pages of which no table may lack a file in lab/results.
-COMPLETE = ["docs/performance.md", "lab/notes/scale.md"]
-# The folders whose page is not in docs/.
-NOTES = {"scale": "lab/notes/scale.md"}
+COMPLETE = ["docs/performance.md", "docs/scale.md"]
 # Pages of which each figure with a decimal point must be in quotes.txt, if it is in a sentence or in the last column of the table with
 # this heading.
 QUOTED = {"README.md": "| steerage against | measured | ratio |", "docs/performance.md": None}
@@ -72,7 +70,7 @@ def read_tables(results):
             raise Wrong(f"{path}: another page has a table of this name: choose another name")
         tables[path.stem] = rows
         if path.parent.name != QUOTED_ONLY:
-            pages[path.stem] = NOTES.get(path.parent.name, f"docs/{path.parent.name}.md")
+            pages[path.stem] = f"docs/{path.parent.name}.md"
     return tables, pages
 
 

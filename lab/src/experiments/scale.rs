@@ -1,4 +1,4 @@
-//! The real path on up to 1,024 simulated CPUs: see lab/notes/scale.md.
+//! The real path on up to 1,024 simulated CPUs: see docs/scale.md.
 
 mod seeds;
 

@@ -1,4 +1,4 @@
-//! The machines of the published measurements. lab/notes/scale.md says which costs follow from which published figures.
+//! The machines of the published measurements. docs/scale.md says which costs follow from which published figures.
 
 use std::time::Duration;
 

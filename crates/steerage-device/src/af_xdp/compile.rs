@@ -84,12 +84,7 @@ fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
 
 /// Runs the test for one direction. If no direction is given, the frame passes if the test succeeds
 /// in either direction.
-fn either<A: FrameTests>(
-    asm: &mut A,
-    way: Option<Way>,
-    otherwise: A::Label,
-    test: impl Fn(&mut A, Way, A::Label),
-) {
+fn either<A: FrameTests>(asm: &mut A, way: Option<Way>, otherwise: A::Label, test: impl Fn(&mut A, Way, A::Label)) {
     if let Some(way) = way {
         return test(asm, way, otherwise);
     }

@@ -241,7 +241,9 @@ pub fn wait_for_removal(
             return Ok(());
         }
         let is_complete = changes.read(&mut |change| {
-            is_due |= there.iter().any(|component| matches!(&change.entry, Entry::Link(link) if link.index == component.interface));
+            is_due |= there
+                .iter()
+                .any(|component| matches!(&change.entry, Entry::Link(link) if link.index == component.interface));
         });
         is_due |= !is_complete;
     }

@@ -104,6 +104,8 @@ pub(super) struct Queue {
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
+    /// Whether a frame has shown that busy polling reaches the driver.
+    is_polled: bool,
 }
 
 impl Queue {
@@ -116,6 +118,7 @@ impl Queue {
             fit: Fit::new(device.frame_bytes_max()),
             coalescing: device.coalesce.map(Coalescing::new),
             busy_polling: device.busy_poll.map(BusyPolling::new),
+            is_polled: false,
             device,
             number,
             hash,
@@ -214,6 +217,7 @@ impl Queue {
     /// Reads from the kernel how many frames were lost, and checks for changes of the interface.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
+        self.look_for_napi();
         self.count_lost(out)?;
         if self.watch.is_second() {
             self.count_passed(out)?;
@@ -392,6 +396,21 @@ impl RxQueue for Queue {
 
 impl Queue {
     /// Starts the redirection of frames to the socket.
+    /// Ends busy polling that does not reach the driver. Then only the kernel's timer runs the
+    /// driver, because its interrupts are deferred.
+    fn look_for_napi(&mut self) {
+        let Stage::Open(ready) = &self.stage else { return };
+        if self.is_polled || self.counted == 0 || self.busy_polling.is_none() {
+            return;
+        }
+        self.is_polled = true;
+        if ready.has_no_napi() {
+            self.busy_polling = None;
+            let device = &self.device.name;
+            tracing::warn!(%device, "busy_poll has no effect: the driver does not say which NAPI instance to poll; leave it out");
+        }
+    }
+
     fn activate(&mut self) -> Result<(), DeviceError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) => {

@@ -186,7 +186,7 @@ impl Socket {
         self.set(SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
         self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         self.set(SOL_XDP, XDP_RX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = self.get(XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = self.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
         let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
         let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
         Ok((rx, fill))
@@ -209,7 +209,7 @@ impl Socket {
     }
 
     fn is_zero_copy(&self) -> bool {
-        self.get::<u32>(XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
+        self.get::<u32>(SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     /// Sets an option. `T` is a number or a structure with the layout that the kernel expects for
@@ -220,13 +220,13 @@ impl Socket {
         checked(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, at, len) })
     }
 
-    fn get<T: Copy + Default>(&self, option: c_int) -> io::Result<T> {
+    fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;
         let at = std::ptr::from_mut(&mut value).cast();
         // SAFETY: the kernel writes at most `len` bytes, which are those of `value`. `T` is always
         // a type of plain numbers, for which any bytes are valid.
-        checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), SOL_XDP, option, at, &raw mut len) })?;
+        checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, at, &raw mut len) })?;
         Ok(value)
     }
 }
@@ -335,7 +335,13 @@ impl OpenSocket {
     }
 
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
-        self.socket.get(XDP_STATISTICS)
+        self.socket.get(SOL_XDP, XDP_STATISTICS)
+    }
+
+    /// Whether busy polling cannot reach the driver: a frame has arrived, and the driver has not said
+    /// which NAPI instance delivers the frames. A veth does not since Linux 6.13.
+    pub(super) fn has_no_napi(&self) -> bool {
+        self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
 
     pub(super) fn is_zero_copy(&self) -> bool {

@@ -148,6 +148,7 @@ const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD
 const OPTIONS_READ: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ERROR)),
     (flag(libc::SOL_SOCKET), SO_MEMINFO),
+    (flag(libc::SOL_SOCKET), flag(libc::SO_INCOMING_NAPI_ID)),
     (flag(libc::SOL_PACKET), PACKET_STATISTICS),
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),

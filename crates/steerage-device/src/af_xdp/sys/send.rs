@@ -78,7 +78,7 @@ impl Socket {
             self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
         self.set(SOL_XDP, XDP_TX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = self.get(XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = self.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
         let tx = Ring::map(self.0.as_fd(), XDP_PGOFF_TX_RING, offsets.tx, shape.ring)?;
         Ok(Sender { tx, socket: self })
     }
@@ -100,7 +100,7 @@ impl Sender {
     /// mapping uses this socket's descriptor, so it lives as long as the socket. A queue may have
     /// only one mapping of its completion ring.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
-        let offsets: MmapOffsets = self.socket.get(XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = self.socket.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 

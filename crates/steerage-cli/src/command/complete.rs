@@ -96,7 +96,8 @@ fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg
     }
     // In `-qj`, `-j` takes the next word. In `-j4`, it has its value.
     let short = |letter: char| command.get_arguments().find(|arg| arg.get_short() == Some(letter));
-    let with_values = word[1..].char_indices().find_map(|(at, letter)| Some((at, letter, short(letter).filter(takes)?)));
+    let with_values =
+        word[1..].char_indices().find_map(|(at, letter)| Some((at, letter, short(letter).filter(takes)?)));
     with_values.filter(|(at, letter, _)| 1 + at + letter.len_utf8() == word.len()).map(|(.., arg)| arg)
 }
 

@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn zsh_calls_our_function_and_ours_calls_the_generated_one() {
         let zsh = script(Shell::Zsh);
-        for once in ["\n_steerage() {\n", "\n_steerage_options() {\n", "\n    _steerage_options \"$@\"", "funcstack[1]"] {
+        for once in ["\n_steerage() {\n", "\n_steerage_options() {\n", "\n    _steerage_options \"$@\"", "funcstack[1]"]
+        {
             assert_eq!(zsh.matches(once).count(), 1, "{once}");
         }
         assert!(zsh.starts_with("#compdef steerage\n") && zsh.ends_with("\nfi\n"), "{zsh}");

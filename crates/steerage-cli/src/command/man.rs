@@ -144,7 +144,8 @@ mod tests {
     /// The words of a part of a page, without the commands and escapes of roff.
     fn words(roff: &str) -> String {
         let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
-        let escapes = [(r"\-", "-"), (r"\fB", ""), (r"\fI", ""), (r"\fR", ""), (r"\*(Aq", "'"), (r"\(aq", "'"), (r"\&", "")];
+        let escapes =
+            [(r"\-", "-"), (r"\fB", ""), (r"\fI", ""), (r"\fR", ""), (r"\*(Aq", "'"), (r"\(aq", "'"), (r"\&", "")];
         let text = escapes.iter().fold(text.join(" "), |text, (escape, meaning)| text.replace(escape, meaning));
         text.replace(r"\\", r"\").split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -175,7 +176,11 @@ mod tests {
                 let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
                 assert!(!help.is_empty(), "{}: {name} has no text", page.name);
                 let has_it = |paragraph: &&String| paragraph.contains(&name) && paragraph.contains(&help);
-                assert!(paragraphs.iter().any(|one| has_it(&one)), "{}: {name}: {help:?} in {paragraphs:#?}", page.name);
+                assert!(
+                    paragraphs.iter().any(|one| has_it(&one)),
+                    "{}: {name}: {help:?} in {paragraphs:#?}",
+                    page.name
+                );
                 left_out += usize::from(arg.is_hide_short_help_set());
             }
         }

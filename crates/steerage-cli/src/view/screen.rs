@@ -301,7 +301,8 @@ fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let chars = room_for(devices, names::DEVICE_CHARS, width);
     // The mark of the selected queue, the device, and the number of the queue.
     let column = chars + 8;
-    let head = format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
+    let head =
+        format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
     // If there are many queues, the rows begin near the selected queue, so that the selected queue
     // is visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };

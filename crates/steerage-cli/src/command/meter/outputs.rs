@@ -152,7 +152,9 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
     }
     let format = FlowFormat::of_name(name).ok_or_else(|| {
         wrong(match option {
-            "--export" => "write a name that ends in .csv, .jsonl, .ipfix or .parquet, or ipfix://HOST:PORT for a collector",
+            "--export" => {
+                "write a name that ends in .csv, .jsonl, .ipfix or .parquet, or ipfix://HOST:PORT for a collector"
+            }
             _ => "write a name that ends in .csv, .jsonl, .ipfix or .parquet, or - for standard output",
         })
     })?;

@@ -238,7 +238,8 @@ fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     // The meter checks flows at multiples of about two seconds.
     for start in (0..2200).step_by(200) {
         let others = [61_300; 3].map(|millis| frame(start + millis, 8));
-        let frames = [&[frame(start + 1000, 7), frame(start + 100, 7)][..], &others, &[frame(start + 60_900, 7)]].concat();
+        let frames =
+            [&[frame(start + 1000, 7), frame(start + 100, 7)][..], &others, &[frame(start + 60_900, 7)]].concat();
         let whole = rows(&whole(&frames, None));
         assert_eq!(whole.len(), 2);
         assert_eq!(rows_of_parts(&frames, &[1, 5]), whole, "{start}");

@@ -290,9 +290,9 @@ fn packet_threads_may_use_few_arguments() {
     // At SOL_PACKET (263): PACKET_DROP_MEMBERSHIP to set, PACKET_STATISTICS to read.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At SOL_SOCKET (1): SO_ATTACH_FILTER to set, SO_ERROR and SO_MEMINFO to read.
+    // At SOL_SOCKET (1): SO_ATTACH_FILTER to set, SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID to read.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
-    assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55]);
+    assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());
     // All 64 bits of the address must be zero.
     assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));

@@ -198,8 +198,8 @@ const TYPICAL: [(&str, &str); 47] = [
     ("meter synthetic:packets=1 --flows nowhere/flows.csv", "mkdir -p"),
     ("meter synthetic:packets=1 --rotate 5m", "--flows"),
     ("fanout synthetic:packets=1", "--to <OUTPUT>"),
-    ("fanout synthetic:packets=1 --to out.pcap", "pcap:FILE"),
-    ("send out.pcap synthetic:packets=1", "pcap:FILE"),
+    ("fanout synthetic:packets=1 --to out.pcap", "write pcap: before its name"),
+    ("send out.pcap synthetic:packets=1", "write pcap: before its name"),
     ("get --to 99999999", "--to PATH"),
     ("run nowhere.toml", "`ls` shows the files"),
 ];

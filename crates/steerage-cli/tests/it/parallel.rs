@@ -324,9 +324,20 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
 /// The process that started the run may ignore SIGCHLD. Then the kernel does not keep how a job ended.
 #[test]
 fn a_run_ends_if_nobody_knows_how_its_jobs_ended() {
-    let program = env!("CARGO_BIN_EXE_steerage");
-    let script = format!("trap '' CHLD; exec {program} parallel {} -j 2 --json -- wc -c", capture());
-    let ran = Ran::of(Command::new("sh").args(["-c", &script]).output().unwrap());
+    let mut command = Command::new("env");
+    command.args([
+        "--ignore-signal=CHLD",
+        env!("CARGO_BIN_EXE_steerage"),
+        "parallel",
+        capture(),
+        "-j",
+        "2",
+        "--json",
+        "--",
+        "wc",
+        "-c",
+    ]);
+    let ran = Ran::of(command.output().unwrap());
     let summary = summary(&ran);
     assert_eq!((ran.code, &summary["failed"], ran.out.lines().count()), (Some(1), &2.into(), 2), "{ran:?}");
     assert!(ran.err.contains("this process ignores SIGCHLD: start it by `env --default-signal=CHLD`"), "{ran:?}");

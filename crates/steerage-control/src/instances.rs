@@ -212,6 +212,7 @@ fn why_none() -> NoInstance {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -219,6 +220,11 @@ mod tests {
     fn a_name_that_is_a_process_shows_its_command() {
         let mut child = Command::new("sleep").args(["1000", "1"]).spawn().unwrap();
         let name = child.id().to_string();
+        // The words of a process that has just started are there a little later.
+        let begin = Instant::now();
+        while described(&name) == name && begin.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
         assert_eq!(described(&name), format!("{name} (1000 1)"));
         child.kill().unwrap();
         child.wait().unwrap();

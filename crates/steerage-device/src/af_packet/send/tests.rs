@@ -181,5 +181,5 @@ fn mistakes_are_told_in_a_line() {
         "af_packet: option `queues=2` does not exist for an output: there are qdisc, offload"
     );
     assert_eq!(error("af_packet:lo,qdisc=no"), "af_packet: option `qdisc=no` is none of use, bypass");
-    assert!(error("none0").starts_with("output none0: write "));
+    assert!(error("none0").starts_with("output none0: there is no interface of that name"));
 }

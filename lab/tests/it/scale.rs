@@ -57,7 +57,7 @@ fn the_files_have_the_costs_that_explain_assumes() {
 
 #[test]
 fn the_same_command_prints_the_same_lines() {
-    let once = |seed| lab(&["scale", "scale-seeds", "--quick", "--seed", seed]);
+    let once = |seed| lab(&["scale-traffic", "--quick", "--seed", seed]);
     let (one, again, other) = (once("7"), once("7"), once("8"));
     assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
     assert!(one.stdout == again.stdout && one.stdout != other.stdout);

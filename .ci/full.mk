@@ -244,7 +244,7 @@ $(STAMPS)/cards:
 $(STAMPS)/mistakes:
 	@bash .ci/mistakes
 
-# Each test of the policy runs all of its machines, where the gate runs eight.
+# Each test of the policy runs all of its machines, where the gate runs four.
 $(STAMPS)/policy:
 	@STEERAGE_CASES=1000000 timeout --foreground 1h cargo test --release -p steerage-policy --lib --locked
 

@@ -178,7 +178,7 @@ fn an_output_knows_whether_its_socket_has_room() {
     // Without a receiver, the kernel would answer, and a call would return that answer.
     let _receiver = namespaces.within(1, || UdpSocket::bind("10.210.0.2:9").unwrap());
     let error = (0..100_000).find_map(|_| socket.send_to(&[7; 1000], "10.210.0.2:9").err());
-    assert_eq!(error.map(|error| error.kind()), Some(std::io::ErrorKind::WouldBlock));
+    assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
     assert!(!output.has_room());
     namespaces.within(0, || {
         let deleted = std::process::Command::new("tc").args(["qdisc", "del", "dev", "out0", "root"]).status();

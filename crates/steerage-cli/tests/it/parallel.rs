@@ -339,7 +339,7 @@ fn a_run_ends_if_nobody_knows_how_its_jobs_ended() {
     ]);
     let ran = Ran::of(command.output().unwrap());
     let summary = summary(&ran);
-    assert_eq!((ran.code, &summary["failed"], ran.out.lines().count()), (Some(1), &2.into(), 2), "{ran:?}");
+    assert_eq!((ran.code, &summary["failed"], ran.out.lines().count()), (Some(2), &2.into(), 2), "{ran:?}");
     assert!(ran.err.contains("this process ignores SIGCHLD: start it by `env --default-signal=CHLD`"), "{ran:?}");
 }
 

@@ -308,7 +308,7 @@ mod tests {
         let days: Vec<i64> =
             records(0, "23:59:59.9 a\n00:00:00.1 b\n00:00:00 c\n").unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(days, [86_399, 86_400, 86_400]);
-        // A time with a date needs no day, and may be the largest that a number can hold.
+        // A timestamp that has a date is never moved to the next day, even if it is the largest number.
         let lines = "23:59:59 a\n00:00:00 b\n9223372036854775807 c\n";
         let times: Vec<i64> = records(0, lines).unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [86_399, 86_400, i64::MAX / SECOND]);

@@ -49,13 +49,13 @@ impl Column {
         Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
     }
 
-    /// Words, which stand at the left of their column. They are made [`printable`], because they may
-    /// come from packets or files.
+    /// Words, at the left of their column. Their control characters are escaped ([`printable`]),
+    /// because words may come from packets or files.
     pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::Word, may_go: false }
     }
 
-    /// Addresses with or without a port, which are made [`printable`]. In a narrow table, the middle of
+    /// Addresses with or without a port, with control characters escaped ([`printable`]). In a narrow table, the middle of
     /// an address is left out.
     pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::End, may_go: false }

@@ -234,7 +234,7 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends what it has kept, as many as there are places. A sender sends no packet that another
+/// A handler sends the packets that it has kept, at most as many at a time as the sender has places. A sender sends no packet that another
 /// instance has kept, whether that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {

@@ -7,7 +7,8 @@ use steerage::Timestamp;
 use super::super::COALESCE_MIN;
 
 /// The longest time for which a queue that polls busily leaves the driver alone while the ring has
-/// frames. At 10 million packets per second, a card's ring of 2,048 frames holds 200 us.
+/// frames. At 10 million packets per second, a card's ring of 2,048 frames is
+/// full after 200 us.
 const STALL_MAX: Duration = Duration::from_micros(150);
 
 /// The part of a ring that may fill up while frames are coalesced: a quarter. If more frames arrive,

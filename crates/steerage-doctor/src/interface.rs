@@ -3,6 +3,7 @@
 use serde::Serialize;
 use steerage_netlink::ethtool::{Channels, Features};
 use steerage_netlink::netdev::XdpSupport;
+use steerage_text::shell_word;
 use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
@@ -187,7 +188,9 @@ impl Interface {
         let state = self.state.as_deref().unwrap_or("unknown");
         let speed = self.speed.map_or(String::new(), |speed| format!(", {speed} Mbit/s"));
         match (self.up, state) {
-            (false, _) => Finding::missing("link", "it is switched off", format!("sudo ip link set {name} up")),
+            (false, _) => {
+                Finding::missing("link", "it is switched off", format!("sudo ip link set {} up", shell_word(name)))
+            }
             (true, "down" | "lowerlayerdown" | "dormant") => Finding::missing(
                 "link",
                 format!("{state}: nothing comes"),

@@ -1,6 +1,7 @@
 //! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and what to do about
 //! them. `doctor` and `explain` both judge by this file, so that they never contradict each other.
 
+use steerage_text::shell_word;
 use steerage_tune::same;
 
 use crate::host::Host;
@@ -40,7 +41,10 @@ impl KernelMasks {
 
     /// What to do about masks that are in force. Only a measurement shows whether they help.
     pub fn remedy(&self) -> String {
-        format!("steerage tune {} measures whether that helps; a run of steerage steers by itself", self.interface)
+        format!(
+            "steerage tune {} measures whether that helps; a run of steerage steers by itself",
+            shell_word(&self.interface)
+        )
     }
 }
 

@@ -9,6 +9,7 @@ use std::fmt;
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 use steerage_netlink::ethtool::{Channels, Features};
+use steerage_text::shell_word;
 
 use crate::root::Root;
 pub use sample::{CpuCounts, Sample};
@@ -149,7 +150,7 @@ impl fmt::Display for Facts {
         let receivers: CpuMask = self.receivers.iter().copied().collect();
         writeln!(f, "CPUs: {}; receiving: {}", self.cpus, or_unknown(&receivers))?;
         if self.is_hashed_by_card() {
-            let off = format!("sudo ethtool -K {} rxhash off", self.interface);
+            let off = format!("sudo ethtool -K {} rxhash off", shell_word(&self.interface));
             writeln!(f, "hash: the card's, which RPS uses and which does not look into tunnels; {off} changes that")?;
         } else {
             writeln!(f, "hash: the kernel's own")?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use steerage_text::shell_word;
 
 /// The beginning of the names of ethtool's values.
 pub(crate) const CARDS: &str = "/ethtool/";
@@ -54,7 +55,7 @@ impl Knob {
 
     /// The command by which a person sets this knob.
     pub fn command(&self, value: &str) -> String {
-        match self.of_card() {
+        match self.of_card().map(|(interface, name)| (shell_word(interface), name)) {
             Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
             Some((interface, "channels/rx")) => format!("ethtool -L {interface} rx {value}"),
             Some((interface, "rings/rx")) => format!("ethtool -G {interface} rx {value}"),
@@ -75,7 +76,7 @@ impl Knob {
                 "bpftool prog detach name steerage_flow flow_dissector".to_owned()
             }
             _ if self.0 == DISSECTOR => "bpftool prog attach name steerage_flow flow_dissector".to_owned(),
-            _ => format!("echo {value} > {}", self.0),
+            _ => format!("echo {value} > {}", shell_word(&self.0)),
         }
     }
 }
@@ -120,4 +121,21 @@ fn weights(table: &str) -> String {
     let last = counts.last_key_value().map_or(0, |(queue, _)| *queue);
     let weights: Vec<String> = (0..=last).map(|queue| counts.get(&queue).unwrap_or(&0).to_string()).collect();
     weights.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel accepts an interface of this name, and a shell must not execute it.
+    #[test]
+    fn a_shell_does_not_execute_the_name_of_an_interface() {
+        for (knob, command) in [
+            ("/ethtool/$(id)/rings/rx", "ethtool -G '$(id)' rx 1"),
+            ("/ethtool/$(id)/features/rx-gro", "ethtool -K '$(id)' gro 1"),
+            ("/sys/class/net/$(id)/queues/rx-0/rps_cpus", "echo 1 > '/sys/class/net/$(id)/queues/rx-0/rps_cpus'"),
+        ] {
+            assert_eq!(Knob(knob.to_owned()).command("1"), command);
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::io;
 use rustix::io::Errno;
 use steerage_device::rules::{Flow, Rule};
 use steerage_netlink::ethtool::{Channels, Features};
+use steerage_text::shell_word;
 
 use crate::error::TuneError;
 use crate::knob::{Knob, NO_RULE, RULES, option, symmetric};
@@ -107,7 +108,7 @@ impl Need {
         let switches: Vec<String> = features
             .filter_map(|(knob, value)| Some(format!("{} {value}", option(knob.0.rsplit_once('/')?.1))))
             .collect();
-        let interface = || self.changes.first().and_then(|(knob, _)| knob.0.split('/').nth(2));
+        let interface = || self.changes.first().and_then(|(knob, _)| knob.0.split('/').nth(2)).map(shell_word);
         match (&self.changes[..], switches.is_empty()) {
             ([], _) => None,
             (_, false) => Some(format!("sudo ethtool -K {} {}", interface()?, switches.join(" "))),

@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     /// The number of pages in a run: enough that warming up takes only a small part of the time.
-    const PAGES: usize = 200_000;
+    const PAGES: usize = 100_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
         let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };

@@ -12,7 +12,7 @@ use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
 
 /// Fields of tshark that depend only on the packets of one flow.
-const FLOW_LOCAL: [&str; 13] = [
+const FLOW_LOCAL: [&str; 14] = [
     "frame.time_epoch",
     "frame.len",
     "frame.cap_len",
@@ -26,6 +26,7 @@ const FLOW_LOCAL: [&str; 13] = [
     "http.time",
     "dns.time",
     "dns.qry.name",
+    "_ws.col.Info",
 ];
 
 /// A capture with a packet whose time is out of range. Jobs see the time at which the packet was
@@ -67,22 +68,6 @@ fn alone(tool: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn compare_with_tshark(fields: &[&str], key: impl Fn(&Path) -> &'static str) {
-    let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=a"];
-    tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
-    tool.push("-r");
-    let scratch = Scratch::new();
-    for capture in captures(&scratch) {
-        let Some(one) = alone(&tool, &capture) else { return };
-        let (name, key) = (capture.to_str().unwrap(), key(&capture));
-        let ran =
-            run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(summary(&ran)["delivered"].as_u64(), Some(one.lines().count() as u64), "{name}");
-        assert_same(&one, &ran.out, name);
-    }
-}
-
 /// Checks that both texts have the same lines, in any order.
 fn assert_same(one: &str, jobs: &str, name: &str) {
     let (one, jobs) = (sorted(one), sorted(jobs));
@@ -91,16 +76,22 @@ fn assert_same(one: &str, jobs: &str, name: &str) {
 }
 
 #[test]
-fn the_fields_of_tshark_are_those_of_one_process() {
-    compare_with_tshark(&FLOW_LOCAL, |_| "flow");
-}
-
-#[test]
-fn what_tshark_says_of_packets_is_that_of_one_process() {
-    // The Rx protocol of AFS matches replies with calls from and to other ports.
-    compare_with_tshark(&["frame.time_epoch", "_ws.col.Info"], |capture| {
-        if capture.ends_with("afs.pcap") { "hosts" } else { "flow" }
-    });
+fn what_tshark_says_is_that_of_one_process() {
+    let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=a"];
+    tool.extend(FLOW_LOCAL.iter().flat_map(|field| ["-e", *field]));
+    tool.push("-r");
+    let scratch = Scratch::new();
+    for capture in captures(&scratch) {
+        let Some(one) = alone(&tool, &capture) else { return };
+        let name = capture.to_str().unwrap();
+        // The Rx protocol of AFS matches replies with calls from and to other ports.
+        let key = if name.ends_with("afs.pcap") { "hosts" } else { "flow" };
+        let ran =
+            run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(summary(&ran)["delivered"].as_u64(), Some(one.lines().count() as u64), "{name}");
+        assert_same(&one, &ran.out, name);
+    }
 }
 
 #[test]

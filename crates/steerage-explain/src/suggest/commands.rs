@@ -103,7 +103,8 @@ fn for_steerage(
     // Only a run on an interface can be changed while it runs. A run on a file has ended before the
     // user has typed the command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
-        commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
+        let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
+        commands.push(format!("steerage set {} {mask}", shell_word(&path)));
     }
     if stuck {
         commands.push(format!("steerage set proc/sys/net/core/flow_limit_cpu_bitmap {mask}"));
@@ -114,7 +115,7 @@ fn for_steerage(
 /// The command and its devices. Capitals stand for values that only the user knows.
 fn command(basis: &AdviceBasis, devices: &str) -> String {
     let name = basis.command.name;
-    let interfaces: Vec<&str> = basis.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let interfaces: Vec<String> = basis.interfaces.iter().map(|interface| shell_word(&interface.name)).collect();
     let interfaces = if interfaces.is_empty() { SOME_INTERFACE.to_owned() } else { interfaces.join(" ") };
     match basis.command.operands {
         Operands::Inputs => format!("steerage {name} {devices}"),
@@ -135,7 +136,8 @@ fn for_the_kernel(
     let interfaces = if basis.interfaces.is_empty() { &some[..] } else { &basis.interfaces };
     let mut commands: Vec<String> = interfaces.iter().map(|interface| write_mask(interface, mask)).collect();
     if way.cpus.len() > 1 && torn {
-        commands.extend(interfaces.iter().map(|interface| format!("sudo ethtool -K {} rxhash off", interface.name)));
+        let off = |interface: &InterfaceQueues| format!("sudo ethtool -K {} rxhash off", shell_word(&interface.name));
+        commands.extend(interfaces.iter().map(off));
     }
     if let Some(BacklogMax(packets)) = backlog {
         commands.push(format!("sudo sysctl net.core.netdev_max_backlog={packets}"));
@@ -147,7 +149,7 @@ fn for_the_kernel(
 }
 
 fn write_mask(interface: &InterfaceQueues, mask: &str) -> String {
-    let queues = format!("/sys/class/net/{}/queues", interface.name);
+    let queues = shell_word(&format!("/sys/class/net/{}/queues", interface.name));
     match interface.queues {
         1 => format!("echo {mask} | sudo tee {queues}/rx-0/rps_cpus"),
         _ => format!("for q in {queues}/rx-*; do echo {mask} | sudo tee $q/rps_cpus; done"),
@@ -175,6 +177,9 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
+        // The kernel accepts this name, and a shell must not execute it.
+        let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
+        assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);
     }
 }

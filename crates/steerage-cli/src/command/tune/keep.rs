@@ -6,7 +6,7 @@ use std::thread;
 
 use steerage_control::metrics::{More, Server};
 use steerage_guard::capabilities;
-use steerage_text::plural;
+use steerage_text::{plural, shell_word};
 use steerage_tune::{Difference, Machine, SetAgain, Undo, Watch, Watched, create_directory};
 
 use super::stop::Stop;
@@ -50,7 +50,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     let kept = undo.as_ref().and_then(|undo| Some((undo, undo.kept()?)));
     let Some((undo, kept)) = kept else {
         return Err(Error::TuneDiffers(format!(
-            "tune has kept no setting for {interface}: sudo steerage tune {interface} --apply measures one"
+            "tune has kept no setting for {interface}: sudo steerage tune {} --apply measures one",
+            shell_word(interface)
         )));
     };
     let mut differences: Vec<String> = kept.differences(machine).iter().map(Difference::to_string).collect();
@@ -62,8 +63,9 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
         count => {
             let since = if undo.is_current(machine) { "" } else { " since the machine or the interface started" };
             Err(Error::TuneDiffers(format!(
-                "{count} {} of {interface} differ{since}: sudo steerage tune {interface} --apply sets them again",
-                plural(count, "value")
+                "{count} {} of {interface} differ{since}: sudo steerage tune {} --apply sets them again",
+                plural(count, "value"),
+                shell_word(interface)
             )))
         }
     }

@@ -4,9 +4,9 @@
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
 //! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
-//! another process wants to change the file, a thread copies what handlers still use and returns the
-//! lease, and the queue goes on with read(2) at the same record. Files without a lease, pipes and
-//! pcapng files are read with read(2) from the beginning.
+//! another process wants to change the file, a thread copies the bytes that handlers still use and
+//! returns the lease. The queue then continues with read(2) at the same record. Files without a
+//! lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
 //! read(2) fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are handed over in these
 //! blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the
@@ -136,7 +136,8 @@ const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
 const CUT: &str = "the file was cut short, the packets before are sound";
-/// Formats that are recognised and not read: their first bytes, what they are, and advice.
+/// The formats that steerage recognises but cannot read: their first bytes, their names, and
+/// advice.
 const REFUSED: [(&[u8], &str, &str); 16] = [
     (b"\xfd7zX", "compressed by xz", "unpack it: xz -dc FILE | steerage count -"),
     (b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),

@@ -12,7 +12,8 @@ use steerage_fixtures::queues::drain_headed;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// For each frame: time in nanoseconds, wire length, captured length, link type, and interface.
+/// Returns for each frame: the time in nanoseconds, the wire length, the captured length, the link
+/// type, and the interface.
 fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     let frames = drain_headed(Box::new(Capture::from_reader("made", Cursor::new(bytes))));
     let noted = frames.into_iter().map(|(header, frame)| {
@@ -212,7 +213,7 @@ impl Handler for Asks {
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
-            // After the write, reading returns the new bytes.
+            // After the write to the packet, reading returns the new bytes.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");

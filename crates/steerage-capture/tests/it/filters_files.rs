@@ -102,13 +102,14 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both outcomes occurred many times. Some expressions are impossible for some link types.
+    // Both results, passed and removed, occurred many times. Some expressions are impossible for
+    // some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// In a file with two link types, each link type has its own filter program. The byte orders differ
-/// as well.
+/// In a file with two link types, each link type has its own filter program. The sections of the
+/// file also have different byte orders.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -183,8 +184,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The numbers of `tcpdump -s 96 -ddd`, as for an interface. 96 bytes of each packet pass, and the
-/// length on the wire stays the same.
+/// The program is the output of `tcpdump -s 96 -ddd`, as for an interface. 96 bytes of each packet
+/// pass, and the length on the wire stays the same.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);

@@ -68,7 +68,7 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Returns `options` with the changes that the text after the name requests.
+    /// Returns `options` with the changes that the options after the interface's name request.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

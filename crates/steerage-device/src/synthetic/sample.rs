@@ -41,7 +41,7 @@ impl Sampler {
         self.weight
     }
 
-    /// How many flows the sampler draws from. Flows are numbered from 0.
+    /// Returns the number of flows from which the sampler draws. Flows are numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
@@ -70,10 +70,10 @@ impl Sampler {
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that no other flow fills up belongs to the flow itself, up to one part in 2^32.
+    // A column that no other flow fills up belongs to its own flow, up to one part in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // One array holds both kinds of columns: those with less than their fill from the left, and
-    // those with more from the right.
+    // One array holds both kinds of columns: columns that are not full from the left, and columns
+    // that are too full from the right.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Lists of table slots. A slot is in at most one list of a `Lists`, and is removed from that
-//! list without a search.
+//! Linked lists of table slots. A slot is in at most one list of a `Lists`, and is removed from
+//! that list without a search.
 
 use steerage::memory::HugeVec;
 
@@ -43,7 +43,8 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The slot that was appended to the list first, of those that are still in the list.
+    /// Returns the slot that was appended first to the list, among the slots that are still in the
+    /// list.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)

@@ -17,7 +17,8 @@ const SELECTOR: u16 = OPTIONS_FROM + 2;
 /// 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// The number of scope fields in our options records. A scope field says what the record describes.
+/// The number of scope fields in an options record of this encoder. A scope field names the object
+/// that the record describes.
 const SCOPES: u16 = 1;
 /// The maximum message length: the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;

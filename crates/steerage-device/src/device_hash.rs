@@ -59,17 +59,15 @@ pub(crate) enum HashedBy {
 }
 
 impl DeviceHash {
-    /// Returns the packets that the hash keeps together if frames are read by AF_PACKET. Returns
-    /// `None` if steerage hashes. A packet that this machine sends has the hash of its socket, or
-    /// of the card through which it arrived. So the origin of the hash is known only for received
-    /// packets.
+    /// The packets that the hash keeps together if frames are read by AF_PACKET. `None` if steerage
+    /// hashes. A packet that this machine sends has the hash of its socket, or of the card that it
+    /// came by, so that the hash is known only for received packets.
     pub(crate) fn of_af_packet(self, by: HashedBy, only_received: bool) -> Option<Affinity> {
         self.if_safe(only_received && by == HashedBy::Kernel)
     }
 
-    /// Returns the packets that the hash keeps together if frames are taken by AF_XDP. Returns
-    /// `None` if steerage hashes. AF_XDP only takes received packets, and its program hashes no
-    /// fragments.
+    /// The packets that the hash keeps together if frames are taken by AF_XDP. `None` if steerage
+    /// hashes. AF_XDP only takes received packets, and its program hashes no fragments.
     pub(crate) fn of_af_xdp(self, by: HashedBy) -> Option<Affinity> {
         self.if_safe(matches!(by, HashedBy::Kernel | HashedBy::Card { random_key: true }))
     }

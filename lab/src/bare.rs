@@ -27,7 +27,8 @@ const PAGES: u64 = 1024;
 /// a few cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader. It has the size of a slot of the receive path.
+/// The description of a frame for the reader. The description has the size of a slot of the receive
+/// path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {

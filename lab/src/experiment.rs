@@ -40,8 +40,8 @@ pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 /// The longest run. No experiment needs longer runs.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
-/// The default time for which each run is measured. It is long compared with the start of a run,
-/// but so short that all runs take only minutes.
+/// The default time for which each run is measured. This time is long compared with the start of a
+/// run, but so short that all runs take only minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
 /// The default warm-up, after which the `balance` policy has finished its trials of CPUs.

@@ -1,4 +1,4 @@
-//! `steerage-lab respond` replies to packets as a host does. It is the server of the
+//! `steerage-lab respond` replies to packets as a host does. The host is the server of the
 //! request-response experiment.
 
 use std::io::{self, Read as _, Write as _};

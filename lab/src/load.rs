@@ -154,7 +154,7 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Returns the CPU time of the calling thread. It does not grow while another program runs.
+/// Returns the CPU time of the calling thread. This time does not grow while another program runs.
 pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)

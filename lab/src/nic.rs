@@ -17,8 +17,8 @@ use steerage::{
 /// The number of posted pages: a large ring, as in the measurement of build_skb.
 pub const RING: usize = 4096;
 
-/// The number of entries in the table of metadata. It is larger than the number of pages that an
-/// instance of two CPUs has for this device. The numbers of the pages are consecutive.
+/// The number of entries in the table of metadata. The table is larger than the number of pages
+/// that an instance of two CPUs has for this device. The numbers of the pages are consecutive.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.
@@ -69,7 +69,7 @@ struct Built {
 
 type Slab = Arc<[Allocated]>;
 
-/// An allocator of metadata for one CPU. It allocates the metadata that was freed last.
+/// An allocator of metadata for one CPU. The allocator reuses the metadata that was freed last.
 #[derive(Debug)]
 struct Allocator {
     slab: Slab,

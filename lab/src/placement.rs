@@ -35,7 +35,7 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     Ok(farthest)
 }
 
-/// The state that two threads share. They pass a cache line, the ball, back and forth.
+/// The state that two threads share. The threads pass a cache line, the ball, back and forth.
 struct Game {
     ball: Ball,
     over: AtomicBool,

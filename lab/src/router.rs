@@ -1,5 +1,5 @@
-//! A benchmark of the router without device costs. It has a device that delivers packets for many
-//! networks, a routing table for these networks, and an output without cost.
+//! A benchmark of the router without device costs. The benchmark has a device that delivers packets
+//! for many networks, a routing table for these networks, and an output without cost.
 
 use std::sync::Arc;
 

@@ -176,8 +176,8 @@ impl Trial {
     }
 }
 
-/// A process `steerage-lab respond`. It ends when its standard input ends: when this value is
-/// dropped, and also when this process dies.
+/// A process `steerage-lab respond`. The process ends when its standard input ends: when this value
+/// is dropped, and also when this process dies.
 struct Respond {
     child: Child,
     /// The thread that reads the `respond` process's standard error to the end, so that the process

@@ -60,8 +60,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// Returns the processor, its CPUs, the kernel and the version. They must be equal if runs are
-/// pooled.
+/// Returns the processor, its CPUs, the kernel and the version. All of these must be equal if runs
+/// are pooled.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {

@@ -20,7 +20,7 @@ use super::{BLOCKS, RECORD_BYTES_MAX};
 /// to change the file waits until the file's windows are copied. Therefore windows are not larger.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
-/// The number of windows. While frames of some windows are still in use, reading goes on in others.
+/// The number of windows. While frames of some windows are still in use, other windows can be read.
 pub(super) const WINDOWS: usize = 4;
 
 /// The number of bytes that one poll makes readable. For files that are in memory, this takes less

@@ -149,8 +149,8 @@ impl Tap {
         let mut clients = self.lock();
         clients.has_ended = true;
         let is_waiting = |clients: &mut Clients| clients.attached.iter().any(Option::is_some);
-        // The result shows whether a client has not read its packets. That is not an error of the
-        // run.
+        // The result shows whether all clients have read their packets in time. A client that has
+        // not read its packets is not an error of the run.
         let _ = self.left.wait_timeout_while(clients, END_MAX, is_waiting);
     }
 

@@ -137,8 +137,8 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // Reading from this offset repeats the last incomplete record. It also gives
-                    // bytes that were appended to the file since.
+                    // Reading from this offset repeats the last incomplete record. The read also
+                    // returns bytes that were appended to the file since.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

@@ -156,7 +156,7 @@ struct Buffer {
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// True after the header of a file whose packets have one link type was appended, which is not
+    /// True after the header of a file with packets of one link type was appended, which is not
     /// part of a packet.
     begun: bool,
     /// The error that ended the writing, if any.

@@ -149,7 +149,7 @@ pub struct AfPacketOptions {
     /// `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// When the hash that the kernel computes for each frame is used. docs/interfaces.md lists
+    /// The condition on which the kernel's hash of each frame is used. docs/interfaces.md lists
     /// packets that this hash does not keep together.
     pub device_hash: DeviceHash,
     /// True to compute checksums that were left to a network card. Programs that forward packets
@@ -213,7 +213,7 @@ impl AfPacketOptions {
         /// filter in text form, use [`filtered`](Self::filtered).
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// When the hash that the kernel computes for each frame is used. Default: never.
+        /// The condition on which the kernel's hash of each frame is used. Default: never.
         /// [`DeviceHash::IfSafe`] does not use a hash that the card computes, because the frames do
         /// not show whether they are fragments.
         device_hash: DeviceHash;

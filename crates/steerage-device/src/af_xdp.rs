@@ -233,9 +233,9 @@ impl AfXdpOptions {
         busy_poll: Duration => Some;
         /// After a poll that emptied the ring, does not poll the ring for this time, from
         /// [`COALESCE_MIN`] to [`COALESCE_MAX`]. The time is shorter if a quarter of the ring fills
-        /// up earlier. Like a card's `rx-usecs`, this option delays packets. It saves most of the
-        /// CPU time if packets arrive faster than a CPU can sleep between them. After a poll that
-        /// found no frame, the next frame wakes the CPU at once. A busy poll never sleeps, so
+        /// up earlier. Like a card's `rx-usecs`, this option delays packets. Coalescing saves most
+        /// of the CPU time if packets arrive faster than a CPU can sleep between them. After a poll
+        /// that found no frame, the next frame wakes the CPU at once. A busy poll never sleeps, so
         /// `coalesce` and `busy_poll` exclude each other. Default: off.
         coalesce: Duration => Some;
         /// Whether steerage uses the hash that the hardware computed. Default: no. Fragments have

@@ -1,4 +1,4 @@
-//! The name of an interface. It is updated when the interface is renamed.
+//! The name of an interface. The name is updated when the interface is renamed.
 
 use steerage::device::DeviceName;
 use steerage_netlink::Rtnetlink;

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// The maximum number of characters of an invalid text in an error.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// A mistake in a device's options. The message is one line. It names the option, its value and the
-/// allowed values.
+/// A mistake in a device's options. The message is one line. The message names the option, its
+/// value and the allowed values.
 ///
 /// ```
 /// use steerage_device::synthetic::SyntheticOptions;

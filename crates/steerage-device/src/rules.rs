@@ -77,8 +77,8 @@ const SHARING_MAX: usize = 256;
 /// long as some are free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// Returns the number of values of the source port's bits that `queues` queues share. It is the
-/// least power of two with which no queue gets more than 1.25 times an equal share.
+/// Returns the number of values of the source port's bits that `queues` queues share. The result is
+/// the least power of two with which no queue gets more than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -146,7 +146,7 @@ pub struct Rule {
 /// The table of rules of a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The number of locations. It is 0 if the card chooses the locations itself.
+    /// The number of locations. The number is 0 if the card chooses the locations itself.
     pub size: u32,
     /// The locations that contain a rule.
     pub used: Vec<u32>,

@@ -8,9 +8,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use steerage::limits::HANDLE_BUDGET;
 
-/// The most bytes of the send buffer that the kernel charges for a packet. This is twice the
-/// packet's length, because memory is allocated in powers of two, plus the kernel's own data about
-/// the packet.
+/// The most bytes of the send buffer that the kernel charges for a packet. The kernel charges twice
+/// the packet's length, because memory is allocated in powers of two, plus the kernel's own data
+/// about the packet.
 const fn charged(bytes: usize) -> i64 {
     2 * bytes as i64 + 1024
 }

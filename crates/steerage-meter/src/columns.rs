@@ -111,8 +111,8 @@ pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a decimal number. `decimal` takes a quarter of the time of `write!`. It is called for
-/// both addresses of each row.
+/// Appends a decimal number. `decimal` takes a quarter of the time of `write!`. `decimal` is called
+/// for both addresses of each row.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);

@@ -82,7 +82,7 @@ pub struct Traffic {
     /// that the capture cut off are included.
     pub bytes: u64,
     /// The number of bytes according to the innermost IP header, counted from that header on
-    /// (IPFIX's octet count). It is 0 if there is no IP header.
+    /// (IPFIX's octet count). The number is 0 if there is no IP header.
     pub ip_bytes: u64,
 }
 

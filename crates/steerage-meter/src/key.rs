@@ -59,8 +59,8 @@ pub(super) struct Directed {
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks. They are the same in every run, because marks are only compared with
-    /// each other.
+    /// The seeds of marks. These seeds are the same in every run, because marks are only compared
+    /// with each other.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 

@@ -122,11 +122,12 @@ const LOOKS_PER_TICK: usize = 16_384;
 /// earlier packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// How long a record waits, in packet time, before it is passed on together with later records.
+/// The time for which a record waits, in packet time, before it is passed on together with later
+/// records.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval between the meter's ticks while no packets arrive. It is used only for a source
-/// that cannot wait.
+/// The interval between the meter's ticks while no packets arrive. The meter ticks only for a
+/// source that cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The state that the meters of all CPUs share, and that creates the meters.
@@ -172,8 +173,8 @@ impl Metering {
     /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
     /// flows that no other part can continue to `exporter`. The other flows are in the report
     /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
-    /// because a part does not know when a flow began. It also has no names and no flow statistics.
-    /// The instance must have one CPU.
+    /// because a part does not know when a flow began. A part also has no names and no flow
+    /// statistics. The instance must have one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, names: false, cic: false, ..options };

@@ -38,7 +38,8 @@ pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format. It has no pages of the second version, which not all readers support.
+/// The version of the format. Files of this version have no pages of the second version, which not
+/// all readers support.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));

@@ -39,7 +39,7 @@ pub enum By {
     Port,
     /// A network: 24 bits of an IPv4 address, 48 of an IPv6 address. A flow counts for both of its networks.
     Net,
-    /// The name of the server in TLS or HTTP, or the name that a DNS query asks for.
+    /// The name of the server in TLS or HTTP, or the name in a DNS query.
     Name,
 }
 

@@ -35,22 +35,22 @@ pub(super) struct Segment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest sequence number that was received. It is 0 before the
-    /// first segment.
+    /// The sequence number after the highest sequence number that was received. The number is 0
+    /// before the first segment.
     next: [u32; 2],
-    /// The initial sequence number. It is the number of the SYN, or the number before that of the
-    /// first segment, or the number before the first acknowledgement number of the other side. Any
-    /// number is a valid initial number. `INITIALS` and `next` show whether the initial number is
-    /// known.
+    /// The initial sequence number. The initial number is the number of the SYN, or the number
+    /// before that of the first segment, or the number before the first acknowledgement number of
+    /// the other side. Any number is a valid initial number. `INITIALS` and `next` show whether the
+    /// initial number is known.
     initial: [u32; 2],
-    /// The last acknowledgement number. It is 0 if the last segment had none.
+    /// The last acknowledgement number. The number is 0 if the last segment had no acknowledgement.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
     /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
-    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. It
-    /// is 0 if this time is unknown. `COMPLETE` means that this acknowledgement completes the
+    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. The
+    /// value is 0 if this time is unknown. `COMPLETE` means that this acknowledgement completes the
     /// handshake.
     reply: u32,
     zero_windows: [u16; 2],

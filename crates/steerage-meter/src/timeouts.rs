@@ -6,23 +6,24 @@ use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// How long a closed TCP flow stays in the table for its last acknowledgement and for
+/// The time for which a closed TCP flow stays in the table for its last acknowledgement and for
 /// retransmissions. The value exceeds most round-trip times and the first retransmission timeout (1
 /// s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a flow stays in the table after its timeout. Packets of several interfaces may arrive
-/// slightly out of timestamp order, and must still find their flow. The records do not change,
-/// because the packets' own timestamps decide at which time a record ends.
+/// The time for which a flow stays in the table after its timeout. Packets of several interfaces
+/// may arrive slightly out of timestamp order, and must still find their flow. The records do not
+/// change, because the packets' own timestamps decide at which time a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// The active timeout, counted from the first packet of a record. It is 0 if `clock` cuts
+    /// The active timeout, counted from the first packet of a record. `active` is 0 if `clock` cuts
     /// records, so that each packet is checked in full.
     pub(super) active: u64,
-    /// Records are cut at the multiples of this time since 1970. It is 0 if `active` cuts records.
+    /// Records are cut at the multiples of this time since 1970. `clock` is 0 if `active` cuts
+    /// records.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,

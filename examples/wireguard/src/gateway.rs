@@ -1,5 +1,5 @@
-//! The packet function of the gateway. It encrypts ("seals") packets for peers, and decrypts
-//! ("opens") the messages that peers send.
+//! The packet function of the gateway. The gateway encrypts ("seals") packets for peers, and
+//! decrypts ("opens") the messages that peers send.
 //!
 //! The state of a peer is on the CPU that has the bucket of the peer's packets, and moves with the
 //! bucket. Therefore no lock protects this state. The packets of a peer leave in the order of their
@@ -189,7 +189,8 @@ impl Gateway {
 const COOKIE_REPLY: u8 = 3;
 
 /// Returns the state of a peer. The state is made if this CPU has the peer's bucket but not the
-/// peer's state. That happens at the beginning, and after the state was lost with a CPU.
+/// peer's state. The CPU has no state of a peer at the beginning, and after the state was lost with
+/// another CPU.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],

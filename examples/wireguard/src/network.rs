@@ -43,7 +43,7 @@ pub(crate) struct Network {
     pub(crate) hasher: FlowHasher,
 }
 
-/// The peer that sent a datagram.
+/// The sender of a datagram, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Peer(PeerId),

@@ -20,7 +20,7 @@ const GATEWAY: usize = 0;
 /// The namespace of wireguard-go.
 const PEER: usize = 1;
 
-/// A key pair, in hexadecimal and in base 64.
+/// A key pair. Programs read its keys in hexadecimal or in base 64.
 struct Keys {
     secret: [u8; 32],
     public: [u8; 32],
@@ -119,8 +119,8 @@ fn wireguard_go() -> Option<PathBuf> {
 }
 
 /// The gateway and wireguard-go make handshakes, and carry traffic in both directions in order
-/// while the peer's bucket moves. They also find each other again after the peer has changed its
-/// address or lost its session.
+/// while the peer's bucket moves. The gateway and wireguard-go also find each other again after the
+/// peer has changed its address or lost its session.
 #[test]
 fn it_understands_wireguard_go() {
     let Some(program) = wireguard_go() else { return };

@@ -17,8 +17,8 @@ use crate::runs::{CpuPair, ReadsHeaders, Times, none_lost, run, run_alone, run_a
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// An estimate of the time per packet and per list in nanoseconds. It only determines the number of
-/// frames.
+/// An estimate of the time per packet and per list in nanoseconds. The estimate only determines the
+/// number of frames.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 

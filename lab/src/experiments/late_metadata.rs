@@ -108,8 +108,8 @@ struct AtRate {
 impl AtRate {
     fn once(&self, rate: f64) -> Result<Loss, LabError> {
         let frames = frames_in(self.time, rate);
-        // A card that moderates its interrupts shows many frames at once. This applies to runs on
-        // one CPU.
+        // In runs on one CPU, the device shows many frames at once, like a card that moderates its
+        // interrupts.
         let at_once = if self.cpus == 1 { POLL_BUDGET } else { 1 };
         let nic = NicOptions { frame_bytes: 64, frames, metadata: self.metadata, rate: Some(rate as u64), at_once };
         let (input, make) = nic.input();

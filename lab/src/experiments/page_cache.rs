@@ -73,8 +73,8 @@ fn whole_path(settings: &Settings) -> Experiment {
 }
 
 /// The experiment in its published form. At its rate, the CPUs are busy all the time without the
-/// cache. It measures the CPU use with the cache at this rate. The rate is found anew in each
-/// round.
+/// cache. The experiment measures the CPU use with the cache at this rate. The rate is found anew
+/// in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -340,8 +340,8 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run. It is large enough that warming up takes only a small part of
-    /// the time.
+    /// The number of pages in a run. The number is large enough that warming up takes only a small
+    /// part of the time.
     const PAGES: usize = 200_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {

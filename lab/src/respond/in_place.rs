@@ -129,8 +129,8 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram back. If datagrams were merged, `whole` has them in one piece. They are sent
-/// back merged, so only their headers change.
+/// Sends a datagram back. If datagrams were merged, `whole` has them in one piece. Merged datagrams
+/// are sent back merged, so only their headers change.
 pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];

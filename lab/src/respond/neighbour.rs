@@ -98,8 +98,8 @@ mod tests {
     const GROUP: &str = "ff02::1:ff12:3456";
     const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
 
-    /// Makes a solicitation. It is valid with the hop limit 255, the code 0, a target of a host and
-    /// valid options.
+    /// Makes a solicitation. The solicitation is valid with the hop limit 255, the code 0, a target
+    /// of a host and valid options.
     fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
         let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
         let mut packet = Vec::new();

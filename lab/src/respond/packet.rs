@@ -39,8 +39,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. Returns its contents if the frame is for this host, and the fate of the packet
-/// otherwise.
+/// Reads a frame. Returns the contents of the frame if the frame is for this host, and the outcome
+/// of the packet otherwise.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {

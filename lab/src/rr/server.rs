@@ -60,7 +60,7 @@ impl Server {
     fn accept(&mut self) -> io::Result<()> {
         // A connection that was closed before it was accepted is not a reason to stop.
         while let Ok((stream, _)) = self.listener.accept() {
-            // The stream blocks. It is read only after an event, and a response is written
+            // The stream blocks. The stream is read only after an event, and a response is written
             // completely.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;

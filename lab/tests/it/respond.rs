@@ -118,7 +118,7 @@ impl Net {
     }
 
     /// Ends the run. Checks that all received packets are accounted for, that each packet has one
-    /// fate, and that each connection has one end.
+    /// outcome, and that each connection has one end.
     fn end(self) -> Snapshot {
         let mut ended = self.running.into_inner().unwrap().into_iter().map(handlers::end);
         let snapshot = ended.next().unwrap();

@@ -15,8 +15,8 @@ use super::ring::{PacketHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
-/// The bytes of all rings of a client, which the CPUs share equally. They hold the traffic of 25 ms
-/// at 10 Gbit/s.
+/// The bytes of all rings of a client, which the CPUs share equally. The rings of a client hold the
+/// traffic of 25 ms at 10 Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest size of a CPU's ring, which holds several super-frames of 64 KiB.

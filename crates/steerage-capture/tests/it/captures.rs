@@ -222,7 +222,7 @@ fn huge_blocks_are_passed_over() {
 }
 
 /// While handlers hold frames, the blocks of these frames are not filled again. The device does not
-/// wait. It continues when the frames are released.
+/// wait. The device continues when the frames are released.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);

@@ -39,8 +39,8 @@ fn tshark_reads_the_same_from_a_copy() {
                 of_copy.sort();
                 of_original.sort();
             }
-            // tshark guesses some protocols from earlier packets. These protocols may differ if the
-            // order differs.
+            // tshark guesses some protocols from earlier packets. If the order of packets differs,
+            // tshark may find different protocols.
             let fields = if cpus > 1 { 3 } else { 4 };
             let cut = |rows: &[Vec<String>]| rows.iter().map(|row| row[..fields].to_vec()).collect::<Vec<_>>();
             assert_eq!(cut(&of_copy), cut(&of_original), "{} on {cpus} CPUs", path.display());

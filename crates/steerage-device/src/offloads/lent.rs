@@ -19,7 +19,7 @@ use steerage::flow::offload::Offload;
 /// received more, the memory would have left the caches before its next use.
 const POLL_BYTES: usize = 1 << 20;
 
-/// How long to wait if all pages are in use. At five million packets per second, the kernel's queue
+/// The time to wait if all pages are in use. At five million packets per second, the kernel's queue
 /// of a TUN, which holds 500 packets by default, fills up in this time.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 

@@ -52,7 +52,7 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room. It would then refuse the rest of the batch too.
+    /// True if the kernel has no room. The kernel would then refuse the rest of the batch too.
     full: bool,
     failed: Option<DeviceError>,
 }

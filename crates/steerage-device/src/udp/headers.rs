@@ -85,7 +85,8 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
 
 /// Writes the headers of a packet. The rest of `packet` is the payload. `segment` is the size of
 /// the datagrams that the payload stands for, or 0 for a single datagram. The kernel has already
-/// checked the UDP checksum. It is left unfinished, or is 0 (none) for a single IPv4 datagram.
+/// checked the UDP checksum. The checksum is left unfinished, or is 0 (none) for a single IPv4
+/// datagram.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;

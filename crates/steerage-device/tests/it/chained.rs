@@ -14,7 +14,7 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 use steerage_fixtures::queues::drain;
 
-/// The number of packets. It is small enough that a packet socket has room for all packets.
+/// The number of packets. The number is small enough that a packet socket has room for all packets.
 const PACKETS: usize = 200;
 
 /// Returns the specs of devices with frames of 64 bytes and of 5000 bytes. Each device has a

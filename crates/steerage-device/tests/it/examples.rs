@@ -227,8 +227,8 @@ fn the_tutorial_is_the_program() {
     assert_eq!(dependencies(blocks(page, "toml")[0]), crates_of(program));
 }
 
-/// Each code block of the guide is a whole program without hidden lines. It uses only the crates
-/// that the page names at its beginning. The blocks run as tests of the documentation.
+/// Each code block of the guide is a whole program without hidden lines. The program uses only the
+/// crates that the page names at its beginning. The blocks run as tests of the documentation.
 #[test]
 fn the_guide_has_whole_programs() {
     let page = include_str!("../../../../docs/functions.md");

@@ -30,8 +30,8 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// A handler that records each packet. It only requires that each direction of a flow stays
-/// together.
+/// A handler that records each packet. The handler only requires that each direction of a flow
+/// stays together.
 struct Notes {
     log: Log,
     reads: bool,

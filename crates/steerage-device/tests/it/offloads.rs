@@ -1,5 +1,5 @@
-//! Tests super-frames between two kernels. They are received whole, steered as one packet, and then
-//! sent whole, cut, or merged.
+//! Tests super-frames between two kernels. The super-frames are received whole, steered as one
+//! packet, and then sent whole, cut, or merged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -39,7 +39,7 @@ impl RxQueue for Live {
     }
 }
 
-/// An output with room for this number of packets. It counts the packets in no account.
+/// An output with room for this number of packets. The output counts its packets in no account.
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {

@@ -20,7 +20,7 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// The time for which records wait for a new connection. It is longer than the restart of a
+/// The time for which records wait for a new connection. This time is longer than the restart of a
 /// collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 

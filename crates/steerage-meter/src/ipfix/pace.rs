@@ -2,9 +2,9 @@
 //! overflow.
 //!
 //! Linux gives a UDP socket a receive buffer of 212,992 bytes by default (`net.core.rmem_default`).
-//! It charges each datagram with the memory of its buffer: 2,304 bytes for a full datagram on
-//! loopback, and up to 4,352 bytes from network cards. So the buffer holds 48 to 92 messages while
-//! the collector does not read.
+//! The kernel charges each datagram with the memory of its buffer: 2,304 bytes for a full datagram
+//! on loopback, and up to 4,352 bytes from network cards. So the buffer holds 48 to 92 messages
+//! while the collector does not read.
 
 use std::fmt;
 use std::num::NonZero;

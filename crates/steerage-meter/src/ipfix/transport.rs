@@ -257,8 +257,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     match send() {
         Ok(_) => Sent::Yes,
         // The kernel reports the refusal of an earlier datagram instead of sending this one. The
-        // program that listens now does not know the templates. It must get at most one message
-        // without them.
+        // program that listens now does not know the templates. This program must get at most one
+        // message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,

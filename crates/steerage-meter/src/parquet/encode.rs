@@ -17,7 +17,7 @@ const PART: usize = 32;
 const DICTIONARY_MAX: usize = 1 << 16;
 
 /// The number of values after which a dictionary is given up if it has more than half as many
-/// entries. It would be longer than the values.
+/// entries. Such a dictionary would be longer than the values.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest first.

@@ -114,8 +114,8 @@ fn what_finds_no_room_is_counted() {
     until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
 }
 
-/// The test sends more packets than the buffers of both CPUs' sockets hold. They wait in a queueing
-/// discipline that drops none of them.
+/// The test sends more packets than the buffers of both CPUs' sockets hold. These packets wait in a
+/// queueing discipline that drops none of them.
 #[test]
 fn a_source_that_can_wait_waits_for_room_in_the_buffer() {
     let Some(namespaces) = cable() else { return };

@@ -1,5 +1,5 @@
-//! An experiment: its name, and the cases that run in turn. lab/experiments.json describes each
-//! experiment for readers.
+//! An experiment: its name, and the cases that run in turn. Each experiment is described for
+//! readers in lab/experiments.json.
 
 use std::fmt;
 use std::time::Duration;

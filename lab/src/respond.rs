@@ -1,6 +1,7 @@
 //! Replies to packets as a host with its own addresses, after steering. The host replies to ARP,
 //! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
-//! a fixed length with responses of another fixed length.
+//! a fixed length with responses of another fixed length. The packets to which the host replies,
+//! and the replies, are described in lab/notes/respond.md.
 //!
 //! lab/notes/respond.md describes the packets to which the host replies, and the replies. This file
 //! contains the path of a packet. The other files of this module are:

@@ -1,6 +1,6 @@
-//! Checks the walls of the workspace that the compiler does not check: no circle of imports between
-//! the files of a crate, only those imports between crates that deny.toml permits, and the sizes of
-//! the core and of the facade.
+//! Checks the walls of the workspace that the compiler does not check. There must be no circle of
+//! imports between the files of a crate, and only those imports between crates that deny.toml
+//! permits. The sizes of the core and of the facade are limited.
 //!
 //! ```sh
 //! cargo run -p xtask                   # check
@@ -26,8 +26,8 @@ const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
 /// The maximum number of lines of the strict path, which one person can read in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// The maximum number of lines of the core. 200 of these lines let threads outside of the path send
-/// packets and wake handlers. The queues of such packets are in steerage-mem, and messages and
+/// The maximum number of lines of the core. Of these lines, 200 let threads outside of the path
+/// send packets and wake handlers. The queues of such packets are in steerage-mem, and messages and
 /// state by bucket are in steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
 /// The maximum number of lines of the facade, which assembles the crates and re-exports their

@@ -1,6 +1,6 @@
 //! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. Captures are
-//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
-//! docs/captures.md is the user's guide.
+//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd. The
+//! user's guide is docs/captures.md.
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
 //! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
@@ -8,12 +8,12 @@
 //! returns the lease. The queue then continues with read(2) at the same record. Files without a
 //! lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
-//! read(2) fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are handed over in these
-//! blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the
-//! wire, link type and interface replaces the header of each record in place. A record that crosses
-//! the end of a piece is moved to the block of the next piece, or is read to its end in the same
-//! block. A block is filled again after handlers have released all of its frames. Until then a poll
-//! delivers nothing, but no packet is lost, because the device [can
+//! With read(2), the queue fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are
+//! handed over in these blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader)
+//! with time, length on the wire, link type and interface replaces the header of each record in
+//! place. A record that crosses the end of a piece is moved to the block of the next piece, or is
+//! read to its end in the same block. A block is filled again after handlers have released all of
+//! its frames. Until then a poll delivers nothing, but no packet is lost, because the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore

@@ -233,7 +233,8 @@ pub(super) struct Writer {
     lanes: AtomicUsize,
     start: Instant,
     /// The time since which the writer has tried to write without success, in milliseconds after
-    /// `start`. 0 if the writer is not trying. Relaxed: the time publishes no other memory.
+    /// `start`. The value 0 means that the writer is not trying. Relaxed: the time publishes no
+    /// other memory.
     stuck_since: AtomicU64,
 }
 

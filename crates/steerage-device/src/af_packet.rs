@@ -1,5 +1,5 @@
 //! Live interfaces with AF_PACKET. The device listens, and takes no packets away from the kernel.
-//! docs/interfaces.md is the user's guide.
+//! The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
 //! ring, and passes on the block when it is full or its timeout expires. The queue lends the frames
@@ -149,8 +149,8 @@ pub struct AfPacketOptions {
     /// `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// The condition on which the kernel's hash of each frame is used. docs/interfaces.md lists
-    /// packets that this hash does not keep together.
+    /// The condition on which the kernel's hash of each frame is used. Packets that this hash does
+    /// not keep together are listed in docs/interfaces.md.
     pub device_hash: DeviceHash,
     /// True to compute checksums that were left to a network card. Programs that forward packets
     /// need the finished checksums. Merged datagrams cannot be split. With this option they are

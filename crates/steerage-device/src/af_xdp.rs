@@ -1,12 +1,12 @@
 //! Live interfaces with AF_XDP. The device takes packets away from the kernel, and is the fastest
-//! way to receive packets. docs/af_xdp.md is the user's guide.
+//! way to receive packets. The user's guide is docs/af_xdp.md.
 //!
-//! steerage's XDP program runs for each frame that the driver receives. The program sends wanted
-//! frames to the AF_XDP socket of their receive queue, and leaves all other frames to the kernel.
-//! Each receive queue has a socket. All sockets share one memory: the pages of the pool. steerage
-//! posts pages in a queue's fill ring, the kernel fills these pages, and the pages return through
-//! the rx ring as completions. A frame that does not fit into one chunk arrives in several chunks,
-//! and remains a chain of pages.
+//! An XDP program of steerage runs for each frame that the driver receives. The program sends
+//! wanted frames to the AF_XDP socket of their receive queue, and leaves all other frames to the
+//! kernel. Each receive queue has a socket. All sockets share one memory: the pages of the pool.
+//! The device posts pages in a queue's fill ring, the kernel fills these pages, and the pages
+//! return through the rx ring as completions. A frame that does not fit into one chunk arrives in
+//! several chunks, and remains a chain of pages.
 //!
 //! The program is attached by a link, which the kernel removes when the process ends, even after a
 //! crash. A program that was attached before is not replaced by default. Frames are taken from the
@@ -57,8 +57,8 @@ pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
-/// The default number of frames that each ring of a queue has room for. libbpf and libxdp have the
-/// same default. At a million frames per second, such a ring fills up in 2 ms.
+/// The default number of frames that each ring of a queue has room for. The default of libbpf and
+/// libxdp is the same. At a million frames per second, such a ring fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
 /// The shortest ring. The ring has room for one budget of frames in flight, and for the same number

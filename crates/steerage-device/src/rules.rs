@@ -69,8 +69,8 @@ const RULES_MAX: usize = 1 << 16;
 /// The text that [`read`] returns for a rule that [`Rule`] cannot express.
 const OF_ANOTHER_KIND: &str = "a rule of another kind";
 
-/// The maximum number of queues that share a flow. 256 queues need 1,024 rules, and the smallest
-/// tables of network cards have about this size.
+/// The maximum number of queues that share a flow. For 256 queues, 1,024 rules are needed, and the
+/// smallest tables of network cards have about this size.
 const SHARING_MAX: usize = 256;
 
 /// The lowest bit of the source port distributes nothing, because Linux connects from even ports as

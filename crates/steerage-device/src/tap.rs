@@ -1,5 +1,5 @@
-//! TUN and TAP: interfaces of the kernel whose other end is in this process. docs/outputs.md is the
-//! user's guide.
+//! TUN and TAP are interfaces of the kernel whose other end is in this process. The user's guide is
+//! docs/outputs.md.
 //!
 //! The device receives the packets that the kernel sends through the interface, and the kernel
 //! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and

@@ -1,4 +1,4 @@
-//! UDP sockets, for tunnels and overlays. docs/tunnels.md is the user's guide.
+//! UDP sockets, for tunnels and overlays. The user's guide is docs/tunnels.md.
 //!
 //! A packet of this device is an IP packet. The device creates its IP and UDP headers from the
 //! addresses of a received datagram, and reads the addresses of a sent datagram from these headers.

@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// Flows that differ in few bits must not collide more often than random flows do, for any
-    /// seeds. 4096 random flows in 16 Ki slots occupy 3,624 slots on average, with a standard
+    /// seeds. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a standard
     /// deviation of 18.
     #[test]
     fn hashes_spread() {

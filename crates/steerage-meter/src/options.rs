@@ -5,12 +5,12 @@ use std::time::Duration;
 use steerage::WallTime;
 use steerage::flow::Layers;
 
-/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
-/// default.
+/// The default active timeout. A flow that lasts longer gets another record. The default of nfpcapd
+/// is the same.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
-/// same default.
+/// The default inactive timeout: the longest pause between two packets of a flow. The default of
+/// nfpcapd is the same.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The default limit for the number of flows. A full table takes 270 MB.
@@ -42,8 +42,8 @@ pub struct MeterOptions {
     /// True if the packet source can wait. If the source cannot wait, flows also time out while no
     /// packets arrive.
     pub can_wait: bool,
-    /// The sampling rate: the meter counts all packets of one flow in this many flows. 1 means all
-    /// flows. The selection of flows is random, and the same on all CPUs.
+    /// The sampling rate: the meter counts all packets of one flow in this many flows. The value 1
+    /// means all flows. The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
     /// True to search DNS, TLS and HTTP packets for names.
     pub names: bool,

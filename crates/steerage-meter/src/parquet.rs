@@ -7,9 +7,9 @@
 //! | `thrift` | the protocol of descriptions |
 //!
 //! The schema and the values come from [`columns`], so that schema and values always agree.
-//! `docs/meter.md` says how DuckDB, polars and pyarrow read the types. steerage has its own writer,
-//! because the crate `parquet` takes longer to build than all of steerage. `.ci/parquet` compares
-//! the files with CSV files, in these three readers.
+//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the types. The writer is part of
+//! steerage, because the crate `parquet` takes longer to build than all of steerage. `.ci/parquet`
+//! compares the files with CSV files, in these three readers.
 
 mod chunk;
 mod encode;

@@ -158,8 +158,8 @@ fn it_understands_wireguard_go() {
     command.arg(&file).args(["wg0", "--shake"]).stdout(Stdio::null());
     let mut gateway = Running(namespaces.within(GATEWAY, || command.spawn().unwrap()));
 
-    // The gateway begins the handshake, because it sends keepalives. wireguard-go does not know the
-    // gateway's address.
+    // The gateway begins the handshake, because it sends keepalives. The peer wireguard-go does not
+    // know the gateway's address.
     until("there is a session", || go.number("last_handshake_time_sec") > 0);
     let received = go.number("rx_bytes");
     until("keepalives arrive", || go.number("rx_bytes") > received);

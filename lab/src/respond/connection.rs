@@ -33,12 +33,12 @@ const PERIOD: usize = 251;
 /// length.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
-/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. 40 ms is the
-/// kernel's minimum.
+/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. The kernel's
+/// minimum is 40 ms.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// A TCP connection. smoltcp chooses its own sequence numbers. The peer sees these numbers plus
-/// `shift`, so that they continue from the cookie.
+/// A TCP connection. The library smoltcp chooses its own sequence numbers. The peer sees these
+/// numbers plus `shift`, so that they continue from the cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,

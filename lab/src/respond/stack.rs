@@ -1,7 +1,8 @@
 //! Connects the responder with smoltcp. Each CPU has one interface, and each connection has a
-//! socket set with one socket. smoltcp searches a set from its beginning for each packet, so the
-//! cost of a segment does not depend on the number of connections. The interface has no state of
-//! connections, so connections can move to another CPU's interface.
+//! socket set with one socket. The library smoltcp searches a set from its beginning for each
+//! packet. With one socket per set, the cost of a segment does not depend on the number of
+//! connections. The interface has no state of connections, so connections can move to another CPU's
+//! interface. IP packets are handled by smoltcp.
 //!
 //! smoltcp handles IP packets. The caller of this module writes link addresses and TCP checksums,
 //! because the checksums cover the shifted sequence numbers (see [`Connection`]).

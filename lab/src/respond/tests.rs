@@ -1,5 +1,5 @@
-//! Tests that send a list of packets through the handler and collect its output. etherparse reads
-//! the output.
+//! Tests that send a list of packets through the handler and collect its output. The library
+//! etherparse reads the output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -19,7 +19,8 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which a datagram counts as lost and is sent again. netperf's UDP_RR would stall.
+/// The time after which a datagram counts as lost and is sent again. The test UDP_RR of netperf
+/// would stall instead.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval at which the load checks for lost datagrams, and for the end of the time.

@@ -69,8 +69,8 @@ fn both_byte_orders_and_both_resolutions() {
     }
 }
 
-/// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header.
-/// editcap confirms the packets if it is installed.
+/// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header. If
+/// editcap is installed, it confirms the packets.
 #[test]
 fn modified_pcap_is_read() {
     let packets = packets_of([60, 0, 1500, 61]);

@@ -23,7 +23,8 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     noted.collect()
 }
 
-/// Parses `1700000000.123456789` into nanoseconds. tshark prints as many digits as the file has.
+/// Parses `1700000000.123456789` into nanoseconds. The output of tshark has as many digits as the
+/// file.
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();

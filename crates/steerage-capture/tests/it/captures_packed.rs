@@ -146,8 +146,8 @@ fn errors_say_what_is_wrong() {
     assert!(!wide.contains("damaged") && !dictionary.contains("damaged"));
 }
 
-/// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. gzip(1)
-/// and tshark ignore such bytes too.
+/// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
+/// programs gzip(1) and tshark ignore such bytes too.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);

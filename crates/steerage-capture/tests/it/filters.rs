@@ -81,8 +81,8 @@ fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
     assert!(matches!(error, FilterError::Link(_)), "{error}");
 }
 
-/// In a filter for an interface, `vlan` reads the kernel's metadata and not the frame. 4294963248
-/// is `SKF_AD_VLAN_TAG_PRESENT`.
+/// In a filter for an interface, `vlan` reads the kernel's metadata and not the frame. The number
+/// 4294963248 is `SKF_AD_VLAN_TAG_PRESENT`.
 #[test]
 fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
     let in_a_namespace = || {

@@ -184,8 +184,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The program is the output of `tcpdump -s 96 -ddd`, as for an interface. 96 bytes of each packet
-/// pass, and the length on the wire stays the same.
+/// The program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is cut to 96
+/// bytes, and its length on the wire stays the same.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);

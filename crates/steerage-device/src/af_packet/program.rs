@@ -5,7 +5,7 @@ use libc::sock_filter as Instruction;
 
 use super::Direction;
 
-/// `BPF_RET | BPF_K`: accepts this many bytes of the frame. 0 drops the frame.
+/// `BPF_RET | BPF_K`: accepts this many bytes of the frame. The value 0 drops the frame.
 const RETURN: u16 = 0x06;
 /// `BPF_LD | BPF_W | BPF_ABS`.
 const LOAD: u16 = 0x20;

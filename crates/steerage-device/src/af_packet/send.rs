@@ -1,5 +1,5 @@
-//! Sends through an interface with packet sockets, one packet per system call. docs/outputs.md is
-//! the user's guide.
+//! Sends through an interface with packet sockets, one packet per system call. The user's guide is
+//! docs/outputs.md.
 //!
 //! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But the messages of
 //! `sendmmsg` can name an interface other than the socket's bound interface, and the sandbox cannot

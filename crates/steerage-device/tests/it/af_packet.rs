@@ -188,8 +188,8 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The interface exists only in the namespace of this thread, so that the files in /sys of the test's
-/// process do not describe it. tcpdump cannot open the interface, because it is down.
+/// The interface exists only in the namespace of this thread, so that the files in /sys of the
+/// test's process do not describe it. The interface is down, so tcpdump cannot open it.
 #[test]
 fn a_filter_fits_the_link_type_in_the_namespace() {
     let Some(net) = Net::new() else { return };

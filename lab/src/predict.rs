@@ -69,7 +69,7 @@ pub struct Rates {
     pub none: f64,
     /// The rate if one CPU receives, and the other CPU works.
     pub other: f64,
-    /// The rate if both CPUs have half of the hash.
+    /// The rate if each CPU has half of the hash values.
     pub hash: f64,
     /// The rate of the policy `balance`.
     pub balance: f64,

@@ -283,8 +283,8 @@ impl Capture {
     }
 
     /// Starts again with another reader, in the existing memory, as if nothing had been read.
-    /// Handlers must have released all frames. This function is for fuzzing: allocation would take
-    /// longer than reading a small file.
+    /// Handlers must have released all frames. This function is for fuzzing, because allocating the
+    /// memory again would take longer than reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -329,8 +329,8 @@ impl Capture {
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
     /// files. Therefore call this function before you [drop
-    /// privileges](https://docs.rs/steerage-guard) and before you start threads. Numbers are a
-    /// program for one link type.
+    /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter in
+    /// numbers is a program for only one link type.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and

@@ -67,8 +67,8 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // The file of a descriptor, such as /dev/stdout, may already have contents. A FIFO has no
-    // position.
+    // If the path names a descriptor, such as /dev/stdout, its file may already have contents. A
+    // FIFO has no position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);

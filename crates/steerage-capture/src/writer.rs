@@ -129,8 +129,8 @@ struct Rotating {
     bytes: u64,
 }
 
-/// A batch that is being appended. The buffer stays locked until the `Entry` is dropped. Dropping
-/// an `Entry` passes the batch to the writer.
+/// A batch of packets that a CPU is appending to the buffer. The buffer stays locked until the
+/// `Entry` is dropped. Dropping an `Entry` passes the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     writer: &'a Writer,
@@ -384,7 +384,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Requests that the waiting bytes are written now.
+    /// Requests that the writer writes the waiting bytes now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -442,7 +442,7 @@ impl Writer {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ---- the functions of the writer's thread
+    // ---- functions that the writer's thread calls
 
     /// Returns the next chunk to write. Returns `None` if all bytes are written and no CPU sends
     /// packets any more.
@@ -566,7 +566,7 @@ impl Buffer {
         self.waiting.push_back(spare.unwrap_or_else(new));
     }
 
-    /// Begins a new file in a new chunk. The result is the length of the file's headers.
+    /// Begins a new file in a new chunk. Returns the length of the file's headers.
     fn begin_file(&mut self, time: u64) -> usize {
         self.push_chunk();
         let Some(Rotating { head, .. }) = &self.rotating else { return 0 };
@@ -603,7 +603,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Passes the packets so far to the writer.
+    /// Passes the packets that were appended so far to the writer.
     fn pass(&mut self) {
         let Self { lane, source, start, ref mut packets, ref mut bytes, ref mut buffer, .. } = *self;
         let chunk = buffer.last_chunk();

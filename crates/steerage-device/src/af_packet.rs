@@ -76,7 +76,7 @@ pub const QUEUES_MAX: usize = 256;
 pub const SNAPLEN_MAX: usize = 262_144;
 
 /// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
-/// fits.
+/// bytes fits into such a block.
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
@@ -153,8 +153,8 @@ pub struct AfPacketOptions {
     /// not keep together are listed in docs/interfaces.md.
     pub device_hash: DeviceHash,
     /// True to compute checksums that were left to a network card. Programs that forward packets
-    /// need the finished checksums. Merged datagrams cannot be split. With this option they are
-    /// dropped and counted as lost.
+    /// need the finished checksums. Merged datagrams cannot be split. With this option, merged
+    /// datagrams are dropped and counted as lost.
     pub finish_checksums: bool,
     /// True to deliver super-frames whole, marked as super-frames. The output that sends a
     /// super-frame then completes its checksums.
@@ -168,7 +168,7 @@ pub struct AfPacketOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfPacket {
-    /// The opened device.
+    /// The device that was opened.
     pub input: Input,
     /// Hints for the user, one line each.
     pub notes: Vec<String>,
@@ -428,7 +428,7 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // If the permission is missing, report that once, and not for each interface.
+    // If the permission is missing, report it once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {

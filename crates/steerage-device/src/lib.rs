@@ -21,10 +21,10 @@
 //! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
 //! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
 //!
-//! Architecture invariant: no device knows about CPUs, hashes or handlers, and no device has its
-//! own clock or thread, with two exceptions. Each capture file or stream that is written has a
-//! thread, because writing may block. Another thread opens the files of a capture, so that packet
-//! threads never open files.
+//! Architecture invariant: no device knows about CPUs, hashes or handlers. No device has its own
+//! clock or thread, with two exceptions. Each capture file or stream that is written has a thread,
+//! because writing may block. Another thread opens the files of a capture, so that packet threads
+//! never open files.
 // The exceptions are the `sys` modules: one for the system calls of each device, and one for shared
 // system calls.
 #![deny(unsafe_code)]

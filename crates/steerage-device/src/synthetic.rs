@@ -117,7 +117,8 @@ pub struct SyntheticOptions {
     pub zipf: f64,
     /// The number of frames over all queues. `None` means no end.
     pub packets: Option<u64>,
-    /// Frames per second over all queues. `None` means as fast as polls take the frames.
+    /// Frames per second over all queues. With `None`, frames are generated as fast as polls take
+    /// them.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,

@@ -287,7 +287,8 @@ impl TapOptions {
             })?;
             match queue.attach(&self.name, flags | multi) {
                 Ok(()) => queues.push(queue),
-                // An interface that was created for several queues requires this flag.
+                // An interface that was created for several queues requires the flag
+                // `IFF_MULTI_QUEUE`.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !is_new && multi == 0 => multi = IFF_MULTI_QUEUE,
                 Err(e) => {
                     let advice = match e.raw_os_error() {

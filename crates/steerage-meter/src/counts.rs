@@ -14,7 +14,7 @@ use super::writer_state::OutputCounts;
 pub struct FlowCounts {
     /// The number of current flows.
     pub active: u64,
-    /// The number of records: those of flows that ended or were cut, plus one for each current
+    /// The number of records: one for each flow that ended or was cut, plus one for each current
     /// flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.

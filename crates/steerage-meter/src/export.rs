@@ -314,12 +314,12 @@ impl FlowWriter {
 }
 
 /// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
-/// writer thread may be in a write that never returns, and would never handle its signal. The
+/// writer thread may be in a write that never returns. It would then never handle its signal. The
 /// signals are blocked before the thread starts, because a new thread inherits the mask of its
 /// creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
-    // Only an invalid set would cause an error.
+    // Blocking signals fails only if the set of signals is invalid.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let started = start();
     let _ = before.map(|before| before.thread_set_mask());

@@ -229,8 +229,8 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// If the flow's record ends before this packet, returns the reason. A time that is earlier by
-    /// more than the timeout means that another recording begins.
+    /// If the flow's record ends before this packet, returns the reason. If the packet's time is
+    /// earlier by more than the timeout, another recording begins.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }

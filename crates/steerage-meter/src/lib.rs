@@ -193,8 +193,8 @@ impl Metering {
     /// Returns the current flows with the most bytes, the largest first: at most
     /// [`MeterOptions::top`] flows.
     ///
-    /// The counts of each flow are as of the last scan of its slot, at most some seconds ago. If
-    /// the source can wait, the list is empty.
+    /// The counts of a flow are those of the last scan of its slot, which was at most some seconds
+    /// ago. If the source can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }

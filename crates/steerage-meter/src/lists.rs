@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. The nodes of a list are separate from the flows, so that a change of a
-/// neighbour does not touch a flow.
+/// Doubly linked lists. The nodes of a list are stored separately from the flows. Changing the
+/// neighbour of a flow therefore does not access the flow's memory.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,

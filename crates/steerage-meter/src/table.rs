@@ -201,8 +201,8 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket from another CPU. If both CPUs have a flow, the two entries are
-    /// merged.
+    /// Adds the flows of a bucket that has moved here from another CPU. If both CPUs have a flow,
+    /// the two entries are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

@@ -18,7 +18,7 @@ pub(super) struct Wheel {
     lists: Lists,
     /// The duration of a slot, in nanoseconds.
     span: u64,
-    /// The first slot that has not passed, counted from 1970.
+    /// The first slot of time that has not passed yet, counted from 1970.
     cursor: u64,
 }
 

@@ -72,9 +72,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The experiment in its published form. At its rate, the CPUs are busy all the time without the
-/// cache. The experiment measures the CPU use with the cache at this rate. The rate is found anew
-/// in each round.
+/// The experiment in its published form. At the rate of this experiment, the CPUs are busy all the
+/// time without the cache. The experiment measures the CPU use with the cache at this rate. The
+/// rate is found anew in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);

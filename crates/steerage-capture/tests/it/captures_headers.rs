@@ -118,8 +118,8 @@ fn pcap_times_in_both_resolutions_and_byte_orders() {
     }
 }
 
-/// Seconds are unsigned, and last until 2106. A fraction of more than a second is added to the
-/// seconds.
+/// The seconds of a time are unsigned, and last until 2106. A fraction of more than a second is
+/// added to the seconds.
 #[test]
 fn pcap_times_reach_to_the_end_of_their_field() {
     let mut file = pcap(false, MAGICS[0], &[vec![]]);

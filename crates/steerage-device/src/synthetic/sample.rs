@@ -49,8 +49,8 @@ impl Sampler {
     /// Fills `to` with drawn flows.
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
-        // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
-        // product is the column, and the low half is the position in the column.
+        // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
+        // high half of the product is the column, and the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -66,7 +66,8 @@ impl Sampler {
     }
 }
 
-/// Vose, "A linear algorithm for generating random numbers with a given distribution" (1991).
+/// The algorithm is that of Vose, "A linear algorithm for generating random numbers with a given
+/// distribution" (1991).
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);

@@ -24,8 +24,8 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The maximum number of separate pieces of memory that one sent packet consists of: the headers of
-/// a super-frame, and the payload of each packet of a batch.
+/// The maximum number of separate pieces of memory in one sent packet: the headers of a
+/// super-frame, and the payload of each packet of a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// The device file that creates TUN and TAP interfaces.

@@ -91,8 +91,8 @@ impl Encoder {
         self.sequence
     }
 
-    /// Resets the sequence number to the one of an earlier message, because the later messages,
-    /// which have no templates, were not sent.
+    /// Resets the sequence number to that of an earlier message, because the later messages were
+    /// not sent. These messages have no templates.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }

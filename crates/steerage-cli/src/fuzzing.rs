@@ -7,10 +7,10 @@ use steerage_text::printable;
 use crate::error::Error;
 use crate::{run_file, usage};
 
-/// The command line arguments of a run file, or the message about a mistake in the file.
+/// Returns the command line arguments of a run file, or the message about a mistake in the file.
 ///
 /// # Errors
-/// If the file has a mistake.
+/// Returns an error if the file has a mistake.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

@@ -64,7 +64,7 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// The option as the user wrote it, and its value: `-ieth0`, `-i eth0`.
+/// Returns the option as the user wrote it, and its value: `-ieth0`, `-i eth0`.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");
@@ -75,7 +75,7 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
     }
 }
 
-/// A job of `parallel` without `--` before its command.
+/// Returns a job of `parallel` without `--` before its command.
 fn no_dashes(words: &[&str]) -> Option<String> {
     let ["parallel", input, command @ ..] = words else { return None };
     let first = command.first()?;
@@ -109,7 +109,7 @@ fn no_command(words: &[&str], wrong: &str) -> Option<String> {
         .then(|| format!("{wrong} is an input: write a command first: steerage meter {}", shell_word(wrong)))
 }
 
-/// The filter among the inputs, if the user wrote one without `-f`.
+/// Returns the filter among the inputs, if the user wrote one without `-f`.
 pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
     let from =
         inputs.iter().position(|input| is_filter(input) && !is_interface(input) && !Path::new(input).exists())?;

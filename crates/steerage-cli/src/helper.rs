@@ -35,7 +35,7 @@ impl Helper {
         Ok(Self { ends: Some(ends), lines: BufReader::new(says), reports: child.stderr.take() })
     }
 
-    /// The next line of the process. The line is empty if the process has ended.
+    /// Returns the next line of the process. The line is empty if the process has ended.
     pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
         // If nothing can be read, the line stays empty.
@@ -43,7 +43,8 @@ impl Helper {
         line.trim_end().to_owned()
     }
 
-    /// The pipe with the lines that the process [reports](report). Only the first call returns it.
+    /// Returns the pipe with the lines that the process [reports](report). Only the first call
+    /// returns it.
     pub(crate) fn reports(&mut self) -> Option<ChildStderr> {
         self.reports.take()
     }

@@ -92,8 +92,8 @@ pub(crate) struct SendOptions<O> {
     /// Whether consecutive segments of a flow are merged before the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// What decides when inputs that can wait end. `None` if such inputs end when they have no more
-    /// packets.
+    /// What decides when inputs that can wait end. The value is `None` if such inputs end when they
+    /// have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 

@@ -61,8 +61,8 @@ use std::process::ExitCode;
 use error::Error;
 use terminal::warn;
 
-/// The definition of the command line, with options that `--help` does not show: for tests that need a row for
-/// every option.
+/// Returns the definition of the command line, with options that `--help` does not show: for tests
+/// that need a row for every option.
 #[doc(hidden)]
 pub fn definition() -> clap::Command {
     let mut program = args::program();
@@ -93,8 +93,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether the command line is for `parallel`, which has its own exit codes: 1 to 101 count the
-/// jobs that failed.
+/// Returns true if the command line is for `parallel`, which has its own exit codes: 1 to 101 count
+/// the jobs that failed.
 fn names_parallel() -> bool {
     let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"-");
     std::env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "parallel")

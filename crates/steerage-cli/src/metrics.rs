@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(named(include_str!("../../../docs/tune.md"), "steerage_tune_"), watched);
     }
 
-    /// The words of a page that begin like this.
+    /// Returns the words of a page that begin like this.
     fn named(page: &str, begin: &str) -> BTreeSet<String> {
         let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
         let is_metric = |word: &&str| word.starts_with(begin) && !["steerage_", "steerage_control"].contains(word);

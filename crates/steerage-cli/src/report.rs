@@ -39,8 +39,8 @@ pub(crate) enum Flows {
 }
 
 impl Flows {
-    /// The flows with the most bytes. During a run, these flows are not collected if the source can
-    /// wait.
+    /// Returns the flows with the most bytes. During a run, these flows are not collected if the
+    /// source can wait.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -55,7 +55,7 @@ impl Flows {
         }
     }
 
-    /// The files and collectors that the flows go to.
+    /// Returns the files and collectors that the flows go to.
     fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
@@ -85,7 +85,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report with the counts of `document`.
+    /// Returns a report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
         Self {
             document,
@@ -115,13 +115,13 @@ impl Report {
         Self { flows, ..self }
     }
 
-    /// The ledger.
+    /// Returns the ledger.
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.document.snapshot
     }
 
-    /// The report for `audience` as one line of JSON without its newline, or an empty object if the
-    /// report cannot be serialized.
+    /// Returns the report for `audience` as one line of JSON without its newline, or an empty
+    /// object if the report cannot be serialized.
     pub(crate) fn json(&self, audience: Audience) -> String {
         self.line(audience).unwrap_or_else(|_| "{}".to_owned())
     }
@@ -130,7 +130,7 @@ impl Report {
         self.document.line(&self.traffic(), audience)
     }
 
-    /// The report with the private parts, as `top` gets it.
+    /// Returns the report with the private parts, as `top` gets it.
     pub(crate) fn private_value(&self) -> Result<Value, String> {
         self.document.value(&self.traffic())
     }
@@ -191,7 +191,7 @@ impl Report {
         }
     }
 
-    /// The first error that ended a receive queue.
+    /// Returns the first error that ended a receive queue.
     pub(crate) fn input_error(&self) -> Option<&QueueError> {
         self.snapshot().queues.iter().find_map(|queue| queue.error.as_ref())
     }
@@ -243,7 +243,7 @@ impl Printer {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Whether the pipe is full, so that a write would block.
+    /// Returns true if the pipe is full, so that a write would block.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {

@@ -123,7 +123,7 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// The time to stop. `None` if there is no limit, or if the time has passed.
+    /// The time to stop. The value is `None` if there is no limit, or if the time has passed.
     deadline: Option<Instant>,
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
@@ -137,7 +137,7 @@ impl Run<'_> {
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// The time of the next interval report. After a request to stop, only the final report
+    /// Returns the time of the next interval report. After a request to stop, only the final report
     /// remains.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)

@@ -101,8 +101,8 @@ impl SandboxProfile {
         }
     }
 
-    /// The system calls that packet threads may make, or `None` if the command has no packet
-    /// threads. Devices add [further groups](groups_of_device).
+    /// Returns the system calls that packet threads may make, or `None` if the command has no
+    /// packet threads. Devices add [further groups](groups_of_device).
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -112,9 +112,9 @@ impl SandboxProfile {
     }
 }
 
-/// The system calls that packet threads make for a device of this type, in addition to the system
-/// calls for receiving. An output writes to a file, a pipe or a TAP with calls that each thread may
-/// make.
+/// Returns the system calls that packet threads make for a device of this type, in addition to the
+/// system calls for receiving. An output writes to a file, a pipe or a TAP with calls that each
+/// thread may make.
 fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
     match (kind, direction) {
         ("af_xdp", Direction::In) => &[Group::XdpMaps],

@@ -144,16 +144,16 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
     }
 }
 
-/// The signals that a run reads. If nohup started the program, HUP is ignored, so that the run
-/// continues when its terminal is gone. An ignored HUP must not be blocked, because a blocked
+/// Returns the signals that a run reads. If nohup started the program, HUP is ignored, so that the
+/// run continues when its terminal is gone. An ignored HUP must not be blocked, because a blocked
 /// signal would be read.
 fn of_runs() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Whether the parent process made this process ignore the signal. Returns false if the kernel does
-/// not report it.
+/// Returns true if the parent process made this process ignore the signal. Returns false if the
+/// kernel does not report it.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

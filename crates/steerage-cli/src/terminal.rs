@@ -16,20 +16,21 @@ pub(crate) fn warn(what: &str) {
     print_to_stderr(format_args!("steerage: {}", printable(what)));
 }
 
-/// Whether standard error is a terminal on which a line can be redrawn in place.
+/// Returns true if standard error is a terminal on which a line can be redrawn in place.
 pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// Whether standard output is a terminal with colours. NO_COLOR switches them off (no-color.org).
+/// Returns true if standard output is a terminal with colours. NO_COLOR switches them off
+/// (no-color.org).
 pub(crate) fn has_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// The width of the terminal on standard output, or else COLUMNS. `None` for a pipe or a file,
-/// where lines may have any length.
+/// Returns the width of the terminal on standard output, or else COLUMNS. Returns `None` for a pipe
+/// or a file, where lines may have any length.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -76,7 +77,7 @@ impl Keys {
         Some(Self { before })
     }
 
-    /// The keys that were pressed since the last call.
+    /// Returns the keys that were pressed since the last call.
     pub(crate) fn pressed(&self) -> Vec<u8> {
         let mut keys = [0; 64];
         let read = rustix::io::read(io::stdin(), &mut keys).unwrap_or(0);

@@ -83,7 +83,7 @@ impl Handler for Limiter {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// The counters of the limiter, which are on its page.
+/// Returns the counters of the limiter, which are on its page.
 pub(crate) fn counters(builder: &Builder) -> Result<[NamedCounter; 2], CounterError> {
     let passed = builder.counters().add("within_rate", "Packets within the rate of their flow.", "packets")?;
     Ok([passed, builder.counters().add("above_rate", "Packets above the rate of their flow.", "packets")?])

@@ -13,7 +13,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// The audience of user `uid`, if the instance belongs to user `owner`.
+    /// Returns the audience of user `uid`, if the instance belongs to user `owner`.
     pub fn of(uid: u32, owner: u32) -> Self {
         if uid == 0 || uid == owner { Self::Private } else { Self::Public }
     }

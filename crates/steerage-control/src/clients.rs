@@ -41,7 +41,7 @@ pub(crate) struct Clients<C> {
 struct ConnectedClient<C> {
     party: Party,
     /// The time at which the last reply to the client was sent, or at which the client connected.
-    /// `None` while a request is being answered.
+    /// The value is `None` while a request is being answered.
     idle_since: Option<Instant>,
     connection: C,
 }

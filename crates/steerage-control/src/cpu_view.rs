@@ -16,12 +16,12 @@ pub struct CpuView {
 }
 
 impl CpuView {
-    /// A machine with CPUs 0 to `nr_cpu_ids - 1`, all online, none isolated.
+    /// Returns a machine with CPUs 0 to `nr_cpu_ids - 1`, all online, none isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
 
-    /// The CPUs of this machine.
+    /// Returns the CPUs of this machine.
     pub fn of_machine() -> Self {
         let topology = Topology::read();
         // If a container hides /sys, the CPUs that this process may use give the limit.
@@ -48,7 +48,8 @@ impl CpuView {
         self.nr_cpu_ids
     }
 
-    /// The mask without isolated CPUs, as the kernel stores it. `None` if no CPU remains.
+    /// Returns the mask without isolated CPUs, as the kernel stores it. Returns `None` if no CPU
+    /// remains.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)

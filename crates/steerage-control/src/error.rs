@@ -31,8 +31,8 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The name of the error, such as `EINVAL`. Kernel errors without a name in this table are
-    /// `EIO`.
+    /// Returns the name of the error, such as `EINVAL`. Kernel errors without a name in this table
+    /// are `EIO`.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -55,7 +55,7 @@ impl ErrorCode {
         }
     }
 
-    /// The error number: errno(3).
+    /// Returns the error number: errno(3).
     pub fn number(self) -> i32 {
         let errno = match self {
             Self::NotPermitted => Errno::PERM,
@@ -87,7 +87,7 @@ impl AttributeError {
         Self { code, message: message.into() }
     }
 
-    /// The kernel's code for the error.
+    /// Returns the kernel's code for the error.
     pub fn code(&self) -> ErrorCode {
         self.code
     }

@@ -51,7 +51,7 @@ impl Listener {
     /// cannot be served.
     ///
     /// # Errors
-    /// If the kernel refuses the address.
+    /// Returns an error if the kernel refuses the address.
     pub fn bind(what: &'static str, address: SocketAddr) -> Result<Self, BindError> {
         let bound = TcpListener::bind(address).and_then(|socket| {
             socket.set_nonblocking(true)?;
@@ -70,7 +70,7 @@ impl Listener {
         self
     }
 
-    /// The address of the listening socket, with the port that the kernel chose.
+    /// Returns the address of the listening socket, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -101,7 +101,8 @@ impl Drop for Server {
     }
 }
 
-/// The reply to the head of a request, for the fuzz targets. `None` if the head is incomplete.
+/// Returns the reply to the head of a request, for the fuzz targets. Returns `None` if the head is
+/// incomplete.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
     let site = Site::new("/x", vec![Resource::plain("/x", Body::Made(Box::new(|_| "steerage_x 1\n".to_owned())))]);
     request::answer(received, &hosts::Hosts::new(&[]), &site, &site.turn())

@@ -28,8 +28,8 @@ pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
-/// The path of the socket of the instance called `name`. A name with a `/` is itself a path.
-/// Returns `None` if there is no directory for sockets.
+/// Returns the path of the socket of the instance called `name`. A name with a `/` is itself a
+/// path. Returns `None` if there is no directory for sockets.
 pub fn path_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -114,13 +114,13 @@ pub struct InstanceSocket {
 }
 
 impl InstanceSocket {
-    /// The name of the instance: the name of the socket without `.sock`. By default, it is the number of the
-    /// process.
+    /// Returns the name of the instance: the name of the socket without `.sock`. By default, it is
+    /// the number of the process.
     pub fn name(&self) -> String {
         self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -150,8 +150,8 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// The socket of the instance called `to`. A name with a `/` is itself a path. Without a name, there
-/// must be exactly one instance.
+/// Returns the socket of the instance called `to`. A name with a `/` is itself a path. Without a
+/// name, there must be exactly one instance.
 ///
 /// # Errors
 /// [`SearchError`] if there is no such instance, or if there are several.
@@ -171,8 +171,8 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     }
 }
 
-/// The name of an instance, and the command line of its process if the name is the number of the process:
-/// `4711 (meter eth0)`.
+/// Returns the name of an instance, and the command line of its process if the name is the number
+/// of the process: `4711 (meter eth0)`.
 fn described(name: &str) -> String {
     const CHARS_MAX: usize = 40;
     let number = name.parse::<u32>().ok();
@@ -185,8 +185,8 @@ fn described(name: &str) -> String {
     }
 }
 
-/// The sockets of this user's instances and of root's instances. Any user may read from root's
-/// instances.
+/// Returns the sockets of this user's instances and of root's instances. Any user may read from
+/// root's instances.
 ///
 /// # Errors
 /// [`SearchError::Directory`] if the directory of the sockets cannot be read, or if other users may

@@ -38,9 +38,9 @@ pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 /// The prefix of all metrics, unless [`Source::prefix`] sets another one.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
-/// The metrics of a snapshot as text: the ledger, and the counters of the packet function. The name
-/// of each metric begins with `prefix` and `_`. Characters of the prefix that no metric may have
-/// become `_`. With an empty prefix, names have no prefix.
+/// Returns the metrics of a snapshot as text: the ledger, and the counters of the packet function.
+/// The name of each metric begins with `prefix` and `_`. Characters of the prefix that no metric
+/// may have become `_`. With an empty prefix, names have no prefix.
 pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
@@ -58,7 +58,7 @@ pub struct Source {
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
-    /// The metrics of an instance. `None` for a program that handles no packets.
+    /// Returns the metrics of an instance. Returns `None` for a program that handles no packets.
     pub fn new(handle: impl Into<Option<Handle>>) -> Self {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
@@ -83,7 +83,7 @@ impl Source {
         Self { more: Some(more), ..self }
     }
 
-    /// The metrics as text, with their present values.
+    /// Returns the metrics as text, with their present values.
     pub fn text(&self) -> String {
         let snapshot = self.handle.as_ref().map(|handle| handle.snapshot());
         let more = self.more.as_ref().map(|more| more()).unwrap_or_default();
@@ -156,7 +156,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// The full name of the metric, as it is served with the default prefix.
+    /// Returns the full name of the metric, as it is served with the default prefix.
     pub fn served_as(&self) -> String {
         format!("{PREFIX_DEFAULT}_{}", families::with_suffix(self.name, self.kind.in_prometheus_words()))
     }
@@ -171,7 +171,7 @@ impl Listener {
     /// Starts a thread that serves metrics.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn serve(self, source: Source) -> io::Result<Server> {
         let page = Resource::new(PATH, CONTENT_TYPE, "", Body::Made(Box::new(move |_| source.text())));
         self.serve_site("metrics", Site::new(PATH, vec![page]).names_by("--metrics-host NAME"))

@@ -144,7 +144,7 @@ impl Mounted {
     /// or waits for it.
     ///
     /// # Errors
-    /// If the mount fails. After an error, nothing is mounted on the directory.
+    /// Returns an error if the mount fails. After an error, nothing is mounted on the directory.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
@@ -178,7 +178,7 @@ impl Mounted {
         Ok(Self { fuse, mount: Mount { directory: path, watched } })
     }
 
-    /// The directory on which the tree is mounted, without symbolic links.
+    /// Returns the directory on which the tree is mounted, without symbolic links.
     pub fn directory(&self) -> &Path {
         &self.mount.directory
     }
@@ -186,7 +186,8 @@ impl Mounted {
     /// Answers requests on separate threads until the returned value is dropped.
     ///
     /// # Errors
-    /// If no thread can be started, or if the kernel's FUSE has another protocol version.
+    /// Returns an error if no thread can be started, or if the kernel's FUSE has another protocol
+    /// version.
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
@@ -231,9 +232,9 @@ impl Drop for Mount {
     }
 }
 
-/// The process whose tree is mounted on the directory, and the directory's path without symbolic
-/// links. Only the kernel's mount table is read, because a stopped process would not serve its file
-/// system.
+/// Returns the process whose tree is mounted on the directory, and the directory's path without
+/// symbolic links. Only the kernel's mount table is read, because a stopped process would not serve
+/// its file system.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;

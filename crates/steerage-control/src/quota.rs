@@ -37,7 +37,7 @@ pub(crate) struct Quota {
     /// the owner only.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
-    /// The instance's user. `None` if the parties are hosts.
+    /// The instance's user. The value is `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 

@@ -174,17 +174,17 @@ impl Tree {
         tree
     }
 
-    /// The user that owns the files of the tree and may change values, in addition to root.
+    /// Returns the user that owns the files of the tree and may change values, in addition to root.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The handle of the instance.
+    /// Returns the handle of the instance.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// The node at `path`. A `/` at the start or the end is ignored.
+    /// Returns the node at `path`. A `/` at the start or the end is ignored.
     ///
     /// # Errors
     /// `ENOENT` if the path does not exist.
@@ -196,7 +196,7 @@ impl Tree {
         found.ok_or_else(|| AttributeError::new(ErrorCode::NoEntry, format!("there is no `{}`", path.escape_debug())))
     }
 
-    /// The node named `name` in a directory.
+    /// Returns the node named `name` in a directory.
     pub fn child(&self, of: NodeId, name: &str) -> Option<NodeId> {
         let mut directories = None;
         let is_called = |at: &&usize| match &self.nodes[**at].name {
@@ -206,17 +206,18 @@ impl Tree {
         self.children(of).iter().find(is_called).map(|at| NodeId(*at))
     }
 
-    /// The directory that contains a node. The parent of the top directory is the top directory.
+    /// Returns the directory that contains a node. The parent of the top directory is the top
+    /// directory.
     pub fn parent(&self, of: NodeId) -> NodeId {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// The entries of a directory, in the tree's own order. Empty for an attribute.
+    /// Returns the entries of a directory, in the tree's own order. Empty for an attribute.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
 
-    /// The entry of a node, or `None` if the node does not exist.
+    /// Returns the entry of a node, or `None` if the node does not exist.
     pub fn entry(&self, id: NodeId) -> Option<Entry> {
         let node = self.nodes.get(id.0)?;
         let (mode, is_directory) = match &node.what {
@@ -227,7 +228,7 @@ impl Tree {
         Some(Entry { id, name: self.name(node), mode, is_directory })
     }
 
-    /// The path of a node, without a `/` at the start.
+    /// Returns the path of a node, without a `/` at the start.
     pub fn path(&self, id: NodeId) -> String {
         let mut names = Vec::new();
         let mut at = id.0;
@@ -317,18 +318,19 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether an attribute can be written.
+    /// Returns true if an attribute can be written.
     pub fn is_writable(&self, id: NodeId) -> bool {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// The changes whose number is above `number`, the oldest first. Only the newest
+    /// Returns the changes whose number is above `number`, the oldest first. Only the newest
     /// [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
 
-    /// Whether the name of a node may change. Only devices' directories can change their names.
+    /// Returns true if the name of a node may change. Only devices' directories can change their
+    /// names.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }

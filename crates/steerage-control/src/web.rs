@@ -63,7 +63,7 @@ const _: () = assert!(PAGE.len() + STYLE.len() + SCRIPT.len() <= PARTS_BYTES_MAX
 /// Makes a random key, which nobody can guess.
 ///
 /// # Errors
-/// If the kernel's random numbers cannot be read.
+/// Returns an error if the kernel's random numbers cannot be read.
 pub fn new_key() -> io::Result<String> {
     let mut bytes = [0; KEY_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -87,8 +87,8 @@ struct Reports {
 
 #[derive(Debug, Default)]
 struct ReportState {
-    /// The last report for the public, and the last report for the owner of the run. `None` while the
-    /// run goes on.
+    /// The last report for the public, and the last report for the owner of the run. The value is
+    /// `None` while the run goes on.
     last: Option<[String; 2]>,
     /// When a report was requested last.
     requested_at: Option<Instant>,
@@ -120,7 +120,7 @@ impl Listener {
     /// form for an audience. A client that shows `key` sees what the owner of the run may see.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn serve_page(
         self,
         key: String,

@@ -139,8 +139,8 @@ impl<'a> Needed<'a> {
         self
     }
 
-    /// Whether memory is pinned before [`Kept::drop_start_up`]. Set `pinned_memory` for an instance
-    /// with an AF_XDP device, because building the instance pins the instance's memory.
+    /// Returns true if memory is pinned before [`Kept::drop_start_up`]. Set `pinned_memory` for an
+    /// instance with an AF_XDP device, because building the instance pins the instance's memory.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -206,9 +206,9 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Whether this process may create files of this name with its effective capabilities. A path that
-/// is refused for a reason other than a missing permission counts as accessible, because no
-/// capability would help.
+/// Returns true if this process may create files of this name with its effective capabilities. A
+/// path that is refused for a reason other than a missing permission counts as accessible, because
+/// no capability would help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),

@@ -84,8 +84,8 @@ impl NewFile {
     /// Creates a file that will get this name.
     ///
     /// # Errors
-    /// If the directory does not exist or is not writable, or if an entry with that name is neither
-    /// a file nor a link.
+    /// Returns an error if the directory does not exist or is not writable, or if an entry with
+    /// that name is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
@@ -122,7 +122,7 @@ impl NewFile {
         Err(last)
     }
 
-    /// The file, open for writing.
+    /// Returns the file, open for writing.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -135,7 +135,7 @@ impl NewFile {
         self
     }
 
-    /// The temporary name of the file, which it has until it is finished.
+    /// Returns the temporary name of the file, which it has until it is finished.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
@@ -144,8 +144,8 @@ impl NewFile {
     /// not followed.
     ///
     /// # Errors
-    /// If the old entry cannot be replaced. After an error, the file keeps its temporary name
-    /// ([`part`](Self::part)), because its contents may be of value.
+    /// Returns an error if the old entry cannot be replaced. After an error, the file keeps its
+    /// temporary name ([`part`](Self::part)), because its contents may be of value.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -192,7 +192,7 @@ fn finish_or_remove(new: NewFile) -> io::Result<File> {
     })
 }
 
-/// Whether [`open`] failed because the path is a FIFO without a reader.
+/// Returns true if [`open`] failed because the path is a FIFO without a reader.
 pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
@@ -251,7 +251,7 @@ pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
 /// as for [`directory_of`].
 ///
 /// # Errors
-/// If no file can be created.
+/// Returns an error if no file can be created.
 pub fn probe(name: &Path) -> io::Result<()> {
     NewFile::create_in(directory_of(name)?, OsString::from(".steerage"), Readers::Group).map(drop)
 }
@@ -278,7 +278,7 @@ impl Target {
     }
 }
 
-/// Whether a new file may take the name: the name is free, or belongs to a file or a link.
+/// Returns true if a new file may take the name: the name is free, or belongs to a file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -291,12 +291,12 @@ fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathErro
     }
 }
 
-/// The directory that contains the file.
+/// Returns the directory that contains the file.
 pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The existing directory in which files of this name are created. The name may contain
+/// Returns the existing directory in which files of this name are created. The name may contain
 /// placeholders for the time (`%H`). If the name of a directory contains such a placeholder, the
 /// result is the parent of the first such directory.
 ///

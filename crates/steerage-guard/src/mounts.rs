@@ -34,7 +34,7 @@ impl Mount {
 /// system, which may hang.
 ///
 /// # Errors
-/// If the table cannot be read, or if it does not contain the mount.
+/// Returns an error if the table cannot be read, or if it does not contain the mount.
 ///
 /// ```
 /// use std::fs::File;

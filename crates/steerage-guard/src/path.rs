@@ -81,8 +81,8 @@ impl Directory {
     /// sticky directory such as `/tmp`, other users cannot change what this user creates.
     ///
     /// # Errors
-    /// If another user can change the directory or a directory on the path to it, or if the
-    /// directory does not exist.
+    /// Returns an error if another user can change the directory or a directory on the path to it,
+    /// or if the directory does not exist.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
@@ -119,7 +119,8 @@ impl Directory {
     /// but no other user may be able to change the directories on the path to it.
     ///
     /// # Errors
-    /// If another user can change a directory on the path, or if the directory does not exist.
+    /// Returns an error if another user can change a directory on the path, or if the directory
+    /// does not exist.
     pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)
     }
@@ -135,13 +136,14 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
-    /// The directory in which a file with this path is created, and the file's name in it. If the
-    /// last name is a link that may be followed, the result is the directory and name of its
+    /// Returns the directory in which a file with this path is created, and the file's name in it.
+    /// If the last name is a link that may be followed, the result is the directory and name of its
     /// target. The directory may belong to any user.
     ///
     /// # Errors
-    /// If another user can change a directory on the path, if a directory does not exist, if the
-    /// path has no last name, or if the path names a descriptor ([`PathError::Descriptor`]).
+    /// Returns an error if another user can change a directory on the path, if a directory does not
+    /// exist, if the path has no last name, or if the path names a descriptor
+    /// ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
@@ -155,21 +157,22 @@ impl Directory {
         Walk::begin(path)?.reach_holder(Missing::IsCreated(mode))
     }
 
-    /// Whether only root and the effective user can change the contents of the directory.
+    /// Returns true if only root and the effective user can change the contents of the directory.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub fn is_ours(&self) -> Result<bool, PathError> {
         Ok(self.access()? == Access::Ours)
     }
 
-    /// The path of the directory as the user wrote it, for messages only.
+    /// Returns the path of the directory as the user wrote it, for messages only.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path through the directory's descriptor, for system calls and libraries that accept only a
-    /// path. The path works only in this process, and only while the directory is open.
+    /// Returns a path through the directory's descriptor, for system calls and libraries that
+    /// accept only a path. The path works only in this process, and only while the directory is
+    /// open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -177,7 +180,7 @@ impl Directory {
     /// Creates a directory and opens it.
     ///
     /// # Errors
-    /// If the name exists, or if another user exchanged the new directory.
+    /// Returns an error if the name exists, or if another user exchanged the new directory.
     pub fn create_dir(&self, name: &OsStr, mode: u32) -> Result<Self, PathError> {
         rustix::fs::mkdirat(&self.fd, single(name)?, Mode::from_raw_mode(mode))?;
         self.open_own(name)
@@ -186,7 +189,8 @@ impl Directory {
     /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// If the name is not a directory, or if users other than root and this user can change it.
+    /// Returns an error if the name is not a directory, or if users other than root and this user
+    /// can change it.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
     }
@@ -206,7 +210,8 @@ impl Directory {
     /// Creates a file for reading and writing.
     ///
     /// # Errors
-    /// If the name exists, if another user runs the file system, or if the kernel refuses.
+    /// Returns an error if the name exists, if another user runs the file system, or if the kernel
+    /// refuses.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
         self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -216,7 +221,7 @@ impl Directory {
     /// Creates a FIFO.
     ///
     /// # Errors
-    /// If the name exists, or if the kernel refuses.
+    /// Returns an error if the name exists, or if the kernel refuses.
     pub fn create_fifo(&self, name: &OsStr, mode: u32) -> Result<(), PathError> {
         Ok(rustix::fs::mknodat(&self.fd, single(name)?, FileType::Fifo, Mode::from_raw_mode(mode), 0)?)
     }
@@ -226,8 +231,9 @@ impl Directory {
     /// device must be in a directory that is trusted.
     ///
     /// # Errors
-    /// If the entry is neither a FIFO nor a character device, if the entry or the directory is
-    /// another user's, or if the kernel refuses. `ENXIO` means that no process reads the FIFO.
+    /// Returns an error if the entry is neither a FIFO nor a character device, if the entry or the
+    /// directory is another user's, or if the kernel refuses. `ENXIO` means that no process reads
+    /// the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -248,20 +254,20 @@ impl Directory {
         Ok(file.into())
     }
 
-    /// The metadata of the entry with that name. A link is not followed.
+    /// Returns the metadata of the entry with that name. A link is not followed.
     ///
     /// # Errors
-    /// If no entry has the name, or if the kernel refuses.
+    /// Returns an error if no entry has the name, or if the kernel refuses.
     pub fn stat(&self, name: &OsStr) -> Result<Stat, PathError> {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The names in the directory with the types of the entries, in no order. Some file systems do
-    /// not report types. Only the directory is read, because an entry may be a mount that does not
-    /// answer.
+    /// Returns the names in the directory with the types of the entries, in no order. Some file
+    /// systems do not report types. Only the directory is read, because an entry may be a mount
+    /// that does not answer.
     ///
     /// # Errors
-    /// If the directory may not be read.
+    /// Returns an error if the directory may not be read.
     pub fn entries(&self) -> Result<Vec<(OsString, FileType)>, PathError> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
@@ -279,7 +285,7 @@ impl Directory {
     /// Renames an entry of the directory, and replaces an older entry with the new name.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::renameat(&self.fd, single(from)?, &self.fd, single(to)?)?)
     }
@@ -287,7 +293,7 @@ impl Directory {
     /// Renames an entry of the directory, unless the new name exists.
     ///
     /// # Errors
-    /// If the new name exists, or if the kernel refuses.
+    /// Returns an error if the new name exists, or if the kernel refuses.
     pub fn rename_unless_taken(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
     }
@@ -295,7 +301,7 @@ impl Directory {
     /// Removes a file, a link or a socket.
     ///
     /// # Errors
-    /// If no entry has the name, or if the kernel refuses.
+    /// Returns an error if no entry has the name, or if the kernel refuses.
     pub fn remove_file(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::empty())?)
     }
@@ -303,7 +309,8 @@ impl Directory {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// If no directory has the name, if the directory is not empty, or if the kernel refuses.
+    /// Returns an error if no directory has the name, if the directory is not empty, or if the
+    /// kernel refuses.
     pub fn remove_dir(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
@@ -311,7 +318,7 @@ impl Directory {
     /// Writes the names in the directory to the disk.
     ///
     /// # Errors
-    /// If the directory may not be read, or if the disk fails.
+    /// Returns an error if the directory may not be read, or if the disk fails.
     pub fn sync(&self) -> io::Result<()> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
@@ -321,17 +328,17 @@ impl Directory {
     /// Another descriptor of the same directory.
     ///
     /// # Errors
-    /// If the process has too many open files.
+    /// Returns an error if the process has too many open files.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), of_others: self.of_others })
     }
 
-    /// Whether another user owns the directory, or a directory on the path to it. The owner of a
-    /// directory can choose the group of new files through the set-group-ID bit, and can admit
+    /// Returns true if another user owns the directory, or a directory on the path to it. The owner
+    /// of a directory can choose the group of new files through the set-group-ID bit, and can admit
     /// further users through a default access list.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub fn is_of_others(&self) -> Result<bool, PathError> {
         Ok(self.of_others || self.access()?.is_of_user())
     }
@@ -369,7 +376,7 @@ impl From<Directory> for OwnedFd {
 /// with the same descriptor are not affected.
 ///
 /// # Errors
-/// If the descriptor is not open, or is not a file, a FIFO or a character device.
+/// Returns an error if the descriptor is not open, or is not a file, a FIFO or a character device.
 pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     let through = format!("/proc/self/fd/{number}");
     // The kernel resolves this path directly to the open file.
@@ -398,8 +405,8 @@ fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Whether a user's entries can be trusted: the effective user's and root's, because root can do
-/// everything anyway.
+/// Returns true if a user's entries can be trusted: the effective user's and root's, because root
+/// can do everything anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

@@ -23,7 +23,7 @@ use std::thread;
 /// ```
 ///
 /// # Errors
-/// If the program cannot be started, or if no thread can be started.
+/// Returns an error if the program cannot be started, or if no thread can be started.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     thread::scope(|scope| {
         let starting = thread::Builder::new().name("start".to_owned()).spawn_scoped(scope, || command.spawn())?;

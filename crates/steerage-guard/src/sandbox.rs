@@ -118,7 +118,7 @@ impl Sandbox {
     /// and after everything is open.
     ///
     /// # Errors
-    /// If the kernel has Landlock and refuses the rules.
+    /// Returns an error if the kernel has Landlock and refuses the rules.
     pub fn restrict_files(&self) -> Result<(), SandboxError> {
         let has = |group| self.groups.contains(&group);
         let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Signal) };
@@ -130,7 +130,7 @@ impl Sandbox {
     /// violation ends the process.
     ///
     /// # Errors
-    /// If the kernel has seccomp and refuses the filter.
+    /// Returns an error if the kernel has seccomp and refuses the filter.
     pub fn restrict_calls(&self) -> Result<InForce, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
@@ -161,12 +161,12 @@ struct Programs {
 }
 
 impl ThreadFilter {
-    /// A filter that allows these groups. Packet sockets that listen cannot send, and no packet
-    /// socket can send to an address. Messages can be sent only through UDP sockets. Packet sockets
-    /// and UDP sockets stay open if the thread closes their descriptors.
+    /// Returns a filter that allows these groups. Packet sockets that listen cannot send, and no
+    /// packet socket can send to an address. Messages can be sent only through UDP sockets. Packet
+    /// sockets and UDP sockets stay open if the thread closes their descriptors.
     ///
     /// # Errors
-    /// If the filter cannot be compiled.
+    /// Returns an error if the filter cannot be compiled.
     pub fn new(groups: &[Group], sockets: &Sockets) -> Result<Self, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         let programs = |arch| -> Result<Programs, SandboxError> {
@@ -176,8 +176,8 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Whether the filter allows the system call with this number. If the kernel cannot restrict
-    /// system calls, all system calls are allowed.
+    /// Returns true if the filter allows the system call with this number. If the kernel cannot
+    /// restrict system calls, all system calls are allowed.
     ///
     /// ```
     /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
@@ -190,7 +190,7 @@ impl ThreadFilter {
         self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
     }
 
-    /// Whether the filter allows a system call with these arguments.
+    /// Returns true if the filter allows a system call with these arguments.
     pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
         self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
@@ -198,7 +198,7 @@ impl ThreadFilter {
     /// Restricts this thread permanently.
     ///
     /// # Errors
-    /// If the kernel refuses the filter.
+    /// Returns an error if the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
         let Some(programs) = &self.0 else { return Ok(()) };
         // The program `allow` is installed last, because it does not allow the system call that
@@ -216,13 +216,14 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Whether system calls are restricted.
+    /// Returns true if system calls are restricted.
     pub fn seccomp(&self) -> bool {
         self.seccomp
     }
 
-    /// The error if the kernel has Landlock but refused it. The user may be able to make the kernel
-    /// accept Landlock, for example if a container's seccomp profile denies the system call.
+    /// Returns the error if the kernel has Landlock but refused it. The user may be able to make
+    /// the kernel accept Landlock, for example if a container's seccomp profile denies the system
+    /// call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),
@@ -230,7 +231,7 @@ impl InForce {
         }
     }
 
-    /// The extent to which the kernel enforces Landlock: `full`, `part` or `none`.
+    /// Returns the extent to which the kernel enforces Landlock: `full`, `part` or `none`.
     pub fn landlock(&self) -> &'static str {
         match self.landlock {
             Enforced::All => "full",

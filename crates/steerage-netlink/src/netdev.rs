@@ -28,7 +28,8 @@ pub struct XdpSupport {
     pub driver: bool,
     /// True if AF_XDP sockets can receive and send without a copy.
     pub zero_copy: bool,
-    /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report it.
+    /// True if XDP programs can read the card's flow hash. The value is `None` if the kernel does
+    /// not report it.
     pub hash: Option<bool>,
     /// True if XDP programs can read the time at which the card received a frame.
     pub time: Option<bool>,

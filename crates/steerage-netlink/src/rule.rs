@@ -14,7 +14,8 @@ use crate::Rtnetlink;
 pub struct Rule {
     /// The kernel follows the rules in ascending order of their priorities.
     pub priority: u32,
-    /// The interface by which packets came. `None` for all packets, also those of this machine.
+    /// The interface by which packets came. The value is `None` for all packets, also those of this
+    /// machine.
     pub interface: Option<String>,
     /// What the kernel does with the packets.
     pub action: RuleTo,

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(read(&[0; 40]), []);
     }
 
-    /// A socket, and the other end of its connection, on which a test plays the kernel.
+    /// Returns a socket, and the other end of its connection, on which a test plays the kernel.
     fn pair() -> (Socket, OwnedFd) {
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)

@@ -11,8 +11,8 @@ use steerage_fixtures::namespaces::Namespaces;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Change, Changes, Entry, NextHop, Route, RouteType, Rtnetlink, Uevents, XdpPlace, netdev};
 
-/// A pair of connected interfaces. The far end has the network 192.0.2.0/24, two special routes,
-/// and a neighbour.
+/// Returns a pair of connected interfaces. The far end has the network 192.0.2.0/24, two special
+/// routes, and a neighbour.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "near0"), (1, "far0"));

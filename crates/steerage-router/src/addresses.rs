@@ -11,7 +11,7 @@ use ipnet::Ipv4Net;
 /// A link address (IEEE 802).
 pub type Mac = [u8; 6];
 
-/// Whether a host on a link can have the address.
+/// Returns true if a host on a link can have the address.
 ///
 /// No host has an address in 0/8 ("this network"), 127/8 (loopback), 224/4 (multicast) or 240/4
 /// (reserved, including the limited broadcast address).
@@ -20,7 +20,7 @@ pub fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// Whether a host on a link can have the address.
+/// Returns true if a host on a link can have the address.
 ///
 /// No host has an unspecified, loopback, multicast or IPv4-mapped address.
 #[inline]
@@ -36,14 +36,14 @@ pub fn is_of_a_host(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a packet may have this source address on a link with these broadcast addresses.
+/// Returns true if a packet may have this source address on a link with these broadcast addresses.
 #[inline]
 pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// The network's broadcast address. Networks of one or two addresses have no broadcast address (RFC
-/// 3021).
+/// Returns the network's broadcast address. Networks of one or two addresses have no broadcast
+/// address (RFC 3021).
 ///
 /// ```
 /// use steerage_router::broadcast_of;

@@ -81,8 +81,8 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     Ok(V6 { destination, len, hop_limit: header[7], link_local })
 }
 
-/// Whether an ICMP error may be sent about the IPv4 packet. No error is sent about an ICMP error,
-/// or about a fragment other than the first (RFC 1812, 4.3.2.7).
+/// Returns true if an ICMP error may be sent about the IPv4 packet. No error is sent about an ICMP
+/// error, or about a fragment other than the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
     let is_later = be16(header, 6) & ipv4::OFFSET != 0;

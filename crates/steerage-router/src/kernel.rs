@@ -92,7 +92,8 @@ impl RouteUpdater {
     /// instance's outputs. If `routes` are given, they replace the kernel's routes.
     ///
     /// # Errors
-    /// If the kernel refuses a socket or its tables, or if a route does not match the interfaces.
+    /// Returns an error if the kernel refuses a socket or its tables, or if a route does not match
+    /// the interfaces.
     pub fn new(
         interfaces: &[RouterInterface],
         routes: &[Route],
@@ -143,7 +144,7 @@ impl RouteUpdater {
     /// Starts the thread that follows changes. The thread runs until the program ends.
     ///
     /// # Errors
-    /// If the kernel cannot start a thread.
+    /// Returns an error if the kernel cannot start a thread.
     pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {

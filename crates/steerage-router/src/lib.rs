@@ -83,7 +83,7 @@ impl Forwarding {
     /// `queues` has the index of its interface in [`Table::interfaces`].
     ///
     /// # Errors
-    /// If the kernel cannot create the sockets for the wake-up of [`Wanted`].
+    /// Returns an error if the kernel cannot create the sockets for the wake-up of [`Wanted`].
     pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
         let (shown, wanted) = (Shown::default(), Wanted::new()?);
         Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
@@ -94,17 +94,17 @@ impl Forwarding {
         self.shown.show(table);
     }
 
-    /// The current table.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         self.shown.table()
     }
 
-    /// The neighbours whose link addresses are needed for packets.
+    /// Returns the neighbours whose link addresses are needed for packets.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// The sum of all CPUs' counts at this moment.
+    /// Returns the sum of all CPUs' counts at this moment.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().fold(Forwarded::default(), |mut all, counts| {
@@ -172,8 +172,8 @@ struct Came<'t> {
 
 struct Way {
     output: TxId,
-    /// The destination and the source link address. `None` if the packet leaves without a link
-    /// header.
+    /// The destination and the source link address. The value is `None` if the packet leaves
+    /// without a link header.
     link: Option<(Mac, Mac)>,
 }
 

@@ -74,7 +74,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// The name of the fate in reports.
+    /// Returns the name of the fate in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -98,13 +98,13 @@ impl Fate {
         }
     }
 
-    /// Whether the packet was not for this router to forward, but for the kernel or for another
-    /// host.
+    /// Returns true if the packet was not for this router to forward, but for the kernel or for
+    /// another host.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
 
-    /// Whether the packet should have been forwarded but was dropped.
+    /// Returns true if the packet should have been forwarded but was dropped.
     pub fn is_drop(self) -> bool {
         self != Self::Forwarded && !self.is_not_ours()
     }
@@ -123,12 +123,12 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// The number of packets with this fate.
+    /// Returns the number of packets with this fate.
     pub fn get(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
 
-    /// The number of packets that should have been forwarded but were dropped.
+    /// Returns the number of packets that should have been forwarded but were dropped.
     pub fn dropped(&self) -> u64 {
         Fate::ALL.iter().filter(|fate| fate.is_drop()).map(|fate| self.get(*fate)).sum()
     }

@@ -21,7 +21,8 @@ use crate::addresses::Mac;
 pub struct Interface {
     /// The output of packets that leave by the interface.
     pub output: TxId,
-    /// The interface's link address. `None` if packets on the interface have no link header.
+    /// The interface's link address. The value is `None` if packets on the interface have no link
+    /// header.
     pub mac: Option<Mac>,
     /// The interface's MTU: the longest IP packet that it sends, in bytes.
     pub mtu: usize,
@@ -41,7 +42,7 @@ pub struct Interface {
 pub struct Hop {
     /// The index of the outgoing interface.
     pub interface: u16,
-    /// The address of the router. `None` if the destination is on the link.
+    /// The address of the router. The value is `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// The hop's share of flows, relative to the other hops of the route. At least 1.
     pub weight: u16,
@@ -108,7 +109,7 @@ impl Routes {
         }
     }
 
-    /// The target of the route with the longest prefix that contains the address.
+    /// Returns the target of the route with the longest prefix that contains the address.
     #[inline]
     pub fn v4(&self, to: Ipv4Addr) -> Option<&Target> {
         let (_, at) = self.v4.get_lpm(&Ipv4Net::new_assert(to, 32))?;
@@ -122,18 +123,18 @@ impl Routes {
         self.targets.get(*at as usize)
     }
 
-    /// The number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether there are no routes.
+    /// Returns true if there are no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of distinct targets that were ever inserted. Unused targets count until the
-    /// routes are rebuilt.
+    /// Returns the number of distinct targets that were ever inserted. Unused targets count until
+    /// the routes are rebuilt.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
@@ -142,8 +143,8 @@ impl Routes {
 /// A neighbour, as the kernel knows it.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. `None` if the kernel tried to resolve the neighbour, and the
-    /// neighbour does not answer.
+    /// The neighbour's link address. The value is `None` if the kernel tried to resolve the
+    /// neighbour, and the neighbour does not answer.
     pub mac: Option<Mac>,
     /// Set when a packet is sent to the neighbour. A program that keeps neighbour entries fresh
     /// reads and clears the flag.
@@ -213,7 +214,7 @@ impl Shown {
         past.retain(|table| Arc::strong_count(table) > 1);
     }
 
-    /// The current table.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }

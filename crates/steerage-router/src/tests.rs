@@ -172,7 +172,7 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The frame as the router must send it. etherparse computes the checksum of this frame.
+/// Returns the frame as the router must send it. etherparse computes the checksum of this frame.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);
@@ -256,7 +256,7 @@ fn drops_without_a_word() {
     assert_eq!(came.shared.wanted().take(), [(1, "10.0.1.77".parse().unwrap())]);
 }
 
-/// The only packet that was sent to the host, without its Ethernet header.
+/// Returns the only packet that was sent to the host, without its Ethernet header.
 fn answer(came: &Came2, fate: Fate) -> Vec<u8> {
     assert_eq!((came.counts.get(fate), came.counts.icmp_sent), (1, 1), "{fate:?}");
     let [(0, frame)] = came.out.as_slice() else { panic!("{fate:?}: {:?}", came.out) };

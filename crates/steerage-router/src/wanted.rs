@@ -29,7 +29,7 @@ impl Wanted {
     /// Creates an empty list.
     ///
     /// # Errors
-    /// If the kernel cannot create a pair of sockets.
+    /// Returns an error if the kernel cannot create a pair of sockets.
     pub fn new() -> io::Result<Self> {
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -37,7 +37,7 @@ impl Wanted {
         Ok(Self { wishes: Mutex::default(), rung: AtomicBool::new(false), bell, hears })
     }
 
-    /// A file descriptor that becomes readable when the list gets an entry.
+    /// Returns a file descriptor that becomes readable when the list gets an entry.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.hears.as_fd()
     }

@@ -28,8 +28,8 @@ pub(super) enum Values {
 }
 
 impl Values {
-    /// The values of this argument, or `None` if clap knows all of them, or if they are anything, such as
-    /// numbers.
+    /// Returns the values of this argument, or `None` if clap knows all of them, or if they are
+    /// anything, such as numbers.
     pub(super) fn of(command: &Command, arg: &Arg) -> Option<Self> {
         let name = arg.get_value_names()?.first()?.as_str();
         match (name, command.get_name(), arg.get_id().as_str()) {
@@ -43,7 +43,8 @@ impl Values {
         }
     }
 
-    /// The values of the word after these words, of which the first is the name of the program.
+    /// Returns the values of the word after these words, of which the first is the name of the
+    /// program.
     fn after(words: &[String]) -> Option<Self> {
         let mut program = args::program();
         program.build();
@@ -107,8 +108,8 @@ fn interfaces() -> impl Iterator<Item = String> {
     entries.filter(|entry| entry.path().is_dir()).filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// The runs that this user can see. Without any, or if their directory cannot be read, there is nothing to
-/// offer.
+/// Returns the runs that this user can see. Without any, or if their directory cannot be read,
+/// there is nothing to offer.
 fn runs() -> Vec<instances::InstanceSocket> {
     instances::all().unwrap_or_default()
 }

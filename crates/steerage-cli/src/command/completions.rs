@@ -66,8 +66,8 @@ fn with_values_of_zsh(script: &str) -> String {
     format!("{functions}{ZSH}{START}{start}")
 }
 
-/// A line for the arguments of all commands, and one for each option, because fish offers for the value of an
-/// option only what belongs to that option.
+/// Returns a line for the arguments of all commands, and one for each option, because fish offers
+/// for the value of an option only what belongs to that option.
 fn values_of_fish() -> String {
     let mut lines = format!("complete -c steerage -n \"not __fish_steerage_needs_command\" -a {FISH_VALUES}\n");
     let program = args::program();

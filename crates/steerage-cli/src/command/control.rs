@@ -47,8 +47,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// The paths of all attributes below a directory, one per line. The directory's own attributes come
-/// before the attributes of its subdirectories.
+/// Returns the paths of all attributes below a directory, one per line. The directory's own
+/// attributes come before the attributes of its subdirectories.
 pub(super) fn paths(client: &mut Client, directory: &str) -> Result<String, ClientError> {
     below(client, directory, DEPTH_MAX)
 }

@@ -188,7 +188,7 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A packet as a line: its time of day in UTC, its origin, its flow and its length.
+/// Returns a packet as a line: its time of day in UTC, its origin, its flow and its length.
 fn line(head: PacketHead, data: &[u8]) -> String {
     let PacketHead { nanos, wire, link, cpu, queue, .. } = head;
     let time = humantime::format_rfc3339_micros(SystemTime::from(WallTime::from_nanos(nanos))).to_string();

@@ -196,8 +196,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     }
 }
 
-/// What the driver reports about each packet to AF_XDP, as a note. `None` for a driver without such
-/// reports, and for kernels before 6.8, which do not say.
+/// What the driver reports about each packet to AF_XDP, as a note. Returns `None` for a driver
+/// without such reports, and for kernels before 6.8, which do not say.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";
@@ -209,7 +209,7 @@ fn known_to_card(interface: &str) -> Option<String> {
         .then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
-/// Whether the device is live, so that packets arrive at their own time.
+/// Returns true if the device is live, so that packets arrive at their own time.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }

@@ -124,7 +124,7 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     }
 }
 
-/// The pattern of the output's file names, if the output rotates.
+/// Returns the pattern of the output's file names, if the output rotates.
 fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rotate)>, Error> {
     let (Some(rotate), Some(name)) = (args.rotate, spec.strip_prefix(PCAP)) else { return Ok(None) };
     let wrong = |what: String| CommandLineError::FileName { option: "--to", name: spec.to_owned(), what };
@@ -135,7 +135,7 @@ fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rota
     Ok(Some((pattern, rotate)))
 }
 
-/// The outputs in `--to`. No output may be an input, and no two may be the same file.
+/// Returns the outputs in `--to`. No output may be an input, and no two may be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {

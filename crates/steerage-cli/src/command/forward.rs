@@ -101,7 +101,7 @@ fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     RunArgs { live, ..run.clone() }
 }
 
-/// The interface that `spec` names, if a router can use it.
+/// Returns the interface that `spec` names, if a router can use it.
 fn device(spec: &str) -> Result<ForwardDevice, Error> {
     let of = |interface: &str, shared, ethernet| ForwardDevice {
         output: interface.to_owned(),
@@ -133,8 +133,8 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
 }
 
-/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of
-/// linux/if_arp.h.
+/// Returns true if the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`,
+/// `ARPHRD_LOOPBACK` of linux/if_arp.h.
 fn has_ethernet(interface: &str) -> Result<bool, Error> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
     let link = link.map_err(|error| Error::System { operation: "ask for the type of an interface", error })?;
@@ -175,8 +175,8 @@ fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, 
     devices.iter().map(interface).collect()
 }
 
-/// The index of the interface of each receive queue. The receive queues are in the order of the
-/// devices.
+/// Returns the index of the interface of each receive queue. The receive queues are in the order of
+/// the devices.
 fn interfaces_of(queues: &[usize]) -> Vec<u16> {
     let of = |(nth, count): (usize, &usize)| std::iter::repeat_n(nth as u16, *count);
     queues.iter().enumerate().flat_map(of).collect()

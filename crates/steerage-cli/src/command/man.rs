@@ -56,8 +56,8 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// The command with the text of every option as its long help. A page has no text for an option
-/// that `-h` leaves out, unless the option has a long help.
+/// Returns the command with the text of every option as its long help. A page has no text for an
+/// option that `-h` leaves out, unless the option has a long help.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// The words of a part of a page, without the commands and escapes of roff.
+    /// Returns the words of a part of a page, without the commands and escapes of roff.
     fn words(roff: &str) -> String {
         let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
         let escapes =

@@ -37,8 +37,8 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
     instance::check(&run_args(args)?).map(drop)
 }
 
-/// The hidden command of the process that waits until the file of a job is complete, because
-/// `parallel` is then in its sandbox and cannot start programs.
+/// Returns the hidden command of the process that waits until the file of a job is complete,
+/// because `parallel` is then in its sandbox and cannot start programs.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }
@@ -108,15 +108,15 @@ fn options(args: &ParallelArgs) -> Options {
     }
 }
 
-/// The process of [`exec_when_ready`].
+/// Returns the process of [`exec_when_ready`].
 fn waiting_process(program: &OsStr) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("steerage-job").arg("exec-when-ready").arg("--").arg(program);
     command
 }
 
-/// The options of the instance. A single CPU reads and splits, so all packets stay in order,
-/// whatever `--key` keeps together.
+/// Returns the options of the instance. A single CPU reads and splits, so all packets stay in
+/// order, whatever `--key` keeps together.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);

@@ -61,7 +61,7 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
     page + "\nsteerage --help lists all commands, and steerage help the pages of the guide.\n"
 }
 
-/// The interface that has received the most packets, without the loopback.
+/// Returns the interface that has received the most packets, without the loopback.
 fn busiest_interface() -> Option<String> {
     let entries = fs::read_dir("/sys/class/net").ok()?;
     let names =

@@ -143,7 +143,7 @@ fn of_device(queue: &str) -> (Option<&str>, &str) {
     queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
 }
 
-/// The queues of each device, for an error: `rx-0`, or `eth1/rx-0 to rx-3`.
+/// Returns the queues of each device, for an error: `rx-0`, or `eth1/rx-0 to rx-3`.
 fn ranges(devices: &[(String, usize)]) -> Vec<String> {
     let range = |(device, queues): &(String, usize)| {
         let first = if devices.len() == 1 { "rx-0".to_owned() } else { format!("{device}/rx-0") };

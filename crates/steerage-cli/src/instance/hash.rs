@@ -16,8 +16,9 @@ pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHash
     set_if_given(builder, hasher, Builder::hash)
 }
 
-/// The hash that the command line requests. `None` leaves the choice to the library. All commands
-/// that read headers call this function first, so it also sets the ports on which VXLAN is read.
+/// Returns the hash that the command line requests. `None` leaves the choice to the library. All
+/// commands that read headers call this function first, so it also sets the ports on which VXLAN is
+/// read.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     set_vxlan_ports(args.vxlan_port.as_ref().map_or(&[], |ports| &ports.0));
     let key = match args.hash_key {

@@ -103,8 +103,8 @@ struct Deferral {
 }
 
 impl Deferral {
-    /// `None` if the interface defers interrupts already, or if the kernel does not show its files
-    /// here.
+    /// Returns `None` if the interface defers interrupts already, or if the kernel does not show
+    /// its files here.
     fn plan(index: u32) -> Option<Self> {
         let (mut machine, name) = found(index)?;
         let ours = purpose::napi_deferral(&name);
@@ -129,8 +129,8 @@ impl Deferral {
     }
 }
 
-/// The machine, and the interface's name. `None` if /sys shows other interfaces than this network
-/// namespace has.
+/// Returns the machine, and the interface's name. Returns `None` if /sys shows other interfaces
+/// than this network namespace has.
 fn found(index: u32) -> Option<(Machine, String)> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link_at(index)).ok()?;
     let (machine, name) = (Machine::new(), link.name?);

@@ -37,7 +37,7 @@ pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
-/// The length of the longest list in the value.
+/// Returns the length of the longest list in the value.
 fn longest_list(value: &Value) -> usize {
     match value {
         Value::Array(of) => of.iter().map(longest_list).max().unwrap_or(0).max(of.len()),
@@ -174,7 +174,7 @@ pub(crate) struct ElephantFlow {
 }
 
 impl ElephantFlow {
-    /// The flows of all elephants in `snapshot`.
+    /// Returns the flows of all elephants in `snapshot`.
     pub(super) fn of_all(snapshot: &Snapshot) -> Vec<Self> {
         let groups = snapshot.groups.iter().enumerate();
         let elephants = groups.flat_map(|(group, of)| of.elephants.iter().map(move |elephant| (group, elephant)));
@@ -237,7 +237,7 @@ impl Recorded {
         }
     }
 
-    /// The time from the earliest to the latest packet.
+    /// Returns the time from the earliest to the latest packet.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.first.zip(self.last).map(|(first, last)| last.0.since(first.0))
     }

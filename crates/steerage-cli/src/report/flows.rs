@@ -72,8 +72,8 @@ pub(crate) struct FlowOutputReport {
 }
 
 impl FlowOutputReport {
-    /// The counts of the outputs so far. During a run, read these counts before the meters' counts,
-    /// so that an output has no record that the meters do not count.
+    /// Returns the counts of the outputs so far. During a run, read these counts before the meters'
+    /// counts, so that an output has no record that the meters do not count.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -101,7 +101,8 @@ impl FlowCounters {
     }
 }
 
-/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
+/// Returns the text of the flows: one line of counts, and, if the run has ended, a table of the
+/// largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let (metered, table) = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
@@ -125,7 +126,7 @@ struct Joined<'a> {
     times: (WallTime, WallTime),
 }
 
-/// The flows with the most bytes. The records of a flow that was cut count as one flow.
+/// Returns the flows with the most bytes. The records of a flow that was cut count as one flow.
 fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     let mut places = HashMap::new();
     let mut flows: Vec<Joined<'_>> = Vec::new();
@@ -152,7 +153,7 @@ fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     flows
 }
 
-/// The table of the flows with the most bytes.
+/// Returns the table of the flows with the most bytes.
 pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
     let flows = joined(&metered.top, most);
     let Some(first) = flows.first() else { return Vec::new() };
@@ -170,7 +171,7 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
-/// The number of records that were lost, over all outputs.
+/// Returns the number of records that were lost, over all outputs.
 fn lost(outputs: &[FlowOutputReport]) -> u64 {
     outputs.iter().map(|output| output.counts.lost).sum()
 }
@@ -222,7 +223,7 @@ fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<
     table(columns, width)
 }
 
-/// The VLANs and the tunnel of a flow: `vlan=10,vxlan=42`.
+/// Returns the VLANs and the tunnel of a flow: `vlan=10,vxlan=42`.
 fn inside(flow: &FlowRecord) -> String {
     let vlans = flow.vlans().into_iter().flatten().map(|id| format!("vlan={id}"));
     let tunnel = flow.tunnel().map(|tunnel| match tunnel.id {

@@ -46,7 +46,7 @@ impl ForwardReport {
         Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
     }
 
-    /// The lines of the report, each with its label.
+    /// Returns the lines of the report, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(
             "forwarded",
@@ -87,7 +87,7 @@ fn count(counts: &ByFate, fate: Fate) -> u64 {
     counts.get(fate.name()).copied().unwrap_or(0)
 }
 
-/// The meaning of the reason, or the remedy. docs/forward.md has more.
+/// Returns the meaning of the reason, or the remedy. docs/forward.md has more.
 fn advice(fate: Fate) -> &'static str {
     match fate {
         Fate::BadHeader => "lengths or version cannot be",

@@ -24,7 +24,7 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    /// A schedule whose first report is due `every` after the start.
+    /// Returns a schedule whose first report is due `every` after the start.
     pub(crate) fn new(every: Duration, start: Instant) -> Self {
         Self { every, due: start + every, last: start, before: Read::default() }
     }
@@ -186,7 +186,7 @@ impl Interval {
         Self { capture: recorded.map(progress), ..self }
     }
 
-    /// The report as one line of JSON, with its newline.
+    /// Returns the report as one line of JSON, with its newline.
     pub(super) fn as_json(&self) -> io::Result<String> {
         #[derive(Serialize)]
         struct IntervalJson<'a> {
@@ -200,7 +200,8 @@ impl Interval {
         Ok(text)
     }
 
-    /// The report as one line of text, with its newline. The columns of successive lines are aligned.
+    /// Returns the report as one line of text, with its newline. The columns of successive lines
+    /// are aligned.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(
@@ -232,7 +233,8 @@ impl Interval {
         line
     }
 
-    /// The CPU that handled the most packets, and its share in percent, if there are several CPUs.
+    /// Returns the CPU that handled the most packets, and its share in percent, if there are
+    /// several CPUs.
     fn busiest(&self) -> Option<(CpuId, f64)> {
         let all: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
         let busiest = self.cpus.iter().rev().max_by_key(|cpu| cpu.processed)?;

@@ -9,8 +9,8 @@ use steerage_text::{counted, grouped, printable};
 /// The text shows at most this many elephants; the JSON report has all of them.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// The lines of each steering group that has something to report. With `verbose`, the lines also
-/// say that nothing changed in a group, and list the costs that explain the group's choice.
+/// Returns the lines of each steering group that has something to report. With `verbose`, the lines
+/// also say that nothing changed in a group, and list the costs that explain the group's choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -75,7 +75,7 @@ pub(crate) fn regimes(found: &Findings) -> Option<String> {
     Some(printable(&format!("Mpps: {}", found.regimes.iter().map(way).collect::<Vec<_>>().join(", "))))
 }
 
-/// The costs that explain the values of the regimes.
+/// Returns the costs that explain the values of the regimes.
 fn costs(found: &Findings) -> String {
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();

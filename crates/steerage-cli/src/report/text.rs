@@ -27,7 +27,7 @@ const QUEUES_SHOWN: usize = 8;
 /// The text shows at most this many outputs; the JSON report has all of them.
 const OUTPUTS_SHOWN: usize = 16;
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn page(report: &Report) -> String {
     let snapshot = report.snapshot();
     let mut page = head(report);
@@ -115,14 +115,15 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// A note of the ledger, in lines that fit the page.
+/// Returns a note of the ledger, in lines that fit the page.
 fn note(text: &str) -> String {
     let mut lines = String::new();
     push(&mut lines, "note", &printable(text));
     wrapped(&lines, Some(WIDTH))
 }
 
-/// The purposes of the memory, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
+/// Returns the purposes of the memory, as lines that fit the page. Purposes that take less than a
+/// tenth of a MiB are left out.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -157,7 +158,7 @@ fn push(page: &mut String, label: &str, line: &str) {
     page.push('\n');
 }
 
-/// The first line: the devices, the packets and the rate.
+/// Returns the first line: the devices, the packets and the rate.
 fn head(report: &Report) -> String {
     let snapshot = report.snapshot();
     let mut devices: Vec<&str> = snapshot.queues.iter().map(|queue| queue.device.as_str()).collect();
@@ -189,7 +190,8 @@ fn head(report: &Report) -> String {
     }
 }
 
-/// The number of packets that each CPU handled, in columns, and how evenly the packets are spread.
+/// Returns the number of packets that each CPU handled, in columns, and how evenly the packets are
+/// spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
     // A CPU that only receives does not count for evenness, unless it also handled packets.
@@ -224,7 +226,7 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// The CPUs whose handler has not returned for so long that they may be declared dead.
+/// Returns the CPUs whose handler has not returned for so long that they may be declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
@@ -244,7 +246,7 @@ fn in_columns(cells: &[String]) -> Vec<String> {
     cells.chunks(across).map(|cells| line(cells).trim_end().to_owned()).collect()
 }
 
-/// The receive queues: their CPUs, hash and mask.
+/// Returns the receive queues: their CPUs, hash and mask.
 fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     let line = |queue: &QueueSnapshot| {
         let mask: CpuMask = queue.rps_cpus.iter().copied().collect();
@@ -264,7 +266,8 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
-/// The outputs: the number of packets that each output has sent, and its share of all sent packets.
+/// Returns the outputs: the number of packets that each output has sent, and its share of all sent
+/// packets.
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let all: u64 = outputs.iter().map(|output| output.packets).sum();
     let line = |output: &OutputSnapshot| {
@@ -293,7 +296,7 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// The remedy for lost packets. docs/report.md has more.
+/// Returns the remedy for lost packets. docs/report.md has more.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "the receiving CPU was too slow; see --rx-cpu",

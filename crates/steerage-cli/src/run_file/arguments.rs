@@ -180,7 +180,7 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
     Ok(spec)
 }
 
-/// The name to which options can be added, or `None` for a device without options.
+/// Returns the name to which options can be added, or `None` for a device without options.
 fn with_room_for_options(name: &str) -> Option<String> {
     let is_whole = !name.contains(',') && (name == SYNTHETIC || LIVE.iter().any(|prefix| name.starts_with(prefix)));
     is_whole.then(|| name.to_owned()).or_else(|| is_interface(name).then(|| format!("{AF_PACKET}{name}")))

@@ -91,7 +91,7 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// A value in the form of the command line, or `None` if it is neither text nor a number.
+/// Returns a value in the form of the command line, or `None` if it is neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),

@@ -198,7 +198,8 @@ const NUMBERS: u32 = 1024;
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
-/// The threads of a command, with their groups of system calls according to lab/notes/system-calls.md.
+/// Returns the threads of a command, with their groups of system calls according to
+/// lab/notes/system-calls.md.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));

@@ -26,7 +26,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// The instance that listens on `socket`.
+    /// Returns the instance that listens on `socket`.
     pub(super) fn new(socket: InstanceSocket) -> Self {
         Self { socket, client: None, queues: Vec::new() }
     }
@@ -69,7 +69,7 @@ impl Remote {
         set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
     }
 
-    /// The path of the instance's socket.
+    /// Returns the path of the instance's socket.
     pub(super) fn path(&self) -> &Path {
         self.socket.path()
     }
@@ -89,7 +89,7 @@ impl Remote {
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
 
-    /// The directories of the queues, device by device.
+    /// Returns the directories of the queues, device by device.
     fn directories(&mut self) -> Result<Vec<String>, String> {
         let client = self.client()?;
         let mut found = Vec::new();

@@ -64,7 +64,8 @@ pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// The places where packets were dropped between the two snapshots, and the reasons for the drops.
+/// Returns the places where packets were dropped between the two snapshots, and the reasons for the
+/// drops.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);
@@ -80,17 +81,18 @@ fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     queues.chain(cpus).collect()
 }
 
-/// The longest measured distance between CPUs of a steering group: from the receiver to the CPU that joined last or is next.
+/// Returns the longest measured distance between CPUs of a steering group: from the receiver to the
+/// CPU that joined last or is next.
 pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
-/// A mask as text.
+/// Returns a mask as text.
 pub(crate) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }
 
-/// A list of CPUs, or the word for an empty one.
+/// Returns a list of CPUs, or the word for an empty one.
 pub(crate) fn or_none(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

@@ -17,7 +17,7 @@ pub(crate) enum SortBy {
 }
 
 impl SortBy {
-    /// The heading of the column.
+    /// Returns the heading of the column.
     pub(crate) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",

@@ -87,7 +87,7 @@ impl LiveTable {
         }
     }
 
-    /// The lines of the table, for a terminal of this size.
+    /// Returns the lines of the table, for a terminal of this size.
     fn page(&self, (width, height): (usize, usize)) -> Vec<String> {
         let (now, capture) = (self.model.now(), self.model.seen.document.capture.as_ref());
         let files = capture.map(|capture| (capture.bytes_read, capture.bytes_total));
@@ -102,7 +102,7 @@ impl LiveTable {
         lines
     }
 
-    /// The text for the time and the bytes that are left, as far as they are known.
+    /// Returns the text for the time and the bytes that are left, as far as they are known.
     fn progress(&self, files: Option<(u64, Option<u64>)>) -> String {
         let elapsed = self.model.now().elapsed;
         let by_files = files.and_then(|(read, total)| rest(elapsed, read, total?));
@@ -144,7 +144,7 @@ impl LiveTable {
         self.due = None;
     }
 
-    /// The escape sequences that move to the first line of the table and erase from there.
+    /// Returns the escape sequences that move to the first line of the table and erase from there.
     fn erasure(&self) -> String {
         if self.lines == 0 { String::new() } else { format!("\r\x1b[{}A\x1b[J", self.lines) }
     }
@@ -155,7 +155,7 @@ fn show(frame: &str) {
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
-/// A bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
+/// Returns a bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
 fn bar(done: u64, all: u64) -> String {
     let filled = (BAR_WIDTH as f64 * done as f64 / all as f64).min(BAR_WIDTH as f64) as usize;
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))

@@ -61,12 +61,12 @@ pub(crate) struct Bucket {
 }
 
 impl Model {
-    /// Whether there has been a report: no run began in 1970.
+    /// Returns true if there has been a report: no run began in 1970.
     pub(crate) fn has_report(&self) -> bool {
         self.seen.document.started != SystemTime::UNIX_EPOCH
     }
 
-    /// The last snapshot.
+    /// Returns the last snapshot.
     pub(crate) fn now(&self) -> &Snapshot {
         &self.seen.document.snapshot
     }
@@ -122,8 +122,8 @@ impl Model {
         }
     }
 
-    /// The CPU of each bucket of the selected queue, and the bucket's packets between the last two
-    /// readings.
+    /// Returns the CPU of each bucket of the selected queue, and the bucket's packets between the
+    /// last two readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
@@ -144,12 +144,12 @@ impl Model {
         self.events.truncate(EVENTS_MAX);
     }
 
-    /// The time between the two snapshots.
+    /// Returns the time between the two snapshots.
     pub(crate) fn interval(&self) -> Duration {
         self.now().elapsed.saturating_sub(self.before.elapsed)
     }
 
-    /// The rate of `count` per second.
+    /// Returns the rate of `count` per second.
     pub(crate) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
         self.a_second(count(self.now()), count(&self.before))
     }
@@ -159,7 +159,7 @@ impl Model {
         if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
     }
 
-    /// The rates of each CPU.
+    /// Returns the rates of each CPU.
     pub(crate) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
         let pairs = self.now().cpus.iter().zip(&self.before.cpus);
@@ -184,7 +184,7 @@ impl Model {
         }
     }
 
-    /// The rates of each queue.
+    /// Returns the rates of each queue.
     pub(crate) fn queues(&self) -> Vec<QueueRates<'_>> {
         let pairs = self.now().queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
@@ -220,7 +220,7 @@ impl Model {
     }
 }
 
-/// The number of pages that were requested from the pool.
+/// Returns the number of pages that were requested from the pool.
 fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
@@ -232,7 +232,7 @@ pub(crate) struct CpuRates {
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The part that the CPU had received itself. `None` if there were no packets.
+    /// The part that the CPU had received itself. The value is `None` if there were no packets.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
@@ -251,8 +251,8 @@ pub(crate) struct FlowRates {
 }
 
 impl FlowRates {
-    /// The rates since the last change of the counts. The rates of a new flow are the average since
-    /// its first packet.
+    /// Returns the rates since the last change of the counts. The rates of a new flow are the
+    /// average since its first packet.
     fn of(before: Option<&Self>, flow: Flow, now: Duration) -> Self {
         let duration = flow.duration();
         let over = |bytes: u64, packets: u64, time: Duration| {
@@ -281,6 +281,6 @@ pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// `None` if no page was needed.
+    /// The value is `None` if no page was needed.
     pub(crate) cache_hits: Option<f64>,
 }

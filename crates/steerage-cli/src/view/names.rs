@@ -10,7 +10,7 @@ use steerage_text::printable;
 /// at most 15.
 pub(crate) const DEVICE_CHARS: usize = 16;
 
-/// The name of a queue, on a narrow screen.
+/// Returns the name of a queue, on a narrow screen.
 pub(crate) fn queue(queue: &QueueSnapshot) -> String {
     queue_within(queue, DEVICE_CHARS)
 }
@@ -20,7 +20,7 @@ pub(crate) fn queue_within(queue: &QueueSnapshot, device_chars: usize) -> String
     format!("{} rx-{}", shortened(&queue.device, device_chars), queue.queue)
 }
 
-/// A device's name, shortened and without control characters.
+/// Returns a device's name, shortened and without control characters.
 pub(crate) fn shortened(name: &str, chars: usize) -> String {
     let name = printable(name);
     if name.chars().count() <= chars {
@@ -55,17 +55,17 @@ pub(crate) struct FlowId {
 }
 
 impl Flow {
-    /// The packets of both directions.
+    /// Returns the packets of both directions.
     pub(crate) fn packets(&self) -> u64 {
         self.packets.saturating_add(self.packets_back)
     }
 
-    /// The bytes of both directions.
+    /// Returns the bytes of both directions.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.saturating_add(self.bytes_back)
     }
 
-    /// The time from the first packet to the last.
+    /// Returns the time from the first packet to the last.
     pub(crate) fn duration(&self) -> Duration {
         let times = humantime::parse_rfc3339(&self.id.first).ok().zip(humantime::parse_rfc3339(&self.last).ok());
         times.and_then(|(first, last)| last.duration_since(first).ok()).unwrap_or_default()
@@ -73,7 +73,8 @@ impl Flow {
 }
 
 impl FlowId {
-    /// The source and the destination: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or `-`.
+    /// Returns the source and the destination: `10.0.0.1:80`, `[fd00::1]:80`, an address without a
+    /// port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
         // The ports of ICMP are its identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);

@@ -100,7 +100,7 @@ impl Section {
         Self { head, things: rows.len(), rows, rows_min, across: 1 }
     }
 
-    /// The number of things whose rows do not fit.
+    /// Returns the number of things whose rows do not fit.
     fn hidden(&self) -> usize {
         self.things.saturating_sub(self.rows.len() * self.across)
     }
@@ -224,7 +224,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// The sign that is shown next to a number that should be 0.
+/// Returns the sign that is shown next to a number that should be 0.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }
@@ -348,7 +348,7 @@ fn outputs(model: &Model, colours: Colours, width: usize) -> Section {
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
-/// The counters of the packet function.
+/// Returns the counters of the packet function.
 fn counters(model: &Model, width: usize) -> Section {
     let chars = room_for(model.now().counters.iter().map(|counter| &*counter.name), NAME_CHARS, width);
     let row = |(counter, rate): (&CounterSnapshot, f64)| {
@@ -360,7 +360,7 @@ fn counters(model: &Model, width: usize) -> Section {
     Section::new(head, model.counters().into_iter().map(row).collect(), COUNTERS_MIN)
 }
 
-/// The number of flows, and the largest active flows.
+/// Returns the number of flows, and the largest active flows.
 fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     let metered = &model.seen.document.app.flows;
     let counts = metered.iter().map(|flows| {
@@ -374,7 +374,7 @@ fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     Section::new("  flows".to_owned(), counts.chain(why).chain(largest).map(Line::raw).collect(), FLOWS_MIN)
 }
 
-/// A line for each active flow below a line of headings.
+/// Returns a line for each active flow below a line of headings.
 fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     let mut flows: Vec<&FlowRates> = model.flows.iter().collect();
     flows.sort_by(|a, b| match ui.flows_by {

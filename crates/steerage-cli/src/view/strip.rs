@@ -17,7 +17,8 @@ const CELLS: usize = 64;
 /// A piece of a line, and its CPU.
 type Cell = (String, Option<u16>);
 
-/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of each bucket.
+/// Returns the heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the
+/// packets of each bucket.
 pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -36,7 +37,7 @@ pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     (head, vec![indent().chain(warmth).collect(), indent().chain(names).collect()])
 }
 
-/// The CPU that has most of the buckets.
+/// Returns the CPU that has most of the buckets.
 fn owner(stretch: &[(u16, u64)]) -> u16 {
     let has = |cpu: u16| stretch.iter().filter(|(other, _)| *other == cpu).count();
     let mut cpus: Vec<u16> = stretch.iter().map(|(cpu, _)| *cpu).collect();
@@ -45,7 +46,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// The character for a load, relative to the highest load.
+/// Returns the character for a load, relative to the highest load.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]

@@ -13,8 +13,8 @@ use super::keys::{Mode, SortBy, Ui};
 use super::model::{Bucket, Model, Seen};
 use super::screen::{self, Colours};
 
-/// A report after this many seconds of a run. One queue gets 1000 packets per second, and two CPUs
-/// handle these packets in turn.
+/// Returns a report after this many seconds of a run. One queue gets 1000 packets per second, and
+/// two CPUs handle these packets in turn.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -35,7 +35,7 @@ fn seen(report: Value) -> Seen {
     Seen::of(report).unwrap()
 }
 
-/// A model after two seconds of a run, with one snapshot per second.
+/// Returns a model after two seconds of a run, with one snapshot per second.
 fn model() -> Model {
     let mut model = Model::default();
     (1..=2).for_each(|seconds| model.take(seen(report(seconds))));
@@ -221,7 +221,7 @@ fn no_size_is_too_small() {
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
-/// A report with two flows, of which the second has these packets of 100 bytes.
+/// Returns a report with two flows, of which the second has these packets of 100 bytes.
 fn with_flows(seconds: u64, packets: u64) -> Value {
     let flow = |kind: &str, port: u16, last: &str, packets: u64| {
         json!({ "first": "2026-11-21T17:00:00.5Z", "last": format!("2026-11-21T17:00:{last}Z"), "kind": kind,

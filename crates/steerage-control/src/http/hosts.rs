@@ -25,8 +25,8 @@ impl Hosts {
         hosts
     }
 
-    /// Whether the server answers requests with this value of `Host`: a name or an address, with or
-    /// without a port.
+    /// Returns true if the server answers requests with this value of `Host`: a name or an address,
+    /// with or without a port.
     pub(super) fn accept(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let host = host.trim_matches([' ', '\t']);
@@ -48,7 +48,7 @@ impl Hosts {
     }
 }
 
-/// A name in lower case, without the dot that ends a fully qualified name.
+/// Returns a name in lower case, without the dot that ends a fully qualified name.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -50,7 +50,7 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// A server whose main resource is at `main`.
+    /// Returns a server whose main resource is at `main`.
     pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
         let misdirected =
             "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
@@ -77,8 +77,8 @@ impl Site {
         &self.resources[index]
     }
 
-    /// The audience of a client that shows this key. The time of the comparison does not depend on
-    /// the key's bytes, so that no client can guess the key byte by byte.
+    /// Returns the audience of a client that shows this key. The time of the comparison does not
+    /// depend on the key's bytes, so that no client can guess the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0

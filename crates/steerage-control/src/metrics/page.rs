@@ -36,7 +36,7 @@ pub(super) fn text(content: Content, prefix: &str) -> String {
     in_prometheus_words(&page)
 }
 
-/// The prefix without characters that a metric's name cannot have.
+/// Returns the prefix without characters that a metric's name cannot have.
 fn legal(prefix: &str) -> String {
     let mut legal: String =
         prefix.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -102,7 +102,7 @@ fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// A help text in one line.
+/// Returns a help text in one line.
 fn escaped(help: &str) -> String {
     help.replace('\\', "\\\\").replace('\n', "\\n")
 }

@@ -94,7 +94,7 @@ impl Watched {
     /// Makes `fusermount3` check the directory, and waits until it has ended.
     ///
     /// # Errors
-    /// If `fusermount3` does not end in time.
+    /// Returns an error if `fusermount3` does not end in time.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)?;
         loop {
@@ -112,7 +112,7 @@ fn start_failed(error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound { Failure::NotInstalled } else { Failure::Io(error) }
 }
 
-/// Receives a descriptor. `None` if the peer closed the socket without sending one.
+/// Receives a descriptor. Returns `None` if the peer closed the socket without sending one.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);

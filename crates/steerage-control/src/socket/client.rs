@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// The user of the process that listens, at the time when it began to listen.
+    /// Returns the user of the process that listens, at the time when it began to listen.
     ///
     /// # Errors
     /// The kernel's error.
@@ -75,7 +75,7 @@ impl Client {
     /// Returns the value of the attribute at `path`, with its newline.
     ///
     /// # Errors
-    /// If the attribute does not exist, or no reply arrives.
+    /// Returns an error if the attribute does not exist, or no reply arrives.
     pub fn get(&mut self, path: &str) -> Result<String, ClientError> {
         self.text(&json!({"get": path}), ANSWERED_WITHIN)
     }
@@ -83,8 +83,8 @@ impl Client {
     /// Sets the attribute at `path`, and returns its new value.
     ///
     /// # Errors
-    /// If the attribute does not exist, if it does not accept the value, if this user may not set
-    /// it, or if no reply arrives.
+    /// Returns an error if the attribute does not exist, if it does not accept the value, if this
+    /// user may not set it, or if no reply arrives.
     pub fn set(&mut self, path: &str, value: &str) -> Result<String, ClientError> {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
@@ -93,7 +93,7 @@ impl Client {
     /// attribute has no entries.
     ///
     /// # Errors
-    /// If the path does not exist, or no reply arrives.
+    /// Returns an error if the path does not exist, or no reply arrives.
     pub fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>, ClientError> {
         let answer = self.ask(&json!({"list": path}), "entries", ANSWERED_WITHIN)?;
         let entry = |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["type"] == "directory"));
@@ -103,7 +103,7 @@ impl Client {
     /// Returns the changes whose number is above `after`, the oldest first.
     ///
     /// # Errors
-    /// If no reply arrives.
+    /// Returns an error if no reply arrives.
     pub fn events(&mut self, after: u64) -> Result<Vec<Event>, ClientError> {
         let answer = self.ask(&json!({"events": after}), "events", ANSWERED_WITHIN)?;
         serde_json::from_value(answer).map_err(|_| ClientError::Nonsense)
@@ -112,7 +112,7 @@ impl Client {
     /// Returns the current report, which docs/report.md describes.
     ///
     /// # Errors
-    /// If no reply arrives.
+    /// Returns an error if no reply arrives.
     pub fn snapshot(&mut self) -> Result<Value, ClientError> {
         self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
@@ -120,7 +120,7 @@ impl Client {
     /// Returns the instance's protocol, version, pid and uid.
     ///
     /// # Errors
-    /// If no reply arrives.
+    /// Returns an error if no reply arrives.
     pub fn hello(&mut self) -> Result<Value, ClientError> {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
@@ -129,7 +129,8 @@ impl Client {
     /// connection that is returned, until the instance ends or the connection is closed.
     ///
     /// # Errors
-    /// If this user may not see the packets, if the request is wrong, or if no reply arrives.
+    /// Returns an error if this user may not see the packets, if the request is wrong, or if no
+    /// reply arrives.
     pub fn packets(mut self, wanted: &Value) -> Result<BufReader<UnixStream>, ClientError> {
         self.ask(&json!({"packets": wanted}), "packets", ANSWERED_WITHIN)?;
         Ok(self.stream)

@@ -91,7 +91,7 @@ impl Listening {
     /// could replace the socket. The path is walked by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
-    /// If the directory is unsafe, the name is taken, or the kernel refuses.
+    /// Returns an error if the directory is unsafe, the name is taken, or the kernel refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
@@ -120,12 +120,12 @@ impl Listening {
         }
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of the socket.
+    /// Returns the directory of the socket.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -168,7 +168,7 @@ fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat
     Ok((socket.into(), stat))
 }
 
-/// A hidden name that no other process can guess.
+/// Returns a hidden name that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
@@ -177,12 +177,12 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// The sockets in a directory at which instances of root or of this user listen, sorted by name.
-/// Removes dead sockets of this user. If the directory does not exist, the result is empty.
+/// Returns the sockets in a directory at which instances of root or of this user listen, sorted by
+/// name. Removes dead sockets of this user. If the directory does not exist, the result is empty.
 ///
 /// # Errors
-/// If another user could have created sockets there (as for [`Listening::bind`]), or if the kernel
-/// refuses.
+/// Returns an error if another user could have created sockets there (as for [`Listening::bind`]),
+/// or if the kernel refuses.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

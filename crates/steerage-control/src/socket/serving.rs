@@ -49,7 +49,7 @@ impl Listening {
     /// object that this audience may see.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Returns an error if no thread can be started.
     pub fn serve(
         self,
         tree: Arc<Tree>,
@@ -63,7 +63,7 @@ impl Listening {
     /// packets over the client's connection, on the client's thread.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Returns an error if no thread can be started.
     pub fn serve_with_packets(
         self,
         tree: Arc<Tree>,
@@ -97,7 +97,7 @@ impl Listening {
 }
 
 impl Serving {
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &std::path::Path {
         self.listening.path()
     }

@@ -15,7 +15,7 @@ pub(super) struct Device {
 /// The types of devices that are network interfaces. The kernel chooses their names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
-/// The instance's devices: first the inputs, then the devices that are only outputs.
+/// Returns the instance's devices: first the inputs, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {

@@ -41,8 +41,8 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// The current value of an attribute. If the kernel refuses, returns the kernel's error, such as
-/// for the speed of an interface that has no speed.
+/// Returns the current value of an attribute. If the kernel refuses, returns the kernel's error,
+/// such as for the speed of an interface that has no speed.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

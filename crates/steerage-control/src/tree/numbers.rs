@@ -67,8 +67,8 @@ impl Number {
         }
     }
 
-    /// The minimum and maximum that a write accepts. `usize::MAX` means that only the available
-    /// memory limits the number.
+    /// Returns the minimum and maximum that a write accepts. `usize::MAX` means that only the
+    /// available memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// The text of the file, whose counts have 32 bits and wrap around.
+/// Returns the text of the file, whose counts have 32 bits and wrap around.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for cpu in &snapshot.cpus {

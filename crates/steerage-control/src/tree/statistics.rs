@@ -76,7 +76,8 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("rx_copybreak", |queue| queue.pool.rx_copybreak),
 ];
 
-/// The statistics that a device has. `outputs` is the number of outputs of the whole instance.
+/// Returns the statistics that a device has. `outputs` is the number of outputs of the whole
+/// instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
     if !device.is_interface {

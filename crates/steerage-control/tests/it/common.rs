@@ -155,7 +155,7 @@ impl ByFiles {
     }
 }
 
-/// The names of error numbers (errno(3)). The numbers are Linux's, and the same on every
+/// Returns the names of error numbers (errno(3)). The numbers are Linux's, and the same on every
 /// architecture that we build for.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {

@@ -13,7 +13,7 @@ use steerage_control::metrics::Listener;
 use steerage_fixtures::namespaces::Namespaces;
 use steerage_fixtures::until;
 
-/// The sum of the samples of a counter on the page.
+/// Returns the sum of the samples of a counter on the page.
 fn on_page(at: SocketAddr, counter: &str) -> u64 {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

@@ -144,7 +144,7 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
-/// The number of packets received by `near1` that the kernel has dropped.
+/// Returns the number of packets received by `near1` that the kernel has dropped.
 fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     net.within(0, || {
         let mut text = String::new();

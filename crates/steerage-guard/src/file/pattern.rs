@@ -39,27 +39,27 @@ impl FilePattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// If a `%` is followed by a character that is not one of these placeholders.
+    /// Returns an error if a `%` is followed by a character that is not one of these placeholders.
     pub fn parse(text: &str) -> Result<Self, ParsePatternError> {
         Self::fill(text, SystemTime::UNIX_EPOCH).map(|_| Self(text.to_owned()))
     }
 
-    /// Whether the pattern contains a time.
+    /// Returns true if the pattern contains a time.
     pub fn has_time(&self) -> bool {
         self.0.replace("%%", "").contains('%')
     }
 
-    /// The pattern as text.
+    /// Returns the pattern as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The file name for a time.
+    /// Returns the file name for a time.
     pub fn at(&self, time: impl Into<SystemTime>) -> String {
         Self::fill(&self.0, time.into()).unwrap_or_default()
     }
 
-    /// Whether there is a time for which [`at`](Self::at) returns this name.
+    /// Returns true if there is a time for which [`at`](Self::at) returns this name.
     pub fn matches(&self, name: &str) -> bool {
         Self::is_filled(&self.0, name).is_some()
     }

@@ -62,7 +62,7 @@ impl FileSeries {
     /// series, unless a directory of the pattern contains a time.
     ///
     /// # Errors
-    /// If no file can be created.
+    /// Returns an error if no file can be created.
     pub fn new(name: FilePattern, keep: Option<NonZero<usize>>) -> io::Result<Self> {
         let path = Path::new(name.as_str());
         probe(path)?;
@@ -76,7 +76,7 @@ impl FileSeries {
     /// time is created.
     ///
     /// # Errors
-    /// If the file or its directory cannot be created.
+    /// Returns an error if the file or its directory cannot be created.
     pub fn create(&mut self, time: SystemTime) -> io::Result<File> {
         while self.keep.is_some_and(|keep| self.files.len() >= keep.get()) {
             self.files.pop_front().iter().for_each(Written::remove);
@@ -128,7 +128,7 @@ impl Written {
     }
 }
 
-/// The files of this user whose names fit the pattern, the oldest first.
+/// Returns the files of this user whose names fit the pattern, the oldest first.
 fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     let (directory, name) = Directory::holding(path)?;
     let Some(pattern) = name.to_str().and_then(|name| FilePattern::parse(name).ok()) else {
@@ -151,7 +151,7 @@ fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 
-/// The name with a number before its ending. The first file has no number.
+/// Returns the name with a number before its ending. The first file has no number.
 fn numbered(name: &str, number: u32) -> String {
     match name.rsplit_once('.') {
         _ if number == 1 => name.to_owned(),

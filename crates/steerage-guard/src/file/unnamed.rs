@@ -18,7 +18,7 @@ const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 /// The kernel removes the file when its last descriptor is closed, however the process ends.
 ///
 /// # Errors
-/// If no file can be created in the directory.
+/// Returns an error if no file can be created in the directory.
 pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     directory.may_hold_files()?;
     // With O_EXCL, nobody can give the file a name later.

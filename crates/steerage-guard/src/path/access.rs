@@ -40,15 +40,16 @@ impl Access {
         if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
     }
 
-    /// Whether another user owns the directory.
+    /// Returns true if another user owns the directory.
     pub(super) fn is_of_user(self) -> bool {
         matches!(self, Self::Others(Who::User(_)))
     }
 }
 
-/// The user who mounted the FUSE file system of this directory. `None` for root and the effective
-/// user. A user can mount a file system of its own (FUSE), and can make it visible for all users if
-/// `/etc/fuse.conf` allows this. A FUSE file system reports any owners and modes, and any links.
+/// Returns the user who mounted the FUSE file system of this directory. Returns `None` for root and
+/// the effective user. A user can mount a file system of its own (FUSE), and can make it visible
+/// for all users if `/etc/fuse.conf` allows this. A FUSE file system reports any owners and modes,
+/// and any links.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
     // The type of the field depends on the architecture.

@@ -12,8 +12,8 @@ use rustix::process::geteuid;
 /// larger, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Whether the effective user is the only member of a group that may write to this directory, and
-/// no access list admits other users.
+/// Returns true if the effective user is the only member of a group that may write to this
+/// directory, and no access list admits other users.
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();

@@ -42,7 +42,8 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// The directory in which a file with this path is created, relative to the test's directory.
+    /// Returns the directory in which a file with this path is created, relative to the test's
+    /// directory.
     fn holding(&self, path: &str) -> Result<String, String> {
         self.place(Directory::holding(&self.at(path)))
     }

@@ -39,8 +39,8 @@ pub(super) struct Walk {
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
-    /// The party that can change the working directory. `None` if the walk is not in or below the
-    /// working directory, or if the working directory is trusted.
+    /// The party that can change the working directory. The value is `None` if the walk is not in
+    /// or below the working directory, or if the working directory is trusted.
     chosen: Option<Who>,
     /// True if a program will resolve the path again. Then no group may be able to exchange a
     /// directory of the path.
@@ -107,7 +107,8 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// The descriptor of this process that the remaining names refer to, as in `/proc/self/fd/1`.
+    /// Returns the descriptor of this process that the remaining names refer to, as in
+    /// `/proc/self/fd/1`.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
         let [number, fd, process, proc] = &self.left[..] else { return None };
@@ -197,8 +198,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether this is a link that only root and the user could have created in, or moved to, a
-    /// directory with this access.
+    /// Returns true if this is a link that only root and the user could have created in, or moved
+    /// to, a directory with this access.
     fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours

@@ -90,8 +90,8 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// The number of an ioctl request. The number is an `int` in some C libraries, and the kernel reads
-/// 32 bits of it.
+/// Returns the number of an ioctl request. The number is an `int` in some C libraries, and the
+/// kernel reads 32 bits of it.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
@@ -392,7 +392,7 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// The name of the group, for documentation.
+    /// Returns the name of the group, for documentation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -438,7 +438,7 @@ impl Group {
         calls.iter().chain(old).copied()
     }
 
-    /// The names of the group's system calls, sorted.
+    /// Returns the names of the group's system calls, sorted.
     pub fn names(self) -> Vec<&'static str> {
         let mut names: Vec<&'static str> = self.calls().map(|call| call.number.name()).collect();
         names.sort_unstable();
@@ -453,7 +453,7 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// The argument of this system call that is a path, if there is one.
+/// Returns the argument of this system call that is a path, if there is one.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match call_name(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -472,7 +472,7 @@ pub(crate) fn opens(number: usize) -> bool {
     matches!(call_name(number), "open" | "openat")
 }
 
-/// The name of a system call, or `unknown`.
+/// Returns the name of a system call, or `unknown`.
 ///
 /// ```
 /// assert_eq!(steerage_guard::sandbox::call_name(100_000), "unknown");
@@ -481,9 +481,9 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// Whether this system call begins a backtrace. The standard library queries the working directory
-/// before it reads the program's own file, which no packet thread may open. Packet threads query
-/// the working directory for no other purpose.
+/// Returns true if this system call begins a backtrace. The standard library queries the working
+/// directory before it reads the program's own file, which no packet thread may open. Packet
+/// threads query the working directory for no other purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }

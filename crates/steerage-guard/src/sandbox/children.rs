@@ -9,8 +9,8 @@ pub(super) const CHILDREN_MAX: usize = 400;
 /// How many times the children are listed until two lists agree.
 const TRIES: usize = 8;
 
-/// The children of this process. `None` if this process has more children than a filter can name,
-/// or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
+/// Returns the children of this process. Returns `None` if this process has more children than a
+/// filter can name, or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
     // The children of a thread that ends belong to another thread afterwards, whose list was
     // perhaps read before.

@@ -108,7 +108,7 @@ pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced
     })
 }
 
-/// Whether a rule was refused because its file is not on a file system with paths.
+/// Returns true if a rule was refused because its file is not on a file system with paths.
 fn is_about_a_pipe(error: &RulesetError) -> bool {
     match error {
         RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })) => {

@@ -90,8 +90,8 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The alternative conditions for the arguments of a call. The call is allowed if all conditions of
-/// one alternative hold, or if there is no alternative.
+/// Returns the alternative conditions for the arguments of a call. The call is allowed if all
+/// conditions of one alternative hold, or if there is no alternative.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
@@ -107,10 +107,10 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// The conditions that keep a call from sending by packet sockets. A call with an address could
-/// choose the interface, so such a call may use no packet socket. Other calls send through the
-/// interface that the socket is bound to, so these calls may use packet sockets that are open for
-/// sending.
+/// Returns the conditions that keep a call from sending by packet sockets. A call with an address
+/// could choose the interface, so such a call may use no packet socket. Other calls send through
+/// the interface that the socket is bound to, so these calls may use packet sockets that are open
+/// for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -122,7 +122,7 @@ fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, Sandbo
     sockets.into_iter().map(|socket| is(socket, SeccompCmpOp::Ne)).collect()
 }
 
-/// Whether this call can send to an address, or send descriptors.
+/// Returns true if this call can send to an address, or send descriptors.
 fn sends_messages(call: Call) -> bool {
     match call.number {
         Sysno::sendmsg | Sysno::sendmmsg => true,

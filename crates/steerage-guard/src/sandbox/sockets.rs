@@ -37,7 +37,8 @@ pub struct Sockets {
     /// The packet sockets that listen to all protocols of an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. `None` if messages may be sent through any socket except packet sockets.
+    /// The UDP sockets. The value is `None` if messages may be sent through any socket except
+    /// packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
@@ -47,7 +48,7 @@ impl Sockets {
     /// later, do not reuse its number for another file that a confined thread writes to.
     ///
     /// # Errors
-    /// If `/proc` cannot be read.
+    /// Returns an error if `/proc` cannot be read.
     pub fn open() -> Result<Self, SandboxError> {
         let (mut found, mut udp) = (Self::default(), Vec::new());
         for entry in fs::read_dir("/proc/self/fd").map_err(SandboxError::sockets)? {

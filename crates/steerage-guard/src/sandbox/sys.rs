@@ -64,8 +64,8 @@ pub(crate) enum Kind {
     Udp,
 }
 
-/// The kind of the socket that the descriptor refers to. `None` if the descriptor is neither a
-/// packet socket nor a UDP socket.
+/// Returns the kind of the socket that the descriptor refers to. Returns `None` if the descriptor
+/// is neither a packet socket nor a UDP socket.
 pub(crate) fn socket_kind(descriptor: RawFd) -> Option<Kind> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -89,8 +89,8 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
     (failed == 0).then_some(kind)
 }
 
-/// The error with which a kernel that has Landlock refuses its use. `None` if the kernel allows
-/// Landlock, or was built or started without Landlock.
+/// Returns the error with which a kernel that has Landlock refuses its use. Returns `None` if the
+/// kernel allows Landlock, or was built or started without Landlock.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
     /// linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;

@@ -22,7 +22,7 @@ const DISCARD_PORT: u16 = 9;
 struct Sockets {
     index: u32,
     v4: UdpSocket,
-    /// The IPv6 socket. `None` if the kernel has no IPv6.
+    /// The IPv6 socket. The value is `None` if the kernel has no IPv6.
     v6: Option<UdpSocket>,
 }
 

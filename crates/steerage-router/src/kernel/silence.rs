@@ -44,8 +44,8 @@ impl SilentKernel {
     /// missing, because it is removed in the end. A rule of the user does not.
     ///
     /// # Errors
-    /// If the kernel does not list its rules, or if no rule can come after the table local and before
-    /// the table main.
+    /// Returns an error if the kernel does not list its rules, or if no rule can come after the
+    /// table local and before the table main.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
@@ -53,7 +53,8 @@ impl SilentKernel {
     /// Adds the [missing](Self::missing) rules of these interfaces. Needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses a rule, or if another process keeps the rule of an interface.
+    /// Returns an error if the kernel refuses a rule, or if another process keeps the rule of an
+    /// interface.
     pub fn begin(interfaces: &[String]) -> io::Result<Self> {
         let locks = interfaces.iter().map(|name| lock(name)).collect::<io::Result<_>>()?;
         let mut silent = Self { kernel: Rtnetlink::open()?, rules: Vec::new(), _locks: locks };
@@ -77,7 +78,8 @@ impl SilentKernel {
     /// Removes the rules.
     ///
     /// # Errors
-    /// If a rule cannot be removed. `end` removes the remaining rules nevertheless.
+    /// Returns an error if a rule cannot be removed. `end` removes the remaining rules
+    /// nevertheless.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

@@ -192,8 +192,8 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// A route's prefix, its rank among the routes to that prefix, and its target. `None` for
-    /// routes that are not used for forwarding.
+    /// Returns a route's prefix, its rank among the routes to that prefix, and its target. Returns
+    /// `None` for routes that are not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
         if route.is_special {
@@ -291,8 +291,8 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether changes since [`take_changed`](Self::take_changed) are ready for a new table.
-    /// Returns false during a dump, because the tables are incomplete.
+    /// Returns true if changes since [`take_changed`](Self::take_changed) are ready for a new
+    /// table. Returns false during a dump, because the tables are incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
@@ -345,7 +345,8 @@ impl KernelTables {
 mod tests {
     use super::*;
 
-    /// The kernel's report that the neighbour 10.0.0.2 of the first interface is in this state.
+    /// Returns the kernel's report that the neighbour 10.0.0.2 of the first interface is in this
+    /// state.
     fn neighbour(state: NeighbourState) -> Change {
         let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
         let address = [10, 0, 0, 2].into();
@@ -353,8 +354,9 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// The link address of that neighbour in the forwarding table. The outer value is `None` if the
-    /// neighbour is unknown, and the inner value is `None` if the neighbour is silent.
+    /// Returns the link address of that neighbour in the forwarding table. The outer value is
+    /// `None` if the neighbour is unknown, and the inner value is `None` if the neighbour is
+    /// silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);

@@ -53,7 +53,7 @@ impl Outputs {
         })
     }
 
-    /// Whether flows go to collectors. A run may have to connect to a collector again.
+    /// Returns true if flows go to collectors. A run may have to connect to a collector again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }

@@ -11,7 +11,7 @@ use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{stdout, terminal};
 
-/// The flow files, if all devices are flow files.
+/// Returns the flow files, if all devices are flow files.
 pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> {
     devices.iter().map(|device| Some((device.as_str(), FlowFormat::of_name(device)?))).collect()
 }
@@ -55,7 +55,7 @@ fn page(files: &[&str], summary: Summary, top: usize) -> String {
     page
 }
 
-/// A line of headings, and a line for each group.
+/// Returns a line of headings, and a line for each group.
 pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
     let Some(all) = summary.all().cloned() else { return Vec::new() };
     let (groups, by) = (summary.groups(), summary.by());

@@ -16,8 +16,8 @@ use crate::args::TuneArgs;
 use crate::command::explain::LISTENING;
 use crate::terminal::print_to_stderr;
 
-/// The flows that arrive while `explain` listens in a process of its own, which has a sandbox for packets
-/// of strangers. `None` if a signal ended the listening.
+/// The flows that arrive while `explain` listens in a process of its own, which has a sandbox for
+/// packets of strangers. Returns `None` if a signal ended the listening.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
     // A test of the program does not wait longer than for its windows.
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));
@@ -54,7 +54,7 @@ fn start(args: &TuneArgs, interface: &str, time: Duration) -> io::Result<Child> 
     program::start(&mut command)
 }
 
-/// What the process prints. `None` if a signal arrived first.
+/// What the process prints. Returns `None` if a signal arrived first.
 fn read(child: &mut Child, stop: Option<&Stop>) -> io::Result<Option<String>> {
     let Some(mut pipe) = child.stdout.take() else { return Ok(Some(String::new())) };
     let mut text = Vec::new();
@@ -91,7 +91,7 @@ fn seen(line: &str) -> Option<Flows> {
     }
 }
 
-/// The reason in the last line of standard error.
+/// Returns the reason in the last line of standard error.
 fn reason(complaint: &str) -> String {
     let line = complaint.lines().last().unwrap_or("explain printed nothing");
     line.strip_prefix("steerage: ").unwrap_or(line).to_owned()

@@ -20,7 +20,7 @@ fn flow(source: &str) -> FlowKey {
     FlowKey::v4(source.parse().unwrap(), "198.51.100.2:443".parse().unwrap(), 6)
 }
 
-/// A ledger in which no count is 0 and no list is empty.
+/// Returns a ledger in which no count is 0 and no list is empty.
 fn snapshot() -> Snapshot {
     let mut dropped = Drops::default();
     dropped.add(DropReason::BacklogFull, 3);
@@ -62,7 +62,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// A report with the counts of all commands at once, in which nothing is empty.
+/// Returns a report with the counts of all commands at once, in which nothing is empty.
 fn document() -> Document {
     let time = Time(WallTime::from_nanos(1_700_000_000_000_000_001));
     let mut document =
@@ -82,7 +82,7 @@ fn document() -> Document {
     document
 }
 
-/// The report for `audience`.
+/// Returns the report for `audience`.
 fn report(audience: Audience) -> Value {
     let document = document();
     let traffic = Traffic { top: None, elephants: ElephantFlow::of_all(&document.snapshot) };
@@ -109,8 +109,8 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
     }
 }
 
-/// The paths that docs/report.md lists, and the paths of objects for which the page has no table,
-/// because their keys are names.
+/// Returns the paths that docs/report.md lists, and the paths of objects for which the page has no
+/// table, because their keys are names.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());

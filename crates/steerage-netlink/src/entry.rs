@@ -62,10 +62,10 @@ pub struct Link {
     pub address: Option<Vec<u8>>,
     /// The index of the interface that this interface is a port of: a bond, or a bridge.
     pub controller: Option<u32>,
-    /// True if the interface is a port of a bond that is not in use: the bond ignores packets from it.
+    /// True if the interface is an unused port of a bond: the bond ignores packets from this port.
     pub is_backup: bool,
-    /// If the interface is a bond: how many milliseconds a port must be without a link until the bond
-    /// stops using it.
+    /// If the interface is a bond: the number of milliseconds that a port must be without a link
+    /// before the bond stops using it.
     pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
@@ -118,12 +118,12 @@ pub struct Route {
     pub metric: u32,
     /// The action for packets, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops. Each flow uses one of them.
+    /// The next hops. Each flow uses one of these next hops.
     pub hops: Vec<NextHop>,
     /// True if packets to a next hop are encapsulated in another header.
     pub encapsulates: bool,
-    /// True if the route applies only to packets with a certain type of service or source address,
-    /// or if the route is a copy that the kernel made for one destination.
+    /// True if the route applies only to packets with a certain type of service or source address.
+    /// Also true if the route is a copy that the kernel made for one destination.
     pub is_special: bool,
     /// True if the change adds the next hops to an existing route.
     pub is_appended: bool,
@@ -160,7 +160,7 @@ impl Change {
     /// entry that is not about IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        // Newer kernels have message types that the library does not know.
+        // A newer kernel may send message types that the netlink library cannot parse.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -182,14 +182,15 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // A bridge sends the same type of message about its ports. A port that leaves the bridge
-        // still exists as an interface.
+        // The kernel sends the same type of message about the ports of a bridge. A port that leaves
+        // the bridge still exists as an interface, so this message is ignored.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }
         let mut link = Self {
             index: header.index,
-            // The library's parsed type drops ARPHRD numbers that the library does not know.
+            // The library drops ARPHRD numbers that it does not know. Therefore the number is read
+            // from the raw message.
             hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
             up: header.flags.contains(LinkFlags::Up),
             running: header.flags.contains(LinkFlags::Running),
@@ -246,7 +247,7 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If a message has both attributes, `Address` is the peer's address.
+                // If a message has both attributes, `Address` is the address of the peer.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

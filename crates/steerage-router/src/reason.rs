@@ -1,4 +1,4 @@
-//! The possible fates of a packet, and their counts.
+//! The possible fates of a packet, and the number of packets with each fate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,10 +22,11 @@ pub enum Fate {
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// No host has the source address: it is loopback, unspecified, multicast, broadcast or
-    /// reserved.
+    /// No host has the source address of the packet: it is loopback, unspecified, multicast,
+    /// broadcast or reserved.
     MartianSource,
-    /// No host has the destination address: it is loopback, unspecified, multicast or reserved.
+    /// No host has the destination address of the packet: it is loopback, unspecified, multicast or
+    /// reserved.
     MartianDestination,
     /// The source or destination is a link-local address, which must stay on its link (RFC 3927,
     /// RFC 4291).
@@ -34,11 +35,11 @@ pub enum Fate {
     TtlExpired,
     /// The table has no route to the destination through the router's interfaces.
     NoRoute,
-    /// A route forbids the packet: `blackhole` or `prohibit`.
+    /// A route forbids forwarding the packet: `blackhole` or `prohibit`.
     Prohibited,
-    /// The link address of the next hop is not known yet. The kernel resolves the link address.
+    /// The link address of the next hop is not known yet. The kernel resolves it.
     Unresolved,
-    /// The next hop does not answer.
+    /// The next hop does not answer the kernel's requests for its link address.
     HostUnreachable,
     /// The packet exceeds the MTU of the outgoing interface.
     TooBig,
@@ -52,7 +53,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All fates, in order.
+    /// All fates, in the order of their counters.
     pub const ALL: [Self; 18] = [
         Self::Forwarded,
         Self::Local,
@@ -98,8 +99,8 @@ impl Fate {
         }
     }
 
-    /// Returns true if the packet was not for this router to forward, but for the kernel or for
-    /// another host.
+    /// Returns true if the packet was for the kernel or for another host, so that this router did
+    /// not have to forward it.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
@@ -152,10 +153,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts. Only one thread calls this function, once per batch.
+    /// Publishes the counts. Only one thread calls `show` for these counters, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // `Relaxed`, like the loads in `read` that pair with these stores: the values are plain
-        // counts, which publish no other memory.
+        // `Relaxed`, like the loads in `read` that pair with these stores. The values are plain
+        // counts and publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

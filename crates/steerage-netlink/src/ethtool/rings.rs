@@ -43,8 +43,8 @@ impl Ethtool {
         })
     }
 
-    /// Changes the sizes of the rings. A size of `None` stays as it is. Many drivers take the link
-    /// down for a moment.
+    /// Changes the sizes of the rings. If a size is `None`, the kernel does not change it. Many
+    /// drivers take the link down for a moment.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.

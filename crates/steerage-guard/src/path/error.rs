@@ -1,4 +1,4 @@
-//! The reasons for which a path is refused.
+//! The reasons why a path is refused.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -7,29 +7,29 @@ use std::{error, fmt, io};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The reason for which a path cannot be used for writing. The message is one line and does not
-/// repeat the path.
+/// The reason why a path cannot be used for writing. The message of the error has one line and does
+/// not repeat the path.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PathError {
     /// `{by} can change the directory {directory}: name a directory that only root can change, or
     /// change to the directory first`
     Changeable {
-        /// The directory.
+        /// The directory that can be changed.
         directory: PathBuf,
-        /// The user, group or public that can change the directory.
+        /// The user or group that can change the directory.
         by: Who,
     },
     /// `{by} can change the link {link}: name the directory that it leads to`
     Link {
-        /// The link.
+        /// The link that can be changed.
         link: PathBuf,
-        /// The user, group or public that can change the link.
+        /// The user or group that can change the link.
         by: Who,
     },
     /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
     FileSystem {
-        /// The directory.
+        /// The directory whose file system another user runs.
         directory: PathBuf,
         /// The user who runs the file system.
         by: Who,

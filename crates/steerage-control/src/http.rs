@@ -1,12 +1,12 @@
 //! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
-//! [`Listener::bind`] binds the socket, which may need a privilege. Later, one thread serves clients
-//! until the returned [`Server`] is dropped. The thread waits for no client: each client has a
-//! limited buffer and limited time. If there are too many clients, a client of the host with the
-//! most clients is disconnected.
+//! [`Listener::bind`] binds the socket. Binding may need a capability. Afterwards, one thread
+//! serves the clients until the returned [`Server`] is dropped. The thread never waits for a single
+//! client: each client has a limited buffer and limited time. If there are too many clients, a
+//! client of the host with the most clients is disconnected.
 //!
-//! The server only answers requests to addresses and to the names of its machine.
-//! [`Listener::answering_to`] adds names.
+//! The server answers only requests that are addressed to an IP address, or to a name of its
+//! machine. [`Listener::answering_to`] adds further names.
 
 mod hosts;
 mod request;
@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 
 pub(crate) use site::{Body, Resource, Site};
 
-/// The reason for which the server cannot listen at an address.
+/// The reason why the server cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {what} at {address}: {error}; {}", advice(.error))]
 pub struct BindError {
@@ -38,7 +38,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A listening socket. Clients that connect wait until the server is started.
+/// A listening socket. Clients that connect wait until the server starts.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -47,8 +47,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`. With port 0, the kernel chooses a port. `what` says in an error what
-    /// cannot be served.
+    /// Binds a socket to `address` and listens. With port 0, the kernel chooses a port. `what`
+    /// names the service in error messages.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the address.
@@ -61,9 +61,9 @@ impl Listener {
         bound.map_err(|error| BindError { what, address, error })
     }
 
-    /// Also answers requests whose header `Host` has one of these names. Names other than these
-    /// names, `localhost` and the machine's own name are refused, because anyone can make a DNS
-    /// name resolve to this machine. Addresses are always accepted.
+    /// Makes the server also answer requests whose header `Host` has one of these names. Except for
+    /// these names, `localhost` and the machine's own name, all names are refused, because anyone
+    /// can make a DNS name resolve to this machine. Requests to an IP address are always accepted.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);
@@ -84,7 +84,7 @@ impl Listener {
     }
 }
 
-/// A running server, which stops when this value is dropped.
+/// A running server. The server stops when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -93,7 +93,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server's thread sees that this end of the pair is closed.
+        // The server's thread stops when it sees that this end of the socket pair is closed.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

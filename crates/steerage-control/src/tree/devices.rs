@@ -1,4 +1,4 @@
-//! The instance's devices, and the names of their directories.
+//! The devices of the instance, and the names of their directories.
 
 use std::borrow::Cow;
 
@@ -15,11 +15,12 @@ pub(super) struct Device {
 /// The types of devices that are network interfaces. The kernel chooses their names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
-/// Returns the instance's devices: first the inputs, then the devices that are only outputs.
+/// Returns the devices of the instance: first the inputs, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // If two devices have one name, the queue numbers of the second device start again at 0.
+        // If two devices have the same name, the queue numbers of the second device start
+        // again at 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -39,8 +40,8 @@ pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// The directory names of devices with these types and names, in the instance's order: inputs
-/// first.
+/// Returns the directory names of devices with these types and names, in the order of the instance:
+/// inputs first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {

@@ -1,4 +1,4 @@
-//! The pages of the guide, which are built into the program, because an installed program has no
+//! The pages of the guide. They are built into the program, because an installed program has no
 //! docs/ directory.
 
 use crate::usage;

@@ -1,4 +1,4 @@
-//! The reports of a run, as text for people or as JSON.
+//! The reports of a run, either as text for people or as JSON.
 
 mod document;
 pub(crate) mod flows;
@@ -29,18 +29,18 @@ pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
-/// The flows of a run.
+/// The flows that a run has metered.
 #[derive(Debug)]
 pub(crate) enum Flows {
-    /// The run is not over yet.
+    /// The flows of a run that has not ended yet.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
-    /// The run has ended.
+    /// The flows of a run that has ended.
     Ended { metered: Metered, table: Vec<String>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {
-    /// Returns the flows with the most bytes. During a run, these flows are not collected if the
-    /// source can wait.
+    /// Returns the flows with the most bytes. If the source can wait, these flows are not collected
+    /// during the run.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -48,14 +48,14 @@ impl Flows {
         }
     }
 
-    /// `meter` meters one flow of this many.
+    /// Returns N if `meter` meters one of N flows.
     fn sample(&self) -> Option<u32> {
         match self {
             Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
         }
     }
 
-    /// Returns the files and collectors that the flows go to.
+    /// Returns the files and collectors to which the flows are written.
     fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
@@ -63,24 +63,24 @@ impl Flows {
     }
 }
 
-/// The content of a report.
+/// The content of a run's report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The document with the counts of the run.
+    /// The part of the report that contains the counts of the run.
     pub(crate) document: Document,
     /// The flows that `meter` counted.
     flows: Option<Flows>,
-    /// The sandbox that is in force, if there is one.
+    /// The restrictions of the sandbox, if the run is in a sandbox.
     pub(crate) sandbox: Option<InForce>,
-    /// Whether the text has more details (`-v`).
+    /// True if the text should have more details (`-v`).
     pub(crate) verbose: bool,
-    /// The last interval report, if there are intervals.
+    /// The last interval report, if the run makes interval reports.
     pub(crate) last: Option<Interval>,
     /// The number of CPUs that did not stop in time.
     pub(crate) left_behind: usize,
     /// The CPUs whose packet function panicked.
     pub(crate) panicked: Vec<CpuId>,
-    /// The live page of the run, which gets this report at the end.
+    /// The live page of the run. It receives this report at the end.
     page: RefCell<Option<PageServer>>,
 }
 
@@ -99,28 +99,29 @@ impl Report {
         }
     }
 
-    /// Also shows the report on a live page, when the report is complete.
+    /// When the report is complete, also shows it on this live page.
     pub(crate) fn show_on(&self, page: Option<PageServer>) {
         *self.page.borrow_mut() = page;
     }
 
-    /// Ends the live page, if there is one. An open page gets this report.
+    /// Ends the live page, if the run has one. If the page is open in a browser, it receives this
+    /// report.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }
 
-    /// Adds the flows.
+    /// Adds the flows to the report.
     pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
         self.document.app.flows = flows.as_ref().map(FlowCounters::of);
         Self { flows, ..self }
     }
 
-    /// Returns the ledger.
+    /// Returns the ledger of the run.
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.document.snapshot
     }
 
-    /// Returns the report for `audience` as one line of JSON without its newline, or an empty
+    /// Returns the report for `audience` as one line of JSON without a newline. Returns an empty
     /// object if the report cannot be serialized.
     pub(crate) fn json(&self, audience: Audience) -> String {
         self.line(audience).unwrap_or_else(|_| "{}".to_owned())
@@ -130,7 +131,7 @@ impl Report {
         self.document.line(&self.traffic(), audience)
     }
 
-    /// Returns the report with the private parts, as `top` gets it.
+    /// Returns the report with its private parts, in the form in which `top` receives it.
     pub(crate) fn private_value(&self) -> Result<Value, String> {
         self.document.value(&self.traffic())
     }
@@ -148,7 +149,7 @@ impl Report {
         let printed = last.and_then(|()| printer.report(self));
         self.end_page();
         match printed {
-            // The reader closed the pipe, as in `steerage count | head -1`.
+            // The reader closed the pipe, as `head` does in `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,
         }
@@ -173,9 +174,9 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that each packet was sent, after [`finish`](Self::finish). All packets of an input
-    /// that can wait, such as a file, must be sent. A live input may lose packets, but all packets
-    /// that it delivered must be sent unless an output has no room.
+    /// Checks that every packet was sent. Call it after [`finish`](Self::finish). If the input can
+    /// wait, as a file can, all of its packets must be sent. A live input may lose packets. All
+    /// packets that it delivered must be sent, unless an output had no room for them.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =
@@ -212,11 +213,12 @@ enum To {
 }
 
 impl Printer {
-    /// Writes to standard output, or to standard error if `beside` means that other data goes to
-    /// standard output. With `-q`, only JSON on standard output is written.
+    /// Creates a printer for standard output. If `beside` is true, other data goes to standard
+    /// output, and the printer writes to standard error. With `-q`, the printer only writes JSON to
+    /// standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, only the other data goes to standard output, and no report is written.
+            // With `-q`, no report is written beside the other data.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,
@@ -225,12 +227,13 @@ impl Printer {
         Self { json: args.json, to }
     }
 
-    /// Writes to standard output.
+    /// Creates a printer that writes to standard output.
     pub(crate) fn to_stdout(json: bool) -> Self {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report with its private parts, because the reader is the user of this process.
+    /// Writes a report with its private parts. They may be shown, because the reader is the user of
+    /// this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),
@@ -252,7 +255,7 @@ impl Printer {
             To::Nowhere => return false,
         };
         let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-        // If `poll` fails, or the reader is gone, the next write returns the error.
+        // If `poll` fails, or if the reader has closed the pipe, the next write returns the error.
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 

@@ -73,8 +73,8 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the control tree of the run. `report` creates the report as JSON. Its form depends on
-    /// the audience. `tap` copies packets for the clients that request them.
+    /// Serves the control tree of the run. `report` creates the report as JSON. The form of the
+    /// report depends on the audience. `tap` copies packets for the clients that request them.
     pub(crate) fn serve(
         &self,
         handle: Handle,

@@ -53,8 +53,8 @@ impl Helper {
         self.reports.take()
     }
 
-    /// Makes the helper process end, and returns its last line. This method does not wait for the
-    /// process itself, because the sandbox does not allow that.
+    /// Makes the helper process end, and returns its last line. The method does not wait for the
+    /// end of the helper process, because the sandbox does not allow that.
     pub(crate) fn last_line(&mut self) -> String {
         self.ends = None;
         self.next_line()
@@ -73,8 +73,8 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Writes a line for the thread that reads the [reports](Helper::reports) of this process. These
-/// lines use standard error, because the process does not need it for anything else.
+/// Writes a line for the thread that reads the [reports](Helper::reports) of this process. The
+/// reports use standard error, because the helper process does not need it for other output.
 pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

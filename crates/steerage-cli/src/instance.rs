@@ -66,7 +66,7 @@ where
     sending(args, needs, sending_nothing, maker)
 }
 
-/// The services of a run. They are opened before the privileges are dropped.
+/// The services of a run. The services are opened before the privileges are dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,

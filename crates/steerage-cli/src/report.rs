@@ -80,7 +80,7 @@ pub(crate) struct Report {
     pub(crate) left_behind: usize,
     /// The CPUs whose packet function panicked.
     pub(crate) panicked: Vec<CpuId>,
-    /// The live page of the run. It receives this report at the end.
+    /// The live page of the run. The page receives this report at the end.
     page: RefCell<Option<PageServer>>,
 }
 
@@ -218,7 +218,7 @@ impl Printer {
     /// standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, no report is written beside the other data.
+            // With `-q`, no report is written if other data goes to standard output.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,
@@ -232,8 +232,8 @@ impl Printer {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report with its private parts. They may be shown, because the reader is the user of
-    /// this process.
+    /// Writes a report with its private parts. The private parts may be shown, because the reader
+    /// is the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),

@@ -1,5 +1,6 @@
-//! The sandbox of each command. It defines the permissions that the command keeps after its setup.
-//! lab/notes/system-calls.md has the table of system calls, and docs/privileges.md has the files.
+//! The sandbox of each command. The sandbox defines the permissions that the command keeps after
+//! its setup. lab/notes/system-calls.md has the table of system calls, and docs/privileges.md has
+//! the files.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -18,8 +19,9 @@ use crate::args::SandboxArgs;
 use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
-/// The files and directories that a run may read to get information about the machine: about CPUs
-/// that appear and disappear, interfaces, memory and random numbers.
+/// The files and directories that a run may read to get information about the machine, such as its
+/// interfaces, its memory, and CPUs that appear and disappear. Random numbers are also read from
+/// these files.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",

@@ -6,11 +6,11 @@
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
 //!   the run has nothing to clean up yet. USR1 is recorded and handled later.
-//! - After [`EarlySignals::hold`], the signals are blocked in all threads. They stay pending until
-//!   the thread of [`HeldSignals::listen`] reads them.
-//! - The thread of `listen` does nothing else. Therefore it can always end the process at the
-//!   second INT. If the run only waits for other programs, it ends the process at the first signal
-//!   ([`HeldSignals::end_now`]).
+//! - After [`EarlySignals::hold`], the signals are blocked in all threads. The signals stay pending
+//!   until the thread of [`HeldSignals::listen`] reads them.
+//! - The thread of `listen` only reads signals. Therefore the thread of `listen` can always end the
+//!   process at the second INT. If the run only waits for other programs, it ends the process at
+//!   the first signal ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;

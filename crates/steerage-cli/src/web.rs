@@ -30,7 +30,7 @@ impl Web {
     }
 
     /// Starts the server of the live page, if the command line requests one. `report` creates the
-    /// report as JSON. Its form depends on the audience.
+    /// report as JSON. The form of the report depends on the audience.
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

@@ -1,5 +1,5 @@
-//! The clients of a server. This module decides which new client gets a connection, and which old
-//! client is disconnected to make room.
+//! The clients of a server. The module decides which new client gets a connection, and which old
+//! client is disconnected to make room for it.
 //!
 //! The control socket and the metrics server share this code. A party is a user for the control
 //! socket, and a host for the metrics server. A client belongs to a party.
@@ -52,8 +52,8 @@ impl<C> Clients<C> {
     }
 
     /// Accepts a new client of `party` at time `now`, and returns the number of the client. If no
-    /// connection is free, another client may be disconnected, depending on [`Sharing`]. In this
-    /// case, the connection of the disconnected client is also returned.
+    /// connection is free, another client may be disconnected, depending on [`Sharing`]. The method
+    /// also returns the connection of the disconnected client.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -264,8 +264,8 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts are left: one has one client, and the other has two clients. The older of the
-        // other host's two clients is disconnected.
+        // Two hosts have clients left: the first host has one client, and the second host has two
+        // clients. The older client of the second host is disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

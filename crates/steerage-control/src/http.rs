@@ -62,8 +62,9 @@ impl Listener {
     }
 
     /// Makes the server also answer requests whose header `Host` has one of these names. Except for
-    /// these names, `localhost` and the machine's own name, all names are refused, because anyone
-    /// can make a DNS name resolve to this machine. Requests to an IP address are always accepted.
+    /// these names, `localhost` and the machine's own name, all names are refused. The reason is
+    /// that the owner of any DNS name can make it resolve to this machine. Requests to an IP
+    /// address are always accepted.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);

@@ -70,11 +70,11 @@ pub enum SearchError {
     NoneOfThisName {
         /// The name that was searched for.
         name: String,
-        /// The places in which the search looked.
+        /// The reason why the search found no instance.
         why: NoInstance,
     },
-    /// There are several instances, and the caller did not name one of them. If the name of an
-    /// instance is a process number, the command line of the process follows in parentheses.
+    /// There are several instances, and the caller named none of them. If the name of an instance
+    /// is a process number, the command line of the process follows in parentheses.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
         /// The names of all instances.
@@ -99,7 +99,7 @@ pub enum NoInstance {
     /// Neither this user nor root has a run.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// This user's runs have no control socket, because there is no directory for it.
+    /// The runs of this user have no control socket, because there is no directory for it.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
 }
@@ -127,9 +127,9 @@ impl InstanceSocket {
     }
 
     /// Connects to the instance. If the process belongs to another user, the connection is refused.
-    /// The exceptions are root's processes, and sockets whose path the user named. Otherwise,
-    /// another user could replace the directory of this user's sockets, in order to read the
-    /// requests or to send false replies.
+    /// Root's processes are accepted, and so are sockets whose path the user named. If the process
+    /// were not checked, another user could replace the directory of this user's sockets, in order
+    /// to read the requests or to send false replies.
     ///
     /// # Errors
     /// Returns the errors of [`Client::connect`], and an error if the process belongs to another

@@ -24,13 +24,12 @@ pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 /// The maximum number of changes in the history, which is enough for several screens.
 pub const EVENTS_MAX: usize = 256;
 
-/// The maximum length of a client's request in bytes. It leaves room for a path and for the longest
-/// value with escapes.
+/// The maximum length of a client's request in bytes. The limit leaves room for a path and for the
+/// longest value with escapes.
 pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 
-/// The maximum length of a reply that a client accepts, in bytes. For comparison: the report of an
-/// instance with [`QUEUES_MAX`](steerage::limits::QUEUES_MAX) queues and as many CPUs has about 2
-/// MiB.
+/// The maximum length of a reply that a client accepts, in bytes. The report of an instance with
+/// [`QUEUES_MAX`](steerage::limits::QUEUES_MAX) queues and as many CPUs has about 2 MiB.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum number of simultaneous clients. Usually a person, an exporter and a few scripts are
@@ -60,8 +59,8 @@ pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
 pub const SET_WITHIN: Duration = Duration::from_secs(15);
 
 /// The maximum time that a client waits for the reply to any other request. A read waits for
-/// nothing. It takes longer than milliseconds only if the instance is stopped or the machine is
-/// overloaded.
+/// nothing. Reading takes longer than milliseconds only if the instance is stopped or the machine
+/// is overloaded.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The maximum number of open files in the mounted tree. For each open file, the program keeps the

@@ -35,10 +35,10 @@ pub use families::names;
 /// a list of default ports from 9100 to 9999, in which no port is free.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
-/// The prefix of all metrics, unless [`Source::prefix`] sets another one.
+/// The prefix of all metrics, unless [`Source::prefix`] sets another prefix.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
-/// Returns the metrics of a snapshot as text. They contain the ledger and the counters of the
+/// Returns the metrics of a snapshot as text. The text contains the ledger and the counters of the
 /// packet function. The name of each metric begins with `prefix` and `_`. A character of the prefix
 /// that is not allowed in the name of a metric becomes `_`. If the prefix is empty, the names have
 /// no prefix.
@@ -54,8 +54,8 @@ pub struct Source {
     prefix: String,
 }
 
-/// A function that returns a handler's own metrics. Each call must return the same metrics with
-/// their current values.
+/// A function that returns a handler's own metrics. Each call must return the same metrics as the
+/// previous call, with their current values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
@@ -99,7 +99,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A metric that a program adds to those of the ledger.
+/// A metric that a program adds to the metrics of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// The name of the metric according to Prometheus'

@@ -235,9 +235,9 @@ impl Drop for Mount {
     }
 }
 
-/// Returns the process whose tree is mounted on the directory. Also returns the directory's path
-/// without symbolic links. The function reads only the kernel's mount table, because a stopped
-/// process would not answer requests to its file system.
+/// Returns the process of the instance whose tree is mounted on the directory. Also returns the
+/// directory's path without symbolic links. The function reads only the kernel's mount table,
+/// because a stopped process would not answer requests to its file system.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -380,7 +380,7 @@ impl Filesystem for Files {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
             // The kernel lets root open a file regardless of its mode. This check therefore refuses
-            // root.
+            // root, too.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();

@@ -45,7 +45,8 @@ pub(crate) struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// All slots that this party may use are taken. Some of them may be taken by other parties.
+    /// All slots that this party may use are taken. Other parties may have taken some of these
+    /// slots.
     All,
 }
 

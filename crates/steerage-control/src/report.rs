@@ -12,9 +12,9 @@ use crate::audience::Audience;
 pub const REPORT_SCHEMA: u32 = 2;
 
 /// Returns a function that makes the report of an instance. `Listening::serve` and
-/// `Listener::serve_page` take such a function. The report contains the ledger, and the ledger
-/// contains the [counters](steerage::Builder::counters) of the packet function. The report contains
-/// no flows.
+/// `Listener::serve_page` take this function as an argument. The report contains the ledger, and
+/// the ledger contains the [counters](steerage::Builder::counters) of the packet function. The
+/// report contains no flows.
 ///
 /// ```
 /// use steerage::packet::each;

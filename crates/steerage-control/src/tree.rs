@@ -88,8 +88,8 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. It is computed at each read, because the network interface
-    /// may be renamed.
+    /// The name of a device's directory. The name is computed at each read, because the network
+    /// interface may be renamed.
     Device(usize),
 }
 
@@ -301,8 +301,8 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Bytes that are not UTF-8 are never digits. They are replaced, so that the text before the
-        // end of the line stays readable.
+        // Bytes that are not UTF-8 are never digits. These bytes are replaced, so that the text
+        // before the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
         // Only one change happens at a time: each change is recorded before the next change begins.
         let _turn = locked(&self.writer);

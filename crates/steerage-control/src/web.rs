@@ -118,9 +118,9 @@ impl Reports {
 }
 
 impl Listener {
-    /// Starts a thread that serves the live page. `report` creates the current report as JSON. Its
-    /// form depends on the audience. A client that sends `key` sees the data that the owner of the
-    /// run may see.
+    /// Starts a thread that serves the live page. `report` creates the current report as JSON. The
+    /// form of the report depends on the audience. A client that sends `key` sees the data that the
+    /// owner of the run may see.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

@@ -1,10 +1,10 @@
 //! Drops the capabilities of a program after the program has opened its devices.
 //!
 //! Untrusted hosts write the packets, so the code that handles packets should have no privileges.
-//! Opening an interface requires a capability. Receiving from an open interface requires none, and
-//! neither does the rest of a run. Therefore a program calls [`drop_all`] after it has opened its
-//! devices. The function drops all capabilities. `drop_all` also sets `no_new_privs`, which
-//! prevents the process from regaining capabilities.
+//! Opening an interface requires a capability. Receiving from an open interface requires no
+//! capability, and neither do the later steps of a run. Therefore a program calls [`drop_all`]
+//! after it has opened its devices. The function drops all capabilities. `drop_all` also sets
+//! `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
 //! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
@@ -79,7 +79,7 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 /// Drops capabilities like [`drop_all`], but keeps a capability if `needed` requires it, this
 /// thread has it, and the files are not accessible without it.
 ///
-/// After this call, start the thread that writes files, and build the instance. Then call
+/// After this call, start the thread that writes files, and build the instance. Call
 /// [`Kept::drop_start_up`] before you start the instance.
 ///
 /// # Errors

@@ -44,7 +44,7 @@ pub enum Readers {
     /// The owner and the group may read the file. Used for captured packets, flows, and other
     /// records of traffic. In a directory of another user, only the owner may read the file.
     Group,
-    /// All users may read the file. Used for manual pages and similar files.
+    /// All users may read the file. This value is for manual pages and similar files.
     All,
 }
 
@@ -86,8 +86,8 @@ impl NewFile {
     /// Creates a file that will get the name `path` when it is finished.
     ///
     /// # Errors
-    /// Returns an error if the directory does not exist or is not writable, or if an entry with
-    /// that name is neither a file nor a link.
+    /// Returns an error if the directory does not exist or is not writable. Also returns an error
+    /// if an entry with that name is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
@@ -306,8 +306,8 @@ pub fn parent_of(path: &Path) -> &Path {
 }
 
 /// Returns the existing directory in which files of this name are created. The name may contain
-/// placeholders for the time (`%H`). If a directory in the path has such a placeholder in its name,
-/// the function returns the parent of the first such directory.
+/// placeholders for the time (`%H`). If the name of a directory in the path has a placeholder, the
+/// function returns the parent of the first directory with a placeholder.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`].

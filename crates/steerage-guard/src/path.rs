@@ -19,7 +19,8 @@
 //!   exchange that directory only for another existing directory of root or of the user.
 //! - A link is followed if root or the user owns it, and if the directory that contains it is
 //!   trusted. A sticky directory is not sufficient for a link, because another user can move a link
-//!   of root into the sticky directory. The names in the link's target are checked in the same way.
+//!   of root into the sticky directory. The names in the link's target are checked by the same
+//!   rules.
 //! - The directory in which a new file or directory is created may belong to any user. A new file
 //!   gets a random name, and a new directory is checked after it is created. The file system of
 //!   this directory must not be run by another user, because that user could read the contents of
@@ -62,7 +63,7 @@ const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// An open directory. Its operations take single names and never follow a link.
+/// An open directory. The operations of a directory take single names and never follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
@@ -90,9 +91,9 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory for a program that resolves the path again on its own. Therefore the
-    /// directory must be trusted, and every directory from the root of the file system on must be
-    /// trusted, even if the path is relative.
+    /// Opens a directory for a program that resolves the path again on its own. Therefore every
+    /// directory from the root of the file system to this directory must be trusted, even if the
+    /// path is relative.
     ///
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
@@ -143,7 +144,7 @@ impl Directory {
 
     /// Returns the directory in which a file with this path is created, and the file's name in it.
     /// If the last name of the path is a link that may be followed, the function returns the
-    /// directory and the name of the link's target. The directory may belong to any user.
+    /// directory and the name of the target. The directory may belong to any user.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, or if a directory does
@@ -237,9 +238,9 @@ impl Directory {
     /// written to it. A device must be in a trusted directory.
     ///
     /// # Errors
-    /// Returns an error if the entry is neither a FIFO nor a character device, if another user owns
-    /// the entry or the directory, or if the kernel refuses to open the entry. The error is `ENXIO`
-    /// if no process reads the FIFO.
+    /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
+    /// refuses to open it. Also returns an error if another user owns the entry or the directory.
+    /// The error is `ENXIO` if no process reads the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -333,7 +334,7 @@ impl Directory {
         Ok(rustix::fs::fsync(readable)?)
     }
 
-    /// Returns another descriptor of the same directory.
+    /// Returns a second descriptor of this directory.
     ///
     /// # Errors
     /// Returns an error if the process has too many open files.

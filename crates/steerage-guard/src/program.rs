@@ -2,9 +2,9 @@
 //!
 //! While the C library starts a program, it blocks all signals in its thread until the file of the
 //! program is loaded. The file of the program, or a directory of PATH, may be on a file system that
-//! does not answer. In this case, the thread waits for the file system, and only SIGKILL can end
-//! the process. Therefore a separate thread starts the program. The caller waits for that thread
-//! and does not block signals.
+//! does not answer. While the C library waits for such a file system, only SIGKILL can end the
+//! process. Therefore a separate thread starts the program. The caller waits for that thread and
+//! does not block signals.
 //!
 //! Architecture invariant: this function starts every program that steerage runs.
 

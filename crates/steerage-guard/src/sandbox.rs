@@ -16,7 +16,7 @@
 //! reports it like any other error.
 //!
 //! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] reports the
-//! missing restriction. The other restrictions still apply.
+//! missing restriction. The other restrictions are enforced nevertheless.
 mod calls;
 mod children;
 mod files;

@@ -64,8 +64,8 @@ pub struct Link {
     pub controller: Option<u32>,
     /// True if the interface is an unused port of a bond: the bond ignores packets from this port.
     pub is_backup: bool,
-    /// If the interface is a bond: the number of milliseconds that a port must be without a link
-    /// before the bond stops using it.
+    /// The number of milliseconds that a port of the bond must be without a link before the bond
+    /// stops using it. The field is only for bonds.
     pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
@@ -82,8 +82,8 @@ pub struct XdpProgram {
     pub place: XdpPlace,
 }
 
-/// A hook of an interface at which one XDP program can be attached. The values are those of
-/// `XDP_FLAGS_` (linux/if_link.h).
+/// A hook of an interface at which one XDP program can be attached. The values are the flags
+/// `XDP_FLAGS_` of linux/if_link.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
@@ -123,7 +123,7 @@ pub struct Route {
     /// True if packets to a next hop are encapsulated in another header.
     pub encapsulates: bool,
     /// True if the route applies only to packets with a certain type of service or source address.
-    /// Also true if the route is a copy that the kernel made for one destination.
+    /// The field is also true if the route is a copy that the kernel made for one destination.
     pub is_special: bool,
     /// True if the change adds the next hops to an existing route.
     pub is_appended: bool,

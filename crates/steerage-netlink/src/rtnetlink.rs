@@ -131,7 +131,8 @@ impl Rtnetlink {
     /// program is `None`, the old program is detached. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the change.
+    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the
+    /// change.
     pub fn exchange_xdp_program(
         &mut self,
         link: u32,

@@ -9,7 +9,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::Rtnetlink;
 
-/// An IPv6 rule whose only condition is the interface on which a packet arrives.
+/// An IPv6 rule with a single condition: the interface on which a packet arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The priority of the rule. The kernel follows the rules in ascending order of their
@@ -48,7 +48,7 @@ impl fmt::Display for Rule {
 }
 
 impl Rtnetlink {
-    /// Lists the IPv6 rules whose only condition is the interface.
+    /// Lists the IPv6 rules that have no condition except the interface.
     ///
     /// # Errors
     /// Fails if the kernel does not reply, or has no rules.

@@ -18,8 +18,8 @@ pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
     pub(super) len: usize,
     pub(super) ttl: u8,
-    /// True if the source or the destination is a link-local address. Such a packet may be for this
-    /// machine, but it is never forwarded.
+    /// True if the source or the destination is a link-local address. A packet with a link-local
+    /// address may be for this machine, but it is never forwarded.
     pub(super) link_local: bool,
 }
 

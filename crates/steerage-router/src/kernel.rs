@@ -182,7 +182,8 @@ impl RouteUpdater {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // One millisecond is added. Otherwise, a timeout that is rounded down would end too early.
+        // One millisecond is added. Otherwise, the timeout would be rounded down, and the wait
+        // would end too early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =

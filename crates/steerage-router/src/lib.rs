@@ -99,7 +99,7 @@ impl Forwarding {
         self.shown.table()
     }
 
-    /// Returns the list of neighbours whose link addresses are needed for packets.
+    /// Returns the list of neighbours for which the router needs a link address.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }

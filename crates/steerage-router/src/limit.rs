@@ -12,8 +12,8 @@ pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket that limits ICMP errors. Its fill level is a time in nanoseconds. Each ICMP error
-/// costs [`NANOS_EACH`].
+/// A token bucket that limits ICMP errors. The fill level of the bucket is a time in nanoseconds.
+/// Each ICMP error costs [`NANOS_EACH`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,

@@ -46,8 +46,8 @@ pub struct Hop {
     /// The address of the next router. The value is `None` if the destination itself is on the
     /// link.
     pub gateway: Option<IpAddr>,
-    /// The share of flows that use this hop, relative to the other hops of the route. The weight is
-    /// at least 1.
+    /// The share of flows that use this hop, relative to the route's other hops. The weight is at
+    /// least 1.
     pub weight: u16,
 }
 
@@ -91,7 +91,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Adds a route. An existing route for the same prefix is replaced.
+    /// Adds a route. An existing route to this prefix is replaced.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -188,7 +188,7 @@ pub struct Table {
     pub interfaces: Vec<Interface>,
     /// The routes of both address families.
     pub routes: Arc<Routes>,
-    /// The neighbours whose link addresses are known, or that do not answer.
+    /// The neighbours that have a link address, and the neighbours that do not answer.
     pub neighbours: Arc<Neighbours>,
 }
 
@@ -198,9 +198,9 @@ pub struct Shown {
     /// The version number of the current table, incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier tables that a CPU may still be reading. Their number is at most the number of CPUs
-    /// plus one. The control thread frees these tables, because freeing a million routes takes a
-    /// long time.
+    /// Earlier tables that a CPU may still be reading. The number of these tables is at most the
+    /// number of CPUs plus one. The control thread frees these tables, because freeing a million
+    /// routes takes a long time.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -240,8 +240,8 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
     // The hash selects a hop, and each hop gets a share of the hashes according to its weight.
-    // Steering uses the upper bits of the hash. If `pick` used them too, all flows of a CPU would
-    // use the same hop, so the bits are reversed.
+    // Steering uses the upper bits of the hash. If `pick` used these bits too, all flows of a CPU
+    // would use the same hop. Therefore the bits are reversed.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);
@@ -297,7 +297,7 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // If several routes have the same prefix, the last of them counts.
+            // If several routes have the same prefix, the last of these routes counts.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)

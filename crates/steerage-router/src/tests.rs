@@ -16,8 +16,8 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// A receive queue for tests. It delivers each frame as a whole, or in several pages with this many
-/// bytes in the first page.
+/// A receive queue for tests. The queue delivers each frame as a whole, or in several pages with
+/// this many bytes in the first page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {

@@ -1,5 +1,5 @@
-//! Neighbours whose link addresses are needed for packets. The control program reads the list and
-//! resolves the neighbours.
+//! Neighbours for which the router needs a link address to send packets. The control program reads
+//! the list and resolves the neighbours.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU requests in one batch. The same maximum applies to
-/// the number of requests in the list. The limit bounds the work when a host scans a whole network
-/// through this router.
+/// The maximum number of neighbours that a CPU requests in one batch. The list of all requests has
+/// the same maximum length. The limit bounds the work when a host scans a whole network through
+/// this router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour, identified by the index of its interface and its address.

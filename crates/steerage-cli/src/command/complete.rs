@@ -129,7 +129,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
         sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
         found
     };
-    // A name that contains a line break would look like two values.
+    // If a name contained a line break, the shell would take it for two values.
     let lines = found.iter().filter(|value| !value.contains(char::is_control)).map(|value| format!("{value}\n"));
     stdout::print(lines.collect::<String>().as_bytes())
 }

@@ -144,7 +144,7 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
         match spec.strip_prefix(EXEC) {
-            // The braces in a command are left alone, because the shell expands them.
+            // The braces in a command are not expanded here, because the shell expands them.
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }

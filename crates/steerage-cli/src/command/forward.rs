@@ -153,9 +153,9 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // For IPv6, a single switch enables forwarding on all interfaces. The IPv6 switch of an
-        // interface does not enable forwarding. It only makes the interface behave like the
-        // interface of a router.
+        // For IPv6, a single switch enables forwarding on all interfaces. The IPv6 switch of a
+        // single interface does not enable forwarding. The IPv6 switch of an interface only makes
+        // the interface behave like the interface of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(

@@ -56,8 +56,8 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// Returns the command with a long help text for every option. Otherwise, the manual page would
-/// have no text for options that `-h` leaves out and that have no long help.
+/// Returns the command with a long help text for every option. Without a long help, the manual page
+/// would have no text for options that `-h` leaves out.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -158,8 +158,8 @@ mod tests {
         !arg.is_hide_set() && !is_of_clap
     }
 
-    /// The manual page has the whole text of each argument in the argument's paragraph. This
-    /// includes arguments that `-h` leaves out.
+    /// The manual page has the whole text of each argument in the argument's paragraph. The page
+    /// also describes the arguments that `-h` leaves out.
     #[test]
     fn a_page_has_the_text_of_each_argument() {
         let mut program = args::program();

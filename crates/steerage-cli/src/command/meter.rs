@@ -19,11 +19,12 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
-/// The number of active flows that are collected for the live table on a terminal. These are the
-/// flows with the most bytes. From these flows, the table shows the flows with the highest rates.
+/// The number of active flows that are collected for the live table on a terminal. The flows with
+/// the most bytes are collected. From these flows, the table shows the flows with the highest
+/// rates.
 const LIVE_FLOWS: usize = 200;
 
-/// The maximum number of records that `--by` adds up. These are the records with the most bytes.
+/// The maximum number of records that `--by` adds up. The records with the most bytes are added up.
 const SUMMED_RECORDS: usize = 1 << 18;
 
 /// The table of flows joins all records of a flow. For each line of the table, this many records

@@ -1,8 +1,8 @@
 //! `steerage parallel` runs a copy of a program on every CPU. Each copy gets whole flows.
 //!
 //! The crate steerage-parallel starts the jobs, splits the packets, and merges the output of the
-//! jobs. This file makes the crate's options from the command line. It runs the crate with the
-//! program's devices, sandbox, signals and reports.
+//! jobs. This file makes the crate's options from the command line. This file also runs the crate
+//! with the program's devices, sandbox, signals and reports.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
 //! `steerage tune` sets the kernel's own receive steering, and measures whether the setting helps.
-//! It keeps a setting that helps, and restores the old setting otherwise.
+//! `tune` keeps a setting that helps, and otherwise restores the old setting.
 //!
 //! The crate steerage-tune measures and sets the values. This module prints the results, drops
 //! privileges, enters the sandbox and handles signals.
@@ -197,7 +197,7 @@ fn needs(args: &TuneArgs) -> Needs<'static> {
     if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }
 
-/// The files and directories that `tune` reads, in addition to those that every command reads.
+/// The files and directories that `tune` reads, in addition to the files that every command reads.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
 /// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`, and write access to the undo files and to the

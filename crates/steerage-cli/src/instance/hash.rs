@@ -17,8 +17,8 @@ pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHash
 }
 
 /// Returns the hash that the command line requests. Returns `None` if the library should choose the
-/// hash. All commands that read headers call this function first. Therefore it also sets the ports
-/// on which VXLAN is parsed.
+/// hash. All commands that read headers call this function first. Therefore this function also sets
+/// the ports on which VXLAN is parsed.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     set_vxlan_ports(args.vxlan_port.as_ref().map_or(&[], |ports| &ports.0));
     let key = match args.hash_key {

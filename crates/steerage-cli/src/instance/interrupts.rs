@@ -1,6 +1,6 @@
-//! Chooses the CPU that first polls a card's queue. It is the CPU that handles the queue's
-//! interrupt, because the packets are in the cache of that CPU. If the interrupt leaves that CPU
-//! too little time, the policy `balance` later moves polling to another CPU.
+//! Chooses the CPU that first polls a card's queue. The queue is polled by the CPU that handles the
+//! queue's interrupt, because the packets are in the cache of that CPU. If the interrupt leaves
+//! that CPU too little time, the policy `balance` later moves polling to another CPU.
 
 use std::collections::BTreeMap;
 

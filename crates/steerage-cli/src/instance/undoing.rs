@@ -1,5 +1,5 @@
-//! Undoes at the end of a run what the run has changed on the machine: its programs in libxdp's
-//! dispatchers, and the deferral of interrupts for busy polling.
+//! Undoes at the end of a run what the run has changed on the machine. The changes are its programs
+//! in libxdp's dispatchers, and the deferral of interrupts for busy polling.
 
 use std::fmt;
 use std::io;
@@ -67,8 +67,8 @@ impl Undoing {
         if done.is_empty() {
             return Ok(None);
         }
-        // The helper process starts before the first change. Therefore it also undoes the changes
-        // of a run that is killed in between.
+        // The helper process starts before the first change. Therefore the helper process also
+        // undoes the changes of a run that is killed in between.
         let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
         if let Some(reports) = helper.reports() {
             let stay = af_xdp::stay_in_dispatchers(reports.into());
@@ -183,7 +183,7 @@ fn undo(done: &Done) -> Result<(), String> {
             // The interface may no longer exist.
             let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
             let knob = Knob(format!("/sys/class/net/{name}/{file}"));
-            // The value is restored only if no other program has changed it since.
+            // The value is restored only if no other program has changed it meanwhile.
             let is_ours = Setting::read(&mut machine, [knob.clone()]).0.get(&knob) == Some(ours);
             let old = Setting([(knob, before.clone())].into());
             if is_ours { old.apply(&mut machine).map_err(|error| error.to_string()) } else { Ok(()) }

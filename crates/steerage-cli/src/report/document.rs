@@ -223,7 +223,7 @@ pub(crate) struct Recorded {
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
     /// The number of bytes that have been read from the files, and the total number of bytes if it
-    /// is known. Both are bytes as stored on disk.
+    /// is known. Both numbers count bytes as stored on disk.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }

@@ -73,7 +73,8 @@ pub(crate) struct FlowOutputReport {
 
 impl FlowOutputReport {
     /// Returns the current counts of the outputs. During a run, read these counts before the counts
-    /// of the meters. Otherwise, an output could have a record that the meters do not count.
+    /// of the meters. If these counts were read later, an output could have a record that the
+    /// meters do not count.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -101,8 +102,8 @@ impl FlowCounters {
     }
 }
 
-/// Returns the text about the flows. It has one line of counts and, if the run has ended, a table
-/// of the largest flows.
+/// Returns the text about the flows. The text has one line of counts and, if the run has ended, a
+/// table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let (metered, table) = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",

@@ -1,4 +1,4 @@
-//! Interval reports. An interval report says what a run did since the previous report, as a line of
+//! Interval reports. An interval report says what a run did after the previous report, as a line of
 //! text or as a JSON object. docs/report.md describes the keys.
 
 use std::fmt::Write;
@@ -89,8 +89,8 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The number of packets that wait at the time of the report. Unlike the other counts, this
-    /// number is not a difference.
+    /// The number of packets that wait at the time of the report. Unlike the other counts of a
+    /// report, the number of waiting packets is not a difference.
     backlog: u64,
 }
 

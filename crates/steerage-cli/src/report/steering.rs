@@ -10,8 +10,8 @@ use steerage_text::{counted, grouped, printable};
 const ELEPHANTS_SHOWN: usize = 3;
 
 /// Returns the lines of each steering group that has something to report. With `verbose`, the lines
-/// also mention groups in which nothing changed. They also list the costs that explain the group's
-/// choice.
+/// also mention groups in which nothing changed. With `verbose`, the lines also list the costs that
+/// explain the group's choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -59,7 +59,7 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
 }
 
 /// Returns the packet rates that the CPUs can handle in each regime of the policy, with the current
-/// regime first. There are no rates until a CPU has been short of time.
+/// regime first. There are no rates until a CPU has had too little time for its packets.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
     if found.regimes.is_empty() {
         return None;

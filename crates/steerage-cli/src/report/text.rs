@@ -194,7 +194,7 @@ fn head(report: &Report) -> String {
 /// Returns how many packets each CPU handled, in columns, and how evenly the packets are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives does not count for the evenness. If it also handled packets, it
+    // A CPU that only receives does not count for the evenness. If the CPU also handled packets, it
     // counts.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
@@ -236,8 +236,8 @@ fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit on it. Otherwise, makes as many columns as the width
-/// allows.
+/// Puts all cells on one line if they fit on it. Otherwise, makes as many columns of cells as the
+/// width allows.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);

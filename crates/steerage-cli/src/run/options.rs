@@ -48,22 +48,22 @@ pub(crate) struct RunOptions {
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    /// The process that undoes the run's changes of the machine. It does so when this field is
-    /// dropped.
+    /// The process that undoes the run's changes of the machine. The process undoes the changes
+    /// when this field is dropped.
     pub(crate) _undoing: Option<Undoing>,
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// The outputs of `meter`. Their threads end soon if the user stops the run.
+    /// The outputs of `meter`. The threads of these outputs end soon if the user stops the run.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when the run should stop. It is also called after the run, as long as
-/// the program has not ended. The function returns true if the run should stop now. If the function
-/// returns false, the run ends on its own.
+/// A function that is called when the run should stop. The function is also called after the run,
+/// as long as the program has not ended. The function returns true if the run should stop now. If
+/// the function returns false, the run ends on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 

@@ -57,7 +57,8 @@ impl ReportSources {
         };
         let flows = self.meters.as_ref().map(so_far);
         let mut document = Document::new(started, ended_by, snapshot);
-        // The elapsed time of the run. It does not include the preparation of the run.
+        // The elapsed time of the run. The elapsed time does not include the preparation of the
+        // run.
         document.snapshot.elapsed = start.elapsed();
         document.capture = self.capture.as_deref().map(Recorded::of);
         document.app.forward = self.forwarding.as_deref().map(ForwardReport::of);

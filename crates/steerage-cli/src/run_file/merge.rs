@@ -139,8 +139,8 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
 }
 
 /// Builds the merged command line. Options without a value are put last. Otherwise, clap would take
-/// a later word as the value of such an option. If the command line has words after `--`, they
-/// replace the job of the file.
+/// a later word as the value of an option. If the command line has words after `--`, they replace
+/// the job of the file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -22,7 +22,7 @@ pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
     /// The directories of the instance's queues, in the order in which the report lists the queues.
-    /// These directories are read only once.
+    /// The directories of the queues are read only once.
     queues: Vec<String>,
 }
 

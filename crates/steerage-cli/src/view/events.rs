@@ -24,8 +24,8 @@ pub(crate) struct Event {
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
 /// Returns the events, in the order in which the report lists their objects. `dropping` contains
-/// the places and reasons of drops that continue. For these drops, only the start and the end are
-/// events.
+/// the drops that continue: each entry names the queue or CPU, and the reason. For these drops,
+/// only the start and the end are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -65,8 +65,8 @@ pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// Returns the places where packets were dropped between the two snapshots, and the reasons for the
-/// drops.
+/// Returns the drops between the two snapshots. Each entry names the queue or CPU where packets
+/// were dropped, and the reason.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);

@@ -68,7 +68,8 @@ pub(crate) struct Ui {
     pub(crate) flows_by: FlowsBy,
     /// True if the flows are the first section. The first section is shortened last.
     pub(crate) flows_first: bool,
-    /// The selected queue. Its buckets are shown, and its mask can be changed.
+    /// The selected queue. The buckets of the selected queue are shown, and its mask can be
+    /// changed.
     pub(crate) queue: usize,
     /// The first CPU row that is shown.
     pub(crate) first_cpu: usize,

@@ -1,5 +1,5 @@
-//! The live table that a run redraws on its own terminal every second. It has the same lines as
-//! `top`, the counts so far, and the progress. The table disappears at the end of the run.
+//! The live table that a run redraws on its own terminal every second. The table has the same lines
+//! as `top`, the counts so far, and the progress. The table disappears at the end of the run.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ pub(crate) struct RunEnds {
 }
 
 impl LiveTable {
-    /// Creates a table that is drawn every second from now on. If it is not `wanted`, it is never
-    /// drawn.
+    /// Creates a table that is drawn every second from now on. If the table is not `wanted`, it is
+    /// never drawn.
     pub(crate) fn new(wanted: bool, ends: RunEnds, flows_first: bool) -> Self {
         Self {
             due: wanted.then(|| Instant::now() + EVERY),
@@ -134,8 +134,8 @@ impl LiveTable {
         }
     }
 
-    /// Draws the table again with the same data. Otherwise, a run that prints a report every second
-    /// would hardly show its table.
+    /// Draws the table again with the same data. If the table were not drawn again, a run that
+    /// prints a report every second would hardly show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();

@@ -41,7 +41,7 @@ pub(crate) struct Model {
     /// The active flows of the last report with their rates. A report contains only the largest
     /// flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The places and reasons of drops that still continue.
+    /// The drops that continue: each entry names the queue or CPU, and the reason.
     dropping: BTreeSet<String>,
     /// The events, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
@@ -104,8 +104,8 @@ impl Model {
         }
     }
 
-    /// Takes the flows of the last report. Their rates continue if the report belongs to the `same`
-    /// run.
+    /// Takes the flows of the last report. The rates of the flows continue if the report belongs to
+    /// the `same` run.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();

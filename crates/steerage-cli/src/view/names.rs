@@ -1,4 +1,4 @@
-//! The names on the screen. They are shortened to fit their columns.
+//! The names on the screen. The names are shortened to fit their columns.
 
 use std::time::Duration;
 

@@ -90,8 +90,8 @@ struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
     rows_min: usize,
-    /// The number of objects that the section lists (`things`), and the number of objects in each
-    /// row (`across`).
+    /// `things` is the number of objects that the section lists, and `across` is the number of
+    /// objects in each row.
     things: usize,
     across: usize,
 }
@@ -129,7 +129,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(footer(model, ui, colours), foot);
 }
 
-/// Returns the page as text. It has at most `height` lines, or all rows if `height` is `None`.
+/// Returns the page as text. The text has at most `height` lines, or all rows if `height` is
+/// `None`.
 pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
     let page = page(model, ui, Colours::No, width, height);
     page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()
@@ -273,7 +274,7 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     )
 }
 
-/// Returns the cells of a CPU. They have the widths of the headings from [`cpu_head`].
+/// Returns the cells of a CPU. The cells have the widths of the headings from [`cpu_head`].
 fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
     let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
     let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);

@@ -77,7 +77,7 @@ fn rates_are_differences_over_the_instances_own_time() {
     assert_eq!((cpus[1].rate, cpus[1].own), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
-    // The same snapshot arrives again. No time has passed, so all rates are 0.
+    // The model takes the same snapshot a second time. No time has passed, so all rates are 0.
     model.take(seen(report(6)));
     assert_eq!((model.rate(Snapshot::received), model.cpus()[0].rate), (0.0, 0.0));
 }
@@ -407,8 +407,8 @@ fn counters_of_the_packet_function_have_rows() {
     assert_eq!(words(passed + 1), ["a\\u{1b}[2J", "0", "1", "packets"]);
 }
 
-/// In another schema, a key may have another meaning. Therefore no number of such a report is
-/// shown.
+/// In another schema, a key may have another meaning. Therefore no number of a report with another
+/// schema is shown.
 #[test]
 fn another_schema_is_refused_in_a_line() {
     let refused = Seen::of(with(report(1), &[("/schema", json!(1)), ("/version", json!("0.0.9"))])).unwrap_err();

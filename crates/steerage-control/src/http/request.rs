@@ -158,9 +158,8 @@ mod tests {
         }
     }
 
-    /// If a page of another site reaches this server under the other site's name (DNS rebinding),
-    /// it gets no metrics. Every `Host` header of the request is checked, because a proxy may have
-    /// used any of them.
+    /// If a page of another site reaches this server through DNS rebinding, it gets no metrics.
+    /// Every `Host` header of the request is checked, because a proxy may have used any of them.
     #[test]
     fn only_our_own_names_are_answered() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));

@@ -102,7 +102,8 @@ impl Serve<'_> {
         Ok(())
     }
 
-    /// Sends the rest of the replies that have been begun, so that the last reply is complete.
+    /// Sends the remaining bytes of the replies that have been begun, so that the last reply is
+    /// complete.
     fn finish(&mut self, turn: &Turn<'_>) {
         let until = Instant::now() + FINISH_MAX;
         loop {
@@ -179,9 +180,9 @@ enum State {
     /// The client is receiving its reply. The fields are the reply and the number of bytes that
     /// have been sent.
     IsTold(Vec<u8>, usize),
-    /// The client has received its reply. The server still reads the client's input. If it closed
-    /// the connection with unread input, the kernel would discard the part of the reply that the
-    /// client has not read yet.
+    /// The client has received its reply. The server still reads the client's input. If the server
+    /// closed the connection with unread input, the kernel would discard the part of the reply that
+    /// the client has not read yet.
     Leaves,
 }
 

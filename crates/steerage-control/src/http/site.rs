@@ -78,7 +78,7 @@ impl Site {
     }
 
     /// Returns the audience of a client that sends this key. The duration of the comparison does
-    /// not depend on the key's bytes. Therefore no client can guess the key byte by byte.
+    /// not depend on the key's bytes. Therefore no client can find out the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0

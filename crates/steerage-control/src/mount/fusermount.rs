@@ -2,10 +2,10 @@
 //! or closes its socket.
 //!
 //! `fusermount3` opens `/dev/fuse`, passes it through a socket, and then watches the socket. When
-//! the other end of the socket is closed, `fusermount3` opens the directory. If this fails with
+//! this process closes its end of the socket, `fusermount3` opens the directory. If this fails with
 //! "Transport endpoint is not connected", no process serves the mount, and `fusermount3` unmounts
-//! the directory. Therefore a killed process leaves no mount behind, and this process needs no
-//! capability after its start.
+//! the directory. Therefore a killed process leaves no mount on the directory, and this process
+//! needs no capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -69,17 +69,16 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
     // `fusermount3` runs until it has unmounted the directory. Afterwards it is a zombie until this
-    // process ends. This process does not wait for it, because the sandbox of a run does not allow
-    // that.
+    // process ends. This process does not wait for `fusermount3` to end, because the sandbox of a
+    // run does not allow that.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies `/dev/fuse` and the socket in such a way that the descriptor numbers of `socket`, of the
-/// first copy and of the second copy are in ascending order. The order may have been different: if
-/// another thread closed a descriptor, `/dev/fuse` may have got a number below the number of the
-/// socket.
+/// Copies `/dev/fuse` and the socket. The descriptor numbers of `socket`, of the first copy and of
+/// the second copy are then in ascending order. The order may have been different: if another
+/// thread closed a descriptor, `/dev/fuse` may have got a number below the number of the socket.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;

@@ -38,8 +38,8 @@ pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
-    // Any other error means that a process may be listening: this user may lack the permission to
-    // connect, or the queue of a running process may be full.
+    // Any other error means that a process may be listening. For example, this user may not be
+    // permitted to connect, or the queue of a running process may be full.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 

@@ -1,4 +1,5 @@
-//! The listening socket. This module handles its path, its owner, and its removal at the end.
+//! The listening socket. The module handles the path of the listening socket, its owner, and its
+//! removal at the end.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -38,8 +39,8 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device number and the inode number of the socket's file. They are compared before the
-    /// file is removed, so that a socket of another process with the same name stays.
+    /// The device number and the inode number of the socket's file. The numbers are compared before
+    /// the file is removed, so that a socket of another process with the same name is not removed.
     file: (u64, u64),
 }
 
@@ -102,7 +103,7 @@ impl Listening {
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
         // The socket has a temporary name until it listens. Otherwise, a search for instances would
-        // take it for a dead socket and remove it.
+        // take the socket for a dead socket and remove it.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -157,14 +158,14 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Creates a new socket and listens on it. `bind` creates the socket's file. It follows no link,
-/// and fails if the name is taken.
+/// Creates a new socket and listens on it. `bind` creates the socket's file. `bind` follows no
+/// link, and fails if the name is taken.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
     // `bind` removes the bits of the umask from the mode of the file. The umask belongs to all
-    // threads, so it is never changed. Otherwise, all users could access the files that other
-    // threads create meanwhile.
+    // threads, so it is never changed. If the umask were changed, all users could access the files
+    // that other threads create meanwhile.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
@@ -192,8 +193,8 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // The type of an entry is not queried, because the entry may be a mount whose process is
-    // stopped.
+    // The type of an entry is not queried, because the entry may be a mount that is served by a
+    // stopped process.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

@@ -9,7 +9,8 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol. It is increased when the meaning of a request or a reply changes.
+/// The version of the protocol. The version is increased when the meaning of a request or a reply
+/// changes.
 const PROTOCOL: u32 = 1;
 
 /// A request of a client. The keys of the JSON object determine the kind of request.
@@ -61,8 +62,8 @@ pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 /// run ends.
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
-/// A function that starts to copy packets for a client, as the client's request describes. It
-/// returns an error text if the request cannot be served.
+/// A function that starts to copy packets for a client, as the client's request describes. The
+/// function returns an error text if the request cannot be served.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
 /// Parses a request from one line.

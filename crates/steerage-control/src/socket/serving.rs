@@ -60,8 +60,8 @@ impl Listening {
     }
 
     /// Serves clients like [`serve`](Self::serve), and also sends copies of packets to clients of
-    /// root and of the instance's user. `packets` receives the client's request. It returns a
-    /// function that sends the packets over the client's connection, on the client's thread.
+    /// root and of the instance's user. `packets` receives the client's request. `packets` returns
+    /// a function that sends the packets over the client's connection, on the client's thread.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.

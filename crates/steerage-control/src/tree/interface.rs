@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The attributes that the tree provides. They describe an interface, or node_exporter's netclass
-/// collector reads them.
+/// The attributes that the tree provides. The attributes describe an interface, or node_exporter's
+/// netclass collector reads them.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",

@@ -13,8 +13,8 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The maximum length of a number in characters, including sign and prefix. It is the kernel's
-/// TMPBUFLEN without the terminator.
+/// The maximum length of a number in characters, including sign and prefix. The maximum is the
+/// kernel's TMPBUFLEN without the terminator.
 const NUMBER_CHARS_MAX: usize = 21;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +177,9 @@ impl Tree {
     }
 }
 
-/// Parses an `int` like the kernel: first white space, then decimal digits, hex digits after `0x`
-/// or octal digits after `0`, and then white space or the end of the text. Text after the second
-/// white space is ignored.
+/// Parses an `int` like the kernel. White space may come before the digits. The digits are decimal,
+/// hexadecimal after `0x`, or octal after `0`. After the digits, the text ends or continues with
+/// white space. Text after the second white space is ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_start_matches(is_space);

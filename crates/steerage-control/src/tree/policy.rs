@@ -1,5 +1,5 @@
-//! The steering policy. It is read and written like similar files of the kernel, such as the
-//! `scheduler` of a block device.
+//! The steering policy. The policy is read and written like similar files of the kernel, such as
+//! the `scheduler` of a block device.
 
 use std::fmt::Write;
 use std::time::Instant;

@@ -1,11 +1,11 @@
-//! The attribute `/proc/net/softnet_stat`. It has one line for each CPU with 15 columns of eight
-//! hex digits, as printed by the kernel's `softnet_seq_show` (Linux, net/core/net-procfs.c).
+//! The attribute `/proc/net/softnet_stat`. The file has one line for each CPU with 15 columns of
+//! eight hex digits, as printed by the kernel's `softnet_seq_show` (Linux, net/core/net-procfs.c).
 
 use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// Returns the text of the file. Its counts have 32 bits and wrap around.
+/// Returns the text of the file. The counts in the file have 32 bits and wrap around.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for cpu in &snapshot.cpus {
@@ -14,7 +14,7 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             // The column of dropped packets includes drops by the flow limit, as in the kernel.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
-            // These columns belong to mechanisms that Linux no longer has.
+            // These six columns belong to mechanisms that Linux no longer has.
             0,
             0,
             0,

@@ -1,5 +1,5 @@
-//! The files in the directory `statistics` of a device. They have the names of the fields in the
-//! kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
+//! The files in the directory `statistics` of a device. The files have the names of the fields in
+//! the kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
 //! If an event cannot happen in steerage, its file reads 0. If the true count is unknown, the file
 //! does not exist.
@@ -91,7 +91,7 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     }
     // Packets that could not be sent are counted at the queue that received them. If the instance
     // has a single output, all packets that could not be sent belong to that output. If the
-    // instance has several outputs, the output of such a packet is unknown.
+    // instance has several outputs, it is unknown for which output such a packet was.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),

@@ -125,7 +125,7 @@ fn a_directory_that_others_can_change_is_refused() {
 }
 
 /// A search for instances removes dead sockets of this user in directories that this user trusts.
-/// It finds no sockets of other users.
+/// The search finds no sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
     if !is_root() {

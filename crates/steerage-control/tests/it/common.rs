@@ -156,8 +156,8 @@ impl ByFiles {
     }
 }
 
-/// Returns the name of the error's number (errno(3)). The numbers are those of Linux. They are the
-/// same on every architecture for which steerage is built.
+/// Returns the name of the error's number (errno(3)). The numbers are the error numbers of Linux.
+/// The numbers are the same on every architecture for which steerage is built.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",

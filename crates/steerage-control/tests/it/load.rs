@@ -64,8 +64,8 @@ fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// The instance has more CPUs than a small machine has. Its threads therefore wait for each other's
-/// time slices.
+/// The instance has more CPUs than a small machine has. Therefore the threads of the instance wait
+/// for each other's time slices.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
@@ -78,8 +78,8 @@ fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
-/// The test writes masks through files. One reader stops in the middle of a file. It disturbs no
-/// other client, and each write has taken effect when it returns.
+/// The test writes masks through files. One reader stops in the middle of a file. The stopped
+/// reader disturbs no other client, and each write has taken effect when it returns.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -124,8 +124,8 @@ impl Handler for Hangs {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the data path is stuck, the write returns an error, and the old mask applies again. Both the
-/// mask and the buckets show the old value.
+/// If the data path is stuck, the write returns an error, and the old mask applies again. After the
+/// error, both the mask and the buckets show the old value.
 #[test]
 fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));

@@ -178,8 +178,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
-/// A receive queue without frames. Its counts are counts that only AF_XDP devices have, with the
-/// names that AF_XDP uses.
+/// A receive queue without frames. The counts of the queue are counts that only AF_XDP devices
+/// have, with the names that AF_XDP uses.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -265,7 +265,7 @@ fn whoever_holds_connections_keeps_nobody_out() {
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
     /// The number of connections that the flooding host makes before the quiet client sends its
-    /// request. It is twice the maximum number of the server's clients.
+    /// request. The number is twice the maximum number of the server's clients.
     const MEANWHILE: u64 = 32;
     /// After this time, the server may disconnect a client that has not sent a request. On a busy
     /// machine, the flood may last that long.

@@ -172,8 +172,8 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are removed from a mask when it is stored. A read does not show these CPUs, and
-/// such a CPU does not return to the mask when it comes online.
+/// Offline CPUs are removed from a mask when it is stored. A read does not show the removed CPUs. A
+/// removed CPU does not return to the mask when it comes online.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));

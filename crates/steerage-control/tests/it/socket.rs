@@ -207,8 +207,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// A client stops waiting for a stopped instance. It also stops waiting for an instance that sends
-/// its reply byte by byte.
+/// A client stops waiting for a stopped instance. The client also stops waiting for an instance
+/// that sends its reply byte by byte.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();

@@ -96,7 +96,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Creates two network namespaces. Namespace 0 sends datagrams of 64 KiB to namespace 1, which is a
 /// router. The router forwards the datagrams back to namespace 0 over a link with the smallest MTU.
-/// It cuts each datagram into more than a thousand fragments, all in one softirq.
+/// The router cuts each datagram into more than a thousand fragments, all in one softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
     if !allowed || usable().len() < 2 {
@@ -174,7 +174,7 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
 }
 
 /// Returns how the kernel's row for `cpu` changes in one burst. The sender of the burst runs on the
-/// same CPU. Therefore this CPU processes no packet before the burst is over. The result is the
+/// same CPU. Therefore the CPU processes no packet before the burst is over. The result is the
 /// median of five bursts, because other programs may use the network during a burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {

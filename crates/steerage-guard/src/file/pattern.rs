@@ -92,7 +92,7 @@ impl FilePattern {
     }
 
     fn fill(text: &str, time: SystemTime) -> Result<String, ParsePatternError> {
-        // The text `date` looks like this: 2026-11-21T04:15:35.284060000Z
+        // Example of the text in `date`: 2026-11-21T04:15:35.284060000Z
         let date = humantime::format_rfc3339_nanos(time).to_string();
         let (mut name, mut rest) = (String::new(), text);
         while let Some(at) = rest.find('%') {

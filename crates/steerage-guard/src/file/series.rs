@@ -61,7 +61,8 @@ impl FileSeries {
     /// Prepares the series, and checks that files can be created. With `keep`, the series has at
     /// most this many files. The oldest file is removed before the next file is created. Files of
     /// this user whose names match the pattern belong to the series, such as the files of an
-    /// earlier run. This does not apply if the pattern has a directory whose name contains a time.
+    /// earlier run. If the pattern has a directory whose name contains a time, earlier files do not
+    /// belong to the series.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.
@@ -216,8 +217,8 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of the earlier run. It does not remove a file that has
-        // replaced such a file since then.
+        // A later run removes the files of the earlier run. If another file has replaced an earlier
+        // file since then, the run does not remove it.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

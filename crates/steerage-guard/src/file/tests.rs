@@ -66,8 +66,8 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // The directories are: one that all users may write to, one that belongs to the attacker, and
-    // one of root that other users may write to.
+    // The three directories are: a directory that all users may write to, a directory of the
+    // attacker, and a directory of root that other users may write to.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [

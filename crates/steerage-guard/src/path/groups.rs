@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
 /// Returns true if the effective user is the only member of the group that may write to this
-/// directory, and if no access list admits other users.
+/// directory. Returns false if an access list admits other users.
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();

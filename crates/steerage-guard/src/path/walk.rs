@@ -43,8 +43,8 @@ pub(super) struct Walk {
     /// The user or group that can change the working directory. The value is `None` if the walk is
     /// not in or below the working directory, or if the working directory is trusted.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again. In this case, no group may be able to
-    /// exchange a directory of the path.
+    /// True if another program will resolve the path again. If the field is true, no group may be
+    /// able to exchange a directory of the path.
     strict: bool,
 }
 
@@ -163,8 +163,8 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // If another user can change this directory, the walk fails when it looks up the
-                // next name.
+                // If another user can change this directory, the walk fails at the next name of the
+                // path.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }

@@ -71,7 +71,7 @@ pub(crate) enum Only {
     Null(u8),
     /// The argument must not have this value.
     Not(u8, u64),
-    /// These bits of the argument must be set.
+    /// The argument must have all of these bits set.
     With(u8, u64),
     /// None of these bits of the argument may be set.
     Without(u8, u64),
@@ -111,19 +111,19 @@ const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
 /// The handler that reports forbidden system calls must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
 /// The handler that reports forbidden system calls emulates the blocking of signals, because SIGSYS
-/// must never be blocked. It cannot emulate the calls of musl's threads, because these threads
-/// block signals twice when they end. If the filter is installed between the two calls, SIGSYS is
-/// already blocked at the second call, and the kernel ends the process.
+/// must never be blocked. The handler cannot emulate the calls of musl's threads, because these
+/// threads block signals twice when they end. If the filter is installed between the two calls,
+/// SIGSYS is already blocked at the second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. These commands
-/// neither duplicate a descriptor nor make the kernel send a signal, unlike F_SETOWN, F_SETSIG,
-/// F_SETLEASE and F_NOTIFY. Threads that open files may also use some of these latter commands: see
-/// `LEASES`.
+/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. The allowed
+/// commands neither duplicate a descriptor nor make the kernel send a signal. F_SETOWN, F_SETSIG,
+/// F_SETLEASE and F_NOTIFY would make the kernel send a signal. Threads that open files may also
+/// use F_SETSIG and F_SETLEASE with certain arguments: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[

@@ -111,9 +111,9 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
 }
 
 /// Returns the conditions that prevent a system call from sending through packet sockets. A system
-/// call with an address could choose the interface. Such a call may not use any packet socket.
-/// Other system calls send through the interface to which the socket is bound. These calls may use
-/// packet sockets that are open for sending.
+/// call with an address could choose the interface. A system call with an address may therefore not
+/// use any packet socket. Other system calls send through the interface to which the socket is
+/// bound. Therefore these system calls may use packet sockets that are open for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),

@@ -154,8 +154,8 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
 }
 
 /// Ends the process like `abort`, without a backtrace. The standard library reaches this point only
-/// after it has reported a failed memory allocation. It would print a backtrace and then abort.
-/// This handler cannot call `abort`, because `abort` may block signals.
+/// after it has reported a failed memory allocation. The standard library would print a backtrace
+/// and then abort. This handler cannot call `abort`, because `abort` may block signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -167,8 +167,8 @@ fn abort_without_backtrace() -> ! {
 }
 
 /// Blocks signals for the program like `rt_sigprocmask`, except SIGSYS. The C library blocks all
-/// signals while it starts a thread or a program. If it also blocked SIGSYS, the handler could not
-/// report a forbidden system call during that time.
+/// signals while it starts a thread or a program. If the C library also blocked SIGSYS, the handler
+/// could not report a forbidden system call during that time.
 fn block(context: &mut ucontext_t) -> bool {
     let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
         return false;

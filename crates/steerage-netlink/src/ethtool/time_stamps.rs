@@ -14,7 +14,7 @@ const NONE: &str = "none";
 
 impl Ethtool {
     /// Returns the names of the received frames that the card of this interface can stamp. The
-    /// names are those of the kernel: `all`, `ptpv2-event`. The list is empty if the card stamps no
+    /// kernel's names are used: `all`, `ptpv2-event`. The list is empty if the card stamps no
     /// frames.
     ///
     /// # Errors

@@ -136,8 +136,8 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // If several routes have the same prefix, flows are spread over their next hops, as with
-    // several `nexthop`s in `ip route`.
+    // If several routes have the same prefix, flows are spread over the next hops of all these
+    // routes, as with several `nexthop`s in `ip route`.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

@@ -2,12 +2,13 @@
 //!
 //! With AF_PACKET, the kernel also receives each packet that the router receives. If IP forwarding
 //! is off in the kernel, it silently drops IPv4 packets for other machines. For an IPv6 packet, the
-//! kernel sends an ICMPv6 error if it has no route, or if its route is `unreachable` or `prohibit`
-//! (`ip6_pkt_drop` in net/ipv6/route.c). The sender would receive this error although the router
-//! forwards the packet, or in addition to the router's own error. Therefore this module adds a rule
-//! `iif INTERFACE blackhole` between the rules for the tables local and main, and the kernel drops
-//! these packets without an error. Packets for this machine still reach it, because their route is
-//! in the table local. Packets that this machine itself sends do not match the rule.
+//! kernel sends an ICMPv6 error if it has no route to the destination. It also sends an error if
+//! the route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The sender would
+//! receive this error although the router forwards the packet, or in addition to the router's own
+//! error. Therefore this module adds a rule `iif INTERFACE blackhole` between the rules for the
+//! tables local and main. With this rule, the kernel drops the packets of the interface without an
+//! error. Packets for this machine still reach it, because their route is in the table local.
+//! Packets that this machine itself sends do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -48,7 +49,7 @@ impl SilentKernel {
     ///
     /// # Errors
     /// Returns an error if the kernel does not list its rules. Also returns an error if no rule can
-    /// come after the rule for the table local and before the rule for the table main.
+    /// come between the rule for the table local and the rule for the table main.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
@@ -68,8 +69,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process holds the lock of the interface, so the process that added such a rule
-            // has ended.
+            // This process holds the lock of the interface. Therefore the process that added the
+            // other rule has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };

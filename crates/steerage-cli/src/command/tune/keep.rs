@@ -71,8 +71,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // This call comes before signals are held, because a file system that does not answer must not
-    // keep signals from ending the command.
+    // `create_directory` is called before signals are held, because a file system that does not
+    // answer must not keep signals from ending the command.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();

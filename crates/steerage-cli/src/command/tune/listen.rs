@@ -31,7 +31,7 @@ pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Op
     };
     let read = read(&mut child, stop);
     if !matches!(read, Ok(Some(_))) {
-        // The process may already have ended by itself, so an error is ignored.
+        // The process may already have ended, so an error is ignored.
         let _ = child.kill();
     }
     let mut complaint = String::new();

@@ -1,5 +1,5 @@
-//! The signals that end a measurement or a watch. They are received through a descriptor that can
-//! be polled.
+//! The signals that end a measurement or a watch. The signals are received through a descriptor
+//! that can be polled.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use nix::sys::time::TimeSpec;
 
 use crate::error::Error;
 
-/// A descriptor for INT, TERM and HUP. These signals no longer end the process, so that it can
-/// restore the old setting.
+/// A descriptor for INT, TERM and HUP. The three signals no longer end the process. Therefore the
+/// process can restore the old setting.
 #[derive(Debug)]
 pub(super) struct Stop(SignalFd);
 

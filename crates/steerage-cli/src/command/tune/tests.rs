@@ -15,8 +15,8 @@ use steerage_tune::{Value, Wish};
 use super::*;
 use crate::args;
 
-/// The environment variable with the directory of undo files. It is set for the process in the
-/// sandbox.
+/// The environment variable with the directory of undo files. The test sets the variable for the
+/// process in the sandbox.
 const INSIDE: &str = "STEERAGE_TEST_TUNE";
 
 const QUEUES: &str = "/sys/class/net/near0/queues";

@@ -3,7 +3,8 @@
 use steerage_text::plural;
 use steerage_tune::{Restored, Setting};
 
-/// Returns lines that list the values that were restored, and the values that were left alone.
+/// Returns lines that list the values that were restored, and notes about the values that were not
+/// changed.
 pub(super) fn list(restored: &Restored) -> String {
     let count = restored.restored.0.len() as u64;
     let mut text = format!("restored {count} {}\n", plural(count, "value"));

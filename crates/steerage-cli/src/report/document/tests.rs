@@ -190,8 +190,8 @@ fn the_report_of_a_library_has_the_same_keys() {
     assert!(read.started > SystemTime::UNIX_EPOCH && traffic.is_some());
 }
 
-/// Another version of the program with the same schema may write other keys: a newer version more
-/// keys, and an older version fewer.
+/// A newer version of the program with the same schema may write more keys. An older version may
+/// write fewer keys.
 #[test]
 fn keys_may_come_and_go() {
     let mut report = report(Audience::Public);

@@ -64,7 +64,8 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// Returns the option as the user wrote it, and the option's value: `-ieth0`, `-i eth0`.
+/// Returns the option as the user wrote it, and the option's value. The user may write `-ieth0` or
+/// `-i eth0`.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");

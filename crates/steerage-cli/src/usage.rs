@@ -15,7 +15,8 @@ pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // An error is ignored: `steerage --help | head -1` closes the pipe early.
+            // An error is ignored, because a command such as `steerage --help | head -1` closes the
+            // pipe early.
             let _ = error.print();
             ExitCode::SUCCESS
         }

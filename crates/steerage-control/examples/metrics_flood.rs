@@ -12,9 +12,9 @@
 //! `ask` in two network namespaces.
 //!
 //! FROM is the source address of the client. PATH_MS is the time between the client's connection
-//! and its request, which simulates a long path. KIND is what the flooding client sends: `silent`
-//! (nothing), `half` (half a request), `whole` (a request) or `deaf` (a request, without reading
-//! the reply). `flood` may run in another network namespace.
+//! and its request, which simulates a long path. KIND is what the flooding client sends: nothing
+//! (`silent`), half a request (`half`), a request (`whole`), or a request without reading the reply
+//! (`deaf`). `flood` may run in another network namespace.
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Finds the control sockets of running instances by their names, and connects to these sockets.
 //!
-//! The control socket of an instance is in the directory of its user: `/run/steerage` for root, and
-//! `$XDG_RUNTIME_DIR/steerage` for other users. The environment variable STEERAGE_RUNTIME_DIR sets
-//! another directory.
+//! The control socket of an instance is in the directory of its user, which is `/run/steerage` for
+//! root and `$XDG_RUNTIME_DIR/steerage` for other users. The environment variable
+//! STEERAGE_RUNTIME_DIR sets another directory.
 //!
 //! ```no_run
 //! let mut client = steerage_control::instances::connect(None)?;
@@ -176,7 +176,7 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
 }
 
 /// Returns the name of an instance. If the name is a process number, the command line of the
-/// process follows: `4711 (meter eth0)`.
+/// process follows, as in `4711 (meter eth0)`.
 fn described(name: &str) -> String {
     const CHARS_MAX: usize = 40;
     let number = name.parse::<u32>().ok();

@@ -65,7 +65,7 @@ impl Source {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
 
-    /// Sets the prefix of all metrics, as for [`text`]. Default: [`PREFIX_DEFAULT`].
+    /// Sets the prefix of all metrics, as for [`text`]. The default is [`PREFIX_DEFAULT`].
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
@@ -106,8 +106,8 @@ pub struct Metric {
     /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
     /// and without the suffix `_total` of a counter.
     ///
-    /// The name must not be one of the ledger's metrics, which [`names`] lists: Prometheus refuses
-    /// a page that contains a metric twice.
+    /// The name must not be one of the ledger's metrics, which [`names`] lists, because Prometheus
+    /// refuses a page that contains a metric twice.
     pub name: &'static str,
     /// The help text of the metric, as a sentence.
     pub help: &'static str,

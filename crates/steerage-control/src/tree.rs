@@ -288,9 +288,10 @@ impl Tree {
     /// packets. After an error, the old value still applies.
     ///
     /// # Errors
-    /// The errors are checked in the order of the kernel: `EACCES` if the attribute is read-only,
-    /// then `EPERM` for users other than root and the instance's user, then errors of the value.
-    /// Returns `ETIMEDOUT` if the data path is stuck.
+    /// The errors are checked in the order of the kernel. The first error is `EACCES` if the
+    /// attribute is read-only. The second error is `EPERM` for users other than root and the
+    /// instance's user. Errors of the value come last. Returns `ETIMEDOUT` if the data path is
+    /// stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);

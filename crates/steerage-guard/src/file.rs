@@ -12,9 +12,9 @@
 //! - No entry, or a file: the new file takes the name.
 //! - A link that may be followed: the new file takes the name of the link's target.
 //! - Any other link: the new file replaces the link. The link's target does not change.
-//! - A FIFO: [`open`] opens the FIFO for writing if it belongs to root or to the user.
-//! - A character device: [`open`] opens the device for writing if only root and the user can change
-//!   its directory.
+//! - A FIFO that belongs to root or to the user: [`open`] opens the FIFO for writing.
+//! - A character device, if only root and the user can change its directory: [`open`] opens the
+//!   device for writing.
 //! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to the file of this
 //!   descriptor.
 //!

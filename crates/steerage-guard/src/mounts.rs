@@ -57,8 +57,8 @@ fn find(about: &str, table: &[u8]) -> Option<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(read).find(|mount| mount.id == id)
 }
 
-/// Reads one line of the mount table: `36 35 98:0 / /at ro,noatime master:1 - kind source options`.
-/// Any number of fields may come before the dash.
+/// Reads one line of the mount table, such as `36 35 98:0 / /at ro,noatime master:1 - kind source
+/// options`. Any number of fields may come before the dash.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = String::from_utf8_lossy(fields.next()?).into_owned();

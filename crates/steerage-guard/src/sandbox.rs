@@ -11,9 +11,9 @@
 //! | `sys` | the handler that reports a violation |
 //!
 //! If the process makes a system call that the filter does not allow, the kernel ends the process
-//! with SIGSYS. One line on standard error names the thread and the system call. A file that
-//! Landlock does not allow cannot be opened: The program gets the error "permission denied", and
-//! reports it like any other error.
+//! with SIGSYS. One line on standard error names the thread and the system call. If Landlock does
+//! not allow a file, opening the file fails with "permission denied". The program reports this
+//! error like any other error.
 //!
 //! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] reports the
 //! missing restriction. The other restrictions are enforced nevertheless.
@@ -234,7 +234,7 @@ impl InForce {
         }
     }
 
-    /// Returns the extent to which the kernel enforces Landlock: `full`, `part` or `none`.
+    /// Returns the extent to which the kernel enforces Landlock, which is `full`, `part` or `none`.
     pub fn landlock(&self) -> &'static str {
         match self.landlock {
             Enforced::All => "full",

@@ -48,7 +48,8 @@ pub struct Link {
     pub index: u32,
     /// The interface's name, such as `eth0`.
     pub name: Option<String>,
-    /// The kind of virtual interface, as `ip link add type` names it: `veth`, `tun`, `bond`.
+    /// The kind of virtual interface, as `ip link add type` names it, such as `veth`, `tun` or
+    /// `bond`.
     pub kind: Option<String>,
     /// The type of the link headers, as an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
     pub hardware: u16,

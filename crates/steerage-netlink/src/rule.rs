@@ -1,4 +1,4 @@
-//! The rules that say which routing table the kernel reads for an IPv6 packet: `ip -6 rule`.
+//! The rules (`ip -6 rule`) that say which routing table the kernel reads for an IPv6 packet.
 
 use std::{fmt, io};
 

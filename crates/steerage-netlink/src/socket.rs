@@ -28,7 +28,7 @@ const DATAGRAMS_MAX: usize = 4096;
 /// The message types that all netlink families share: linux/netlink.h.
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// A message's header: `struct nlmsghdr`.
+/// The length of a message's header, `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
 /// The attribute that contains the kernel's text about an error.
 const NLMSGERR_ATTR_MSG: u16 = 1;

@@ -1,5 +1,5 @@
 //! Reads the fields of an IP header that a router needs, and refuses packets that a router must not
-//! forward: RFC 1812 (5.2.2, 5.3), RFC 8200, RFC 4291.
+//! forward (RFC 1812, 5.2.2 and 5.3; RFC 8200; RFC 4291).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -35,7 +35,7 @@ pub enum Fate {
     TtlExpired,
     /// The table has no route to the destination through the router's interfaces.
     NoRoute,
-    /// A route forbids forwarding the packet: `blackhole` or `prohibit`.
+    /// A `blackhole` or `prohibit` route forbids forwarding the packet.
     Prohibited,
     /// The link address of the next hop is not known yet. The kernel resolves it.
     Unresolved,

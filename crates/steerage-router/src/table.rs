@@ -68,7 +68,7 @@ pub enum Target {
     Prohibit,
 }
 
-/// Routes of both address families: IPv4 and IPv6.
+/// The routes of both address families, IPv4 and IPv6.
 ///
 /// ```
 /// use steerage_router::{Hop, Routes, Target};

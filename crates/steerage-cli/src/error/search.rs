@@ -1,4 +1,4 @@
-//! The errors of commands that connect to a run: `get`, `set`, `top` and similar commands.
+//! The errors of commands that connect to a run, such as `get`, `set` and `top`.
 
 use steerage_control::{ClientError, instances};
 

@@ -143,7 +143,8 @@ fn of_device(queue: &str) -> (Option<&str>, &str) {
     queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
 }
 
-/// Returns the names of each device's queues, for an error message: `rx-0`, or `eth1/rx-0 to rx-3`.
+/// Returns the names of each device's queues for an error message, such as `rx-0` or `eth1/rx-0 to
+/// rx-3`.
 fn ranges(devices: &[(String, usize)]) -> Vec<String> {
     let range = |(device, queues): &(String, usize)| {
         let first = if devices.len() == 1 { "rx-0".to_owned() } else { format!("{device}/rx-0") };

@@ -202,7 +202,7 @@ pub(crate) enum EndedBy {
     Packets,
     /// The time limit (`--seconds`) was reached.
     Seconds,
-    /// A signal ended the run: INT or TERM.
+    /// The signal INT or TERM ended the run.
     Signal,
     /// A device failed.
     Error,

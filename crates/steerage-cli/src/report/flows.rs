@@ -225,7 +225,7 @@ fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<
     table(columns, width)
 }
 
-/// Returns the VLANs and the tunnel in which a flow runs: `vlan=10,vxlan=42`.
+/// Returns the VLANs and the tunnel in which a flow runs, such as `vlan=10,vxlan=42`.
 fn inside(flow: &FlowRecord) -> String {
     let vlans = flow.vlans().into_iter().flatten().map(|id| format!("vlan={id}"));
     let tunnel = flow.tunnel().map(|tunnel| match tunnel.id {

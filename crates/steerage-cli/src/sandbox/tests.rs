@@ -284,17 +284,17 @@ fn packet_threads_may_use_few_arguments() {
     // The allowed options are PR_SET_NAME and PR_GET_NAME.
     assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
     // TCGETS (0x5401) is allowed. FIOSETOWN (0x8901), SIOCSPGRP (0x8902) and FIOASYNC (0x5452) are
-    // not allowed, and neither are requests about an interface: SIOCGIFNAME (0x8910), SIOCETHTOOL
-    // (0x8946).
+    // not allowed. Requests about an interface are not allowed either, such as SIOCGIFNAME (0x8910)
+    // and SIOCETHTOOL (0x8946).
     let requests = allowed(&receives, "ioctl", 1, [0; 6]);
     assert!(requests.contains(&0x5401));
     assert!(![0x8901, 0x8902, 0x5452, 0x8910, 0x8946].iter().any(|one| requests.contains(one)));
-    // At the level SOL_PACKET (263), the allowed options are: PACKET_DROP_MEMBERSHIP to set,
-    // PACKET_STATISTICS to read.
+    // At the level SOL_PACKET (263), the filter allows setting PACKET_DROP_MEMBERSHIP and reading
+    // PACKET_STATISTICS.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At the level SOL_SOCKET (1), the allowed options are: SO_ATTACH_FILTER to set, SO_ERROR,
-    // SO_MEMINFO and SO_INCOMING_NAPI_ID to read.
+    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. It allows reading
+    // SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());

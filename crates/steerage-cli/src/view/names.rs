@@ -73,8 +73,8 @@ impl Flow {
 }
 
 impl FlowId {
-    /// Returns the source and the destination of the flow. Examples are: `10.0.0.1:80`,
-    /// `[fd00::1]:80`, an address without a port, or `-`.
+    /// Returns the source and the destination of the flow. An end of the flow is written as
+    /// `10.0.0.1:80`, as `[fd00::1]:80`, as an address without a port, or as `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
         // The ports of an ICMP flow are not shown, because they are its identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);

@@ -6,7 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The name that every machine has for itself: RFC 6761, 6.3.
+/// The name that every machine has for itself (RFC 6761, 6.3).
 const LOCALHOST: &str = "localhost";
 
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";

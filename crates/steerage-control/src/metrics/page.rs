@@ -123,8 +123,8 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
 }
 
 /// Returns the names of the devices, changed so that no two names are the same. If several devices
-/// have the same name, the later names get a suffix: `synthetic`, `synthetic.2`. Prometheus refuses
-/// a page that contains the same series twice.
+/// have the same name, the later names get a suffix, as in `synthetic` and `synthetic.2`.
+/// Prometheus refuses a page that contains the same series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();

@@ -13,8 +13,8 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// Returns a line for each range of buckets that belong to the same CPU: `FIRST-LAST CPU`, or
-/// `BUCKET CPU` for a single bucket.
+/// Returns a line for each range of buckets that belong to the same CPU. The line is `FIRST-LAST
+/// CPU`, or `BUCKET CPU` for a single bucket.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

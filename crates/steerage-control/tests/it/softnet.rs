@@ -211,7 +211,7 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// The two CPUs of the instance of steerage: CPU 0 receives the packets, and CPU 1 handles all of
+/// The two CPUs of the instance of steerage. CPU 0 receives the packets, and CPU 1 handles all of
 /// them.
 struct Ours {
     tree: Tree,

@@ -135,8 +135,9 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
-/// The `fcntl` commands for leases of files. A lease makes the kernel send SIGURG only to this
-/// process: F_SETOWN, which would choose another process, is not allowed.
+/// The `fcntl` commands for leases of files. A lease makes the kernel send SIGURG. Only this
+/// process can get the signal, because F_SETOWN, which would choose another process, is not
+/// allowed.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),

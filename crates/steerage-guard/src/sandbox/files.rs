@@ -60,7 +60,7 @@ pub(crate) enum Enforced {
     Refused(i32),
 }
 
-/// The allowed operations that do not involve a path: TCP connections and signals.
+/// The allowed operations that do not involve a path, namely TCP connections and signals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     pub(crate) tcp: bool,

@@ -69,9 +69,9 @@ pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// Compiles a program that keeps the sockets of the program from [`allow`] open: `close` succeeds
-/// for these sockets, but has no effect. If a socket were closed, the kernel could give its number
-/// to another socket, such as the socket of the next client.
+/// Compiles a program that keeps the sockets of the program from [`allow`] open. For these sockets,
+/// `close` succeeds but has no effect. If a socket were closed, the kernel could give its number to
+/// another socket, such as the socket of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {

@@ -1,8 +1,8 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send: `write` sends through the interface to which the
-//! socket is bound, and a system call with an address sends through any interface. Therefore a
-//! thread that listens must not use its packet socket for these system calls. The kernel has no
+//! A packet socket that listens can also send. With `write`, it sends through the interface to
+//! which the socket is bound. With an address, a system call sends through any interface. Therefore
+//! a thread that listens must not use its packet socket for these system calls. The kernel has no
 //! option that prevents a packet socket from sending, but a filter can check the number of a
 //! descriptor.
 //!

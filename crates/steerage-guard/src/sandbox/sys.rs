@@ -10,11 +10,11 @@ use libc::{c_char, c_int, c_void, ucontext_t};
 
 use super::calls::{self, Argument};
 
-/// The code of a SIGSYS that a seccomp filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
+/// The code of a SIGSYS that a seccomp filter caused (`SYS_SECCOMP` of asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;
 
-/// The maximum length of a thread's name, including the terminating NUL: `TASK_COMM_LEN` of
-/// linux/sched.h.
+/// The maximum length of a thread's name, including the terminating NUL (`TASK_COMM_LEN` of
+/// linux/sched.h).
 const NAME_BYTES: usize = 16;
 
 /// The maximum length of an output line, and of a path in the line.

@@ -17,7 +17,8 @@ const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 
-/// The features of an interface, with the kernel's names: `rx-gro`, `rx-lro`, `rx-hashing`.
+/// The features of an interface, with the kernel's names, such as `rx-gro`, `rx-lro` or
+/// `rx-hashing`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// The features that are on.

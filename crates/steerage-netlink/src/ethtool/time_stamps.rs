@@ -14,8 +14,8 @@ const NONE: &str = "none";
 
 impl Ethtool {
     /// Returns the names of the received frames that the card of this interface can stamp. The
-    /// kernel's names are used: `all`, `ptpv2-event`. The list is empty if the card stamps no
-    /// frames.
+    /// names are those of the kernel, such as `all` or `ptpv2-event`. The list is empty if the card
+    /// stamps no frames.
     ///
     /// # Errors
     /// Fails if no interface has this name, or the kernel does not reply. Linux supports this

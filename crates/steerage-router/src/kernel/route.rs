@@ -1,4 +1,4 @@
-//! Routes in the syntax of `ip route`: `10.0.0.0/8 via 192.0.2.1 dev eth1`, `blackhole
+//! Routes in the syntax of `ip route`, such as `10.0.0.0/8 via 192.0.2.1 dev eth1` or `blackhole
 //! 10.9.0.0/16`.
 
 use std::net::IpAddr;
@@ -38,7 +38,8 @@ pub enum NextHop {
         /// whose network contains the gateway.
         device: Option<String>,
     },
-    /// Packets are dropped: [`Target::Blackhole`], [`Target::Unreachable`] or [`Target::Prohibit`].
+    /// Packets are dropped, with the target [`Target::Blackhole`], [`Target::Unreachable`] or
+    /// [`Target::Prohibit`].
     Drop(Target),
 }
 

@@ -143,7 +143,9 @@ impl Report {
         }
     }
 
-    /// Prints the final report. Returns an error if the run did not go well.
+    /// Prints the final report. Returns an error if a device or a packet function failed, or if a
+    /// CPU did not stop in time. With `strict`, also returns an error if a packet was lost or out
+    /// of order.
     pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         let printed = last.and_then(|()| printer.report(self));

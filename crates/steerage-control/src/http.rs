@@ -47,7 +47,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a socket to `address` and listens. With port 0, the kernel chooses a port. `what`
+    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. `what`
     /// names the service in error messages.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Listener {
         self.address
     }
 
-    /// Starts a thread of this name that answers clients.
+    /// Starts a thread with this name. The thread serves the clients.
     pub(crate) fn serve_site(self, name: &str, site: Site) -> io::Result<Server> {
         let (stop, stopped) = UnixStream::pair()?;
         let thread = thread::Builder::new().name(name.to_owned());

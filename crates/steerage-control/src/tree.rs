@@ -40,7 +40,7 @@ pub struct Options {
     /// The user who may change values, in addition to root.
     pub uid: u32,
     /// The queues whose masks are empty at the start. The queues are numbered over all inputs.
-    /// Packets of these queues are not steered.
+    /// Packets of queues with an empty mask are not steered.
     pub queues_off: Vec<usize>,
     /// The maximum time that a write waits for its change to take effect. Use
     /// [`SETTLE_MAX`](crate::SETTLE_MAX) unless you have a reason for another value.

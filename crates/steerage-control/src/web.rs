@@ -80,7 +80,7 @@ pub struct PageServer {
     reports: Arc<Reports>,
 }
 
-/// The last report, and the requests for reports.
+/// The last report of the run, and the state of the requests for reports.
 #[derive(Debug, Default)]
 struct Reports {
     state: Mutex<ReportState>,

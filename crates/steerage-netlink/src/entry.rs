@@ -114,8 +114,8 @@ pub struct Route {
     pub table: u32,
     /// The destination prefix, and its length in bits.
     pub prefix: (IpAddr, u8),
-    /// The route's metric. Of a table's routes to one prefix, the kernel uses the route with the
-    /// lowest metric.
+    /// The route's metric. If a table has several routes to one prefix, the kernel uses the route
+    /// with the lowest metric.
     pub metric: u32,
     /// The action for packets, such as forwarding or rejecting.
     pub kind: RouteType,

@@ -11,7 +11,7 @@ use crate::socket::Socket;
 
 /// The length of a generic netlink header: the command, the version, and two unused bytes.
 const HEADER_BYTES: usize = 4;
-/// The version of all commands in this crate.
+/// The version number in the generic netlink header of every command in this crate.
 const VERSION: u8 = 1;
 
 /// The number of the family that maps the names of families to numbers (linux/genetlink.h).

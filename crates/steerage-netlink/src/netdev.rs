@@ -1,6 +1,6 @@
 //! The XDP features that drivers support: the family `netdev` of generic netlink
-//! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query these features.
-//! Linux supports the family since 6.3, and its attributes for metadata since 6.8.
+//! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query the XDP features of
+//! a driver. Linux supports the family since 6.3, and its attributes for metadata since 6.8.
 
 use std::io;
 

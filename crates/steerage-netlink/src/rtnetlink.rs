@@ -1,4 +1,4 @@
-//! [`Rtnetlink`]: requests to rtnetlink(7).
+//! Sends requests to rtnetlink(7) through a [`Rtnetlink`] socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

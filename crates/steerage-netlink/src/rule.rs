@@ -18,7 +18,7 @@ pub struct Rule {
     /// The interface on which the packets arrive. The value is `None` if the rule is for all
     /// packets, including packets that this machine sends.
     pub interface: Option<String>,
-    /// What the kernel does with the packets.
+    /// The action of the kernel for the matching packets.
     pub action: RuleTo,
     /// The program that made the rule, as a number from `/etc/iproute2/rt_protos`.
     pub protocol: u8,

@@ -69,7 +69,7 @@ pub struct RouterInterface {
     pub name: String,
     /// The index, as `if_nametoindex(3)` returns it.
     pub index: u32,
-    /// Whether packets on the interface begin with an Ethernet header.
+    /// True if packets on the interface begin with an Ethernet header.
     pub ethernet: bool,
 }
 
@@ -131,7 +131,7 @@ impl RouteUpdater {
         Ok(control)
     }
 
-    /// Hints for the user about the interfaces, one line each.
+    /// Returns hints for the user about the interfaces, one line each.
     pub fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {

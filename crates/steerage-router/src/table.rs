@@ -54,8 +54,8 @@ pub struct Hop {
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward through one of these hops. The flow's hash selects the hop. The list has at least
-    /// one hop.
+    /// Forward the packet through one of these next hops. The flow's hash selects the hop. The list
+    /// has at least one hop.
     Via(Vec<Hop>),
     /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
     /// address of its links.

@@ -94,7 +94,8 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 struct Seen {
     survey: Analysis,
     snapshot: Snapshot,
-    /// The name of the hash that steered the packets, or `device`.
+    /// The name of the hash that steered the packets. The name is `device` if the device computed
+    /// the hash.
     hash: Cow<'static, str>,
     basis: AdviceBasis,
     error: Option<Error>,

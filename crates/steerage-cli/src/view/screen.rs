@@ -68,7 +68,7 @@ const HELP: &[&str] = &[
     "`steerage help top` and `steerage help report` say more",
 ];
 
-/// Whether the screen uses colours.
+/// Decides whether the screen uses colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colours {
     Yes,

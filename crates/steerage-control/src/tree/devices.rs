@@ -12,7 +12,7 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// The types of devices that are network interfaces. The kernel chooses their names.
+/// The types of devices that are network interfaces. The kernel chooses the names of these devices.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
 /// Returns the devices of the instance: first the inputs, then the devices that are only outputs.
@@ -64,8 +64,8 @@ impl Device {
     }
 }
 
-/// Converts a device's name to the name of a directory. Removes the options of synthetic traffic,
-/// and the directory of a file.
+/// Converts a device's name to the name of a directory. For synthetic traffic, the options are
+/// removed. For a file, the directory is removed.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

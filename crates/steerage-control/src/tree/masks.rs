@@ -126,7 +126,7 @@ impl Tree {
         Ok(Some(Change { from: shown, to, buckets, seconds }))
     }
 
-    /// Stores the text that was written to `flow_limit_cpu_bitmap`. The bitmap may name any
+    /// Stores the text that was written to `flow_limit_cpu_bitmap`. The bitmap may contain any
     /// possible CPU. CPUs that the instance does not have are ignored, because they have no
     /// backlog.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {

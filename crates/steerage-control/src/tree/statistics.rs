@@ -62,8 +62,8 @@ const TX_OF_A_WIRE: &[&str] = &[
 
 pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
 
-/// The counts of a queue's page pool, in pages. The names come from ENA's driver (`lpc_*`, in
-/// `ethtool -S`) and from the kernel's page_pool.
+/// The counts of a queue's page pool, in pages. The names of the counts come from ENA's driver
+/// (`lpc_*`, in `ethtool -S`) and from the kernel's page_pool.
 pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The maximum size of `/etc/passwd` and of `/etc/group`, which is enough for about 100,000
-/// entries. If either file is larger, no group counts as private.
+/// entries. If `/etc/passwd` or `/etc/group` is larger, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
 /// Returns true if the effective user is the only member of the group that may write to this

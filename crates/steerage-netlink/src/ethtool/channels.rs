@@ -13,8 +13,8 @@ const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// The numbers of an interface's queues that are in use. A kind of queue that the driver does not
-/// have counts as 0.
+/// The numbers of an interface's queues that are in use. If the driver has no queues of a kind,
+/// their number is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// The number of queues that only receive.
@@ -60,7 +60,7 @@ impl Ethtool {
     }
 
     /// Changes the numbers of queues. If a number is `None`, the kernel does not change it. Many
-    /// drivers take the link down for a moment.
+    /// drivers take the link down for a moment when the numbers change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number.

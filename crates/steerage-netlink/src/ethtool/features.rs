@@ -60,7 +60,7 @@ impl Ethtool {
         }
         let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
-        // The kernel reports success even if it did not change the feature.
+        // If the kernel did not change the feature, it reports success nevertheless.
         match self.features(interface)?.is_on(name) == on {
             true => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),

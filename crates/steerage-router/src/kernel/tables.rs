@@ -208,8 +208,8 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 let hops: Vec<Hop> = route.hops.iter().filter_map(|hop| self.hop(hop)).collect();
-                // Routes through interfaces that are not the router's, and routes with an
-                // encapsulation, cannot be used.
+                // A route cannot be used if it leads through an interface that is not the router's,
+                // or if it has an encapsulation.
                 if hops.is_empty() || route.encapsulates { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,

@@ -1,10 +1,10 @@
-//! Spreads flows over several outputs. Each output receives whole flows in order, with both
-//! directions and all fragments.
+//! Spreads flows over several outputs. An output receives both directions and all fragments of its
+//! flows, in order.
 
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
-/// The handler of a fanout. The instance needs [hashes at arrival](steerage::Builder::always_hash),
-/// which keep fragments together.
+/// The handler that spreads flows over several outputs. The instance needs [hashes at
+/// arrival](steerage::Builder::always_hash), which keep fragments together.
 ///
 /// ```
 /// use steerage::{Builder, Input, testing};

@@ -26,8 +26,8 @@ impl SplitMix64 {
         Self::mix(self.0)
     }
 
-    /// The finaliser of the generator. The finaliser maps close numbers to distant numbers, and no
-    /// two numbers to the same number.
+    /// The finaliser of the generator. The finaliser maps neighbouring numbers to distant numbers.
+    /// It maps different numbers to different numbers.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -16,7 +16,7 @@ pub(crate) struct Cpus {
     usable: String,
     /// The CPU time that the cgroup allows, as a number of CPUs. `None` if there is no limit.
     quota: Option<f64>,
-    /// For each core with several threads, the usable CPUs that are its threads.
+    /// For each core with several hardware threads, the usable CPUs of this core.
     smt: Vec<String>,
     /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
@@ -25,7 +25,7 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default, and how far they are from the first of them.
+    /// The CPUs that a run uses by default. The field below has their distances from the first CPU.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]
@@ -112,7 +112,8 @@ impl Cpus {
         findings
     }
 
-    /// The caches if CPUs were measured to be far apart although the kernel reports that they share one.
+    /// Describes the measured distances of the default CPUs if they contradict the kernel: CPUs are
+    /// far apart although the kernel reports that they share a cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;

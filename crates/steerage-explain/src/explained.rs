@@ -1,4 +1,4 @@
-//! What is explained: a flow, or the traffic of devices.
+//! The subject of an explanation: a flow, or the traffic of devices.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub(super) const DEVICE: &str = "device";
 /// The numbers of CPUs for which the spread is shown.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// An explanation of where packets go. As text, a page for people.
+/// An explanation of which CPU packets go to. Its `Display` form is a page for people.
 #[derive(Debug)]
 pub struct Explanation {
     /// What is explained.
@@ -44,7 +44,7 @@ pub enum Subject {
     Traffic(Box<TrafficExplanation>),
 }
 
-/// The explanation of a flow that the user wrote out.
+/// The explanation of a flow that the user named on the command line.
 #[derive(Debug)]
 pub struct FlowExplanation {
     /// The flow.
@@ -66,7 +66,7 @@ pub struct TrafficExplanation {
     pub snapshot: Snapshot,
     /// The number of the packet that is explained in detail.
     pub packet: u64,
-    /// Whether the outer or the inner headers of tunnels make the key.
+    /// Whether the key of a packet in a tunnel is made from its outer or its inner headers.
     pub layers: Layers,
     /// What the advice is based on, in addition to the traffic.
     pub basis: AdviceBasis,
@@ -93,7 +93,7 @@ impl TrafficExplanation {
     }
 }
 
-/// A description of the flow, if its key alone is not meaningful. Otherwise `None`.
+/// A description of the flow, or `None` if the flow's key is readable without a description.
 pub(super) fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -124,7 +124,7 @@ pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic, those with most packets first.
+/// The kinds of tunnels in the traffic. The kind with the most packets comes first.
 pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

@@ -1,7 +1,8 @@
-//! Collects the output of the jobs, and passes it to the sink, which merges it.
+//! Reads the output of the jobs, and passes it to the [`Sink`], which merges the output.
 //!
 //! A single thread reads from all jobs. If the reader of standard output is slow, this thread
-//! waits. The jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
+//! waits. The jobs' pipes then fill up, and the jobs wait. If the input is a file, reading the file
+//! also waits.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,12 +20,12 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// How long to wait before the jobs are read again. A job writes 4 KiB at a time, and a wake-up for
-/// each write would take longer than reading the data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time, and
+/// a wake-up for each write would take longer than reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// A job that wrote this many bytes fills its pipe so fast that it would have to wait, so the next
-/// read follows at once.
+/// If one read returns at least this many bytes, the job fills its pipe so fast that it would soon
+/// have to wait. The next read therefore follows at once.
 const MUCH_BYTES: usize = 24 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(super) struct Source {
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
     pub(super) order: Order,
-    /// A file for the output of each job that has to wait.
+    /// The files that store output which has to wait, one for each job.
     pub(super) files: Vec<File>,
     /// The number of lines at the start of each output that are printed only once.
     pub(super) header: Option<usize>,
@@ -60,7 +61,7 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
-    /// The lines of standard error, with their tag.
+    /// The lines that the job writes to standard error. The next field has their tag.
     lines: Lines,
     tag: Tag,
 }
@@ -103,7 +104,8 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
-                // A job that was read just now may have begun such a line.
+                // A job whose output was read in this pass may have begun a line that is written in
+                // pieces.
                 if !may_read(&self.open[at], holder) {
                     continue;
                 }

@@ -5,9 +5,9 @@ use super::lines::{ACTION, LINE_BYTES_MAX};
 const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
 
-/// The minimum number of digits of a number of seconds since 1970, which has nine digits since
-/// 1973. A number with fewer digits is not a time. For example, tshark begins its lines with the
-/// number of the frame.
+/// The minimum number of digits of a time in seconds since 1970. All times since April 1973 have at
+/// least nine digits. A number with fewer digits is not a time. For example, tshark begins its
+/// lines with the number of the frame.
 const DIGITS_MIN: usize = 9;
 
 /// The beginnings of JSON lines that begin with their time, as tshark -T ek, Zeek and Suricata

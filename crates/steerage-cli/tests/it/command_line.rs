@@ -1,6 +1,6 @@
-//! The arguments of all commands that can be paths, from the definition of the command line. The
-//! list includes hidden commands and options, so a new argument fails each test that needs a row
-//! for it.
+//! Lists the arguments of all commands that can be paths, from the definition of the command line.
+//! The list includes hidden commands and options. If a new argument is added, each test that needs
+//! a row for every argument fails.
 
 use std::collections::BTreeSet;
 

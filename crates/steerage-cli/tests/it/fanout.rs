@@ -39,8 +39,8 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// Addresses and ports of the innermost headers, the same for both directions. `None` without
-    /// ports.
+    /// The addresses and ports of the innermost headers. The value is the same for both directions
+    /// of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
     /// The identity of the datagram, if the frame is a fragment.
     datagram: Option<String>,
@@ -83,7 +83,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // With one CPU, other commands do not hash packets and do not remember fragments.
+        // With one CPU, `fanout` must still hash packets and track fragments, although other
+        // commands then do neither.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
@@ -151,7 +152,7 @@ fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     counted.collect()
 }
 
-/// Each packet is in exactly one file, and a file begins with the packet that begins a period.
+/// Each packet is in exactly one file, and the first packet of a period begins a new file.
 #[test]
 fn files_rotate_by_packet_time_without_loss() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
@@ -166,7 +167,8 @@ fn files_rotate_by_packet_time_without_loss() {
         assert!(files.len() > 1, "{files:?}");
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
-            // One CPU keeps the order of the capture, so no packet is in a later file than its own.
+            // The run has one CPU, which keeps the order of the capture, so each packet is in the
+            // file of its own period.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {
@@ -179,8 +181,8 @@ fn files_rotate_by_packet_time_without_loss() {
     }
 }
 
-/// Files of the same second get numbers, no file is longer than the limit, and the newest files are
-/// kept, also from an earlier run.
+/// Files of the same second get numbers, and no file is longer than the limit. The newest files are
+/// kept, even if they are from an earlier run.
 #[test]
 fn files_rotate_by_size_and_the_newest_are_kept() {
     let scratch = Scratch::new();
@@ -195,7 +197,8 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
     // A file of another user of the directory does not fit the pattern.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
-    // The names do not tell the runs apart, because those of deleted files are free again.
+    // The names of files do not show which run wrote them, because the names of deleted files are
+    // used again.
     run("synthetic:packets=10000,size=900", &["--keep", "2"]);
     std::fs::remove_file(scratch.join("notes.txt")).unwrap();
     let kept = captures_in(&scratch);
@@ -227,7 +230,8 @@ fn an_output_that_fails_fails_the_run() {
     assert!(ran.complaint().contains("No space left"), "{ran:?}");
 }
 
-/// Programs that know nothing of steerage share an interface's packets. Each program has a TAP.
+/// Programs that were not written for steerage share the packets of an interface. Each program
+/// reads from its own TAP.
 #[test]
 fn an_interface_is_dealt_out_to_taps() {
     let Some(net) = Net::new() else { return };
@@ -249,8 +253,8 @@ fn an_interface_is_dealt_out_to_taps() {
         (&600.into(), &0.into(), &json!({}))
     );
     let sent: Vec<u64> = (0..3).map(|nth| report["snapshot"]["outputs"][nth]["packets"].as_u64().unwrap()).collect();
-    // Each flow has ten datagrams. In one of 10^10 runs, one of the three outputs gets none of the
-    // 60 flows.
+    // Each flow has ten datagrams. The probability that one of the three outputs gets none of the
+    // 60 flows is 1 in 10^10.
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
@@ -292,7 +296,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // Once the reader goes on, it gets the complete buffered packets.
+    // When the reader continues, it gets all packets that are completely in the buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {

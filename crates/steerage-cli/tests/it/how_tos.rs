@@ -1,5 +1,5 @@
-//! Runs the commands that docs/meter.md has for nfdump and pmacct, exactly as printed, in their own
-//! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need a Python
+//! Runs the commands for nfdump and pmacct in docs/meter.md exactly as they are printed, in a
+//! separate network namespace. `.ci/parquet` runs the commands for DuckDB, since they need a Python
 //! package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
@@ -14,14 +14,15 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// A timeout that exceeds the start, the reading and the end of any collector.
+/// A timeout in seconds for the start, the reading and the end of a collector. All collectors need
+/// less time.
 const PATIENCE: &str = "30";
 
 /// The sections whose commands are run here or by `.ci/parquet`.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
-/// The largest flow of the capture: its source and its destination, as `-T fields` of tshark has
-/// them.
+/// The source and the destination of the largest flow in the capture, as tshark prints them with
+/// `-T fields`.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
 
 fn examples() -> PathBuf {
@@ -34,8 +35,8 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// A function of bash that returns whether the collector has read all datagrams. Of the two lengths
-/// after the addresses of a socket, the second is the length of its receive queue.
+/// A bash function that returns whether the collector has read all datagrams. In the list of
+/// sockets, two lengths follow the addresses, and the second length is that of the receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
@@ -46,8 +47,8 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// The commands that wait before the next command, as a user would. Collectors are slower than a
-/// script.
+/// The commands that the test inserts before a command to wait, as a user would wait. Collectors
+/// are slower than a script.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each of them reports when it is ready.

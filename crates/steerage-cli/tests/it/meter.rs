@@ -133,10 +133,10 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
-    // With longer timeouts, the repeated request belongs to the same flow.
+    // With longer timeouts, the repeated request belongs to the same flow as the first request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
-    // The flow lasts from 22:13:24 to 22:23:24. A quarter of an hour by the clock ends at 22:15.
+    // The flow lasts from 22:13:24 to 22:23:24. Periods of a quarter of an hour end at 22:15.
     let total = |more: &[&str]| {
         let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
         report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
@@ -246,7 +246,7 @@ fn what_cannot_be_written_ends_the_run() {
     for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
         let flows = directory.join(name).to_str().unwrap().to_owned();
         let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
-        // The error comes before anything is read, so there is nothing to report.
+        // The error occurs before any packet is read, so there is no report.
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
@@ -267,8 +267,8 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The reader takes some flows and then stalls. A request to stop waits for the reader, but not
-/// forever.
+/// The reader takes some flows and then stalls. When the user stops the run, the program waits for
+/// the reader, but only for a limited time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     // The first source can wait, so its CPUs wait for the writer. The second source cannot wait.
@@ -279,7 +279,7 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
         // written.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
-        // The report comes first, and then the reason for the exit code.
+        // The program prints the report first, and then the reason for the exit code.
         let report: Value = serde_json::from_str(&run.error_line()).unwrap();
         assert_eq!(report["ended_by"], "error", "{device}");
         let why = run.error_line();
@@ -288,7 +288,7 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     }
 }
 
-/// A run that ends by itself waits for its reader, such as a pager, until the user asks it to stop.
+/// A run whose input has ended waits for its reader, such as a pager, until the user stops the run.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
@@ -313,8 +313,8 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // This report, before the end, may have flows that continue. The largest of all flows are known
-    // only at the end.
+    // A report before the end of the run may contain flows that continue. Only the last report has
+    // the largest of all flows.
     assert!(before["traffic"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
@@ -356,8 +356,8 @@ fn a_wrong_command_line_is_2() {
     assert_eq!(ran.complaint(), expected);
 }
 
-/// A flow is in the sample with all its packets or not at all, whichever CPU meters it. The export
-/// states the sampling rate.
+/// The sample contains either all packets of a flow or none, whichever CPU meters the flow. The
+/// export states the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
     let directory = directory("sample");
@@ -365,7 +365,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let device = "synthetic:packets=200000,flows=5000";
     let all = report(&["meter", device, "--virtual-cpus", "3", "--flows", &csv]);
     let rows = |text: String| -> std::collections::BTreeSet<String> {
-        // Times differ between runs, and records differ only in their times.
+        // Times differ between runs, so the times are removed from the records before they are
+        // compared.
         text.lines().skip(1).map(|row| row.splitn(3, ',').nth(2).unwrap().to_owned()).collect()
     };
     let every = rows(read(&directory, "flows.csv"));
@@ -383,8 +384,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The expected figures are from tshark: `-T fields -e frame.len -e ip.src ...`. Later fragments
-/// count with the first fragment of their datagram.
+/// The expected figures are from tshark: `-T fields -e frame.len -e ip.src ...`. In these figures,
+/// later fragments belong to the flow of the first fragment of their datagram.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
@@ -420,7 +421,7 @@ fn parquet_is_in_every_build() {
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
 
-/// The table has one line for a flow, into however many records it was cut.
+/// The table has one line for each flow, even if the flow was divided into several records.
 #[test]
 fn the_records_of_a_flow_are_one_line() {
     let table = |args: &[&str]| {
@@ -435,7 +436,7 @@ fn the_records_of_a_flow_are_one_line() {
     assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
 }
 
-/// The flow files of a run say the same as the run.
+/// `meter` prints the same report for the flow files of a run as for the run itself.
 #[test]
 fn flow_files_are_read_again() {
     let scratch = Scratch::new();
@@ -458,7 +459,7 @@ fn flow_files_are_read_again() {
                 .iter()
                 .map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap())
                 .sum();
-            // A flow counts for both of its hosts.
+            // In the list of hosts, a flow is counted for both of its hosts.
             let times = match by {
                 "host" => 2..=2,
                 "net" => 1..=2,

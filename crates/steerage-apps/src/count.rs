@@ -6,11 +6,11 @@ use steerage::{Batch, Cpu, Handler};
 
 /// Counts the packets and bytes that arrive on a CPU.
 ///
-/// The handler reads a packet's length but none of its bytes, so a run shows the cost of the path
-/// itself. The counts do not depend on which packets are steered to the same CPU. The handler still
-/// keeps both directions of a flow on one CPU, so that a run shows how steering spreads packets for
-/// handlers that need both directions. The command `steerage count` also accepts the hash that a
-/// network card computes.
+/// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
+/// receive path itself. The counts do not depend on which packets are steered to the same CPU. The
+/// handler still keeps both directions of a flow on one CPU, so that a run shows how steering
+/// spreads packets for handlers that need both directions. The command `steerage count` also
+/// accepts the hash that a network card computes.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -30,7 +30,7 @@ pub struct Count {
     counted: Counted,
 }
 
-/// The counts of one [`Count`]. The sum over all handlers is the total.
+/// The counts of one [`Count`]. The sum of the counts of all handlers is the total of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as

@@ -76,11 +76,11 @@ impl HandedOn {
     }
 }
 
-/// The handler that sends each packet to the output of its job. Jobs and outputs have the same
-/// numbers.
+/// The handler that sends each packet to the output of its job. A job and its output have the same
+/// number.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
-/// together. The instance must also have exactly one CPU, unless [`Together::Flow`] is enough.
+/// together. The instance must also have exactly one CPU, except with [`Together::Flow`].
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,

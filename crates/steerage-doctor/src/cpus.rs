@@ -1,4 +1,5 @@
-//! The CPUs: how many this process may use, and which CPUs share a cache or a NUMA node.
+//! Checks the CPUs: how many CPUs this process may use, and which CPUs share a cache or a NUMA
+//! node.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +73,7 @@ impl Cpus {
         }
     }
 
-    /// How many CPUs a run uses by default.
+    /// The number of CPUs that a run uses by default.
     pub(crate) fn of_a_run(&self) -> usize {
         self.default.len()
     }

@@ -35,11 +35,11 @@ pub(crate) struct Interface {
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver gives XDP programs the card's hash. `None` if the kernel does not report
-    /// it.
+    /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
+    /// report it.
     xdp_hash: Option<bool>,
-    /// Whether the driver gives XDP programs the card's time of reception, and the VLAN tag that the
-    /// card removed.
+    /// Whether the driver passes the card's time of reception to XDP programs. The next field is
+    /// about the VLAN tag that the card removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
     /// The kinds of received frames to which the card can add a timestamp, with the names that
@@ -50,7 +50,8 @@ pub(crate) struct Interface {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The kernel's own mask for the queue. The mask is 0 if the kernel does not steer.
+    /// The mask by which the kernel itself steers the packets of the queue. The mask is 0 if the
+    /// kernel does not steer.
     rps_cpus: Option<String>,
 }
 
@@ -76,7 +77,7 @@ impl Xdp {
 }
 
 impl Interface {
-    /// Whether an interface of that name exists.
+    /// Whether an interface with the name `name` exists.
     pub(crate) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()

@@ -32,7 +32,7 @@ use interface::Interface;
 pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
-/// The results of all checks. As text, a line for each finding.
+/// The results of all checks. As text, a diagnosis has a line for each finding.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     schema: u32,

@@ -1,4 +1,4 @@
-//! The kernel, and the permissions of this process.
+//! Checks the kernel, and the permissions of this process.
 
 use rustix::io::Errno;
 use steerage::{
@@ -205,7 +205,8 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// The packet memory that the receive queues of a run may keep, with frames of usual length.
+/// The maximum packet memory in the local page caches of a run's receive queues, with frames of
+/// usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);

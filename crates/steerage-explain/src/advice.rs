@@ -29,7 +29,7 @@ const NIC_ENTRIES: u32 = 128;
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
-/// The advice, one paragraph each.
+/// The notes of the advice. Each note is a paragraph.
 pub(super) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
         hashes(traffic.snapshot.queues.iter().any(|queue| queue.hash == DEVICE), &traffic.survey),
@@ -104,7 +104,7 @@ fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     ))
 }
 
-/// The packets of the largest flow that the kernel's own hash distinguishes.
+/// The number of packets of the largest flow that the kernel's own hash distinguishes.
 pub(super) fn largest_of_kernel(survey: &Analysis) -> u64 {
     survey.kernel_flows.first().copied().unwrap_or(0)
 }

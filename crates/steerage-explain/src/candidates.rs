@@ -13,7 +13,7 @@ pub struct CandidateCpus {
     pub distances: Distances,
     /// The CPUs that share a core with a CPU that is added earlier.
     pub siblings: CpuMask,
-    /// The number of CPUs that a mask of the kernel has room for.
+    /// The number of CPUs for which the kernel's masks have bits.
     pub nr_cpu_ids: usize,
 }
 

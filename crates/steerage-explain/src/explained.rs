@@ -23,7 +23,7 @@ pub struct Explanation {
     pub command: Command,
     /// The name of the hash.
     pub hash: Cow<'static, str>,
-    /// Whether the key of the hash is random, so that another run has another key.
+    /// Whether the key of the hash is random. With a random key, each run has a different key.
     pub random_key: bool,
     /// The number of flows that are listed, the largest first.
     pub top: usize,
@@ -112,14 +112,14 @@ pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Packets other than IP stay together too, but are not conversations
-/// that can be split.
+/// Whether this is a flow of IP. Packets without IP also stay together, but they are not
+/// conversations that could be divided into flows.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// Whether the flow is a datagram with its own key, because its first fragment did not arrive
-/// first.
+/// Whether the flow is a fragmented datagram that has its own key because its first fragment did
+/// not arrive first.
 pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }

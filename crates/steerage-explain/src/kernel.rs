@@ -27,7 +27,7 @@ pub(super) struct Verdict {
     pub(super) commands: Vec<String>,
 }
 
-/// The figures behind the verdict, for JSON.
+/// The figures on which the verdict is based, for the JSON report.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelJson {
     #[serde(flatten)]
@@ -35,7 +35,8 @@ pub(super) struct KernelJson {
     seconds: f64,
     packets: u64,
     receive_cpu: Option<u16>,
-    /// Nanoseconds in softirq for a packet; `null` if the time was too short to be counted.
+    /// The time in softirq per packet in nanoseconds. `null` if the time was too short to be
+    /// counted.
     packet_ns: Option<f64>,
     cpus: Vec<CpuJson>,
     /// The queues whose packets the kernel steers, and the CPUs of each queue's mask.

@@ -63,7 +63,7 @@ pub(super) struct Suggestion {
     balanced: f64,
     /// The rate in packets per second; `null` if the rate is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. Above 1, the CPU would not keep up.
+    /// The load of the busiest CPU. If the load is above 1, the CPU would not keep up.
     load: Option<f64>,
     /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
     #[serde(skip)]
@@ -92,7 +92,7 @@ struct Elephant {
     share: f64,
 }
 
-/// The throughput that the costs predict for one regime of `balance`.
+/// The predicted throughput of one regime of `balance`.
 #[derive(Debug, Serialize)]
 struct Regime {
     regime: &'static str,

@@ -171,7 +171,7 @@ pub(crate) fn fresh_name() -> String {
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // A namespace may already be gone when it is deleted.
+    // The namespace may no longer exist, so errors of deleting it are not shown.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -250,7 +250,7 @@ pub fn ping(to: IpAddr, bytes: usize) {
         let checksum = finish(sum(&echo, 0));
         put(&mut echo, icmp::CHECKSUM_AT, checksum.to_be_bytes());
     }
-    // An IPv4 answer includes its IP header.
+    // For IPv4, the raw socket returns the IP header before the ICMP message.
     let at = if to.is_ipv4() { ipv4::BYTES } else { 0 };
     let is_ours = |got: &[u8]| got.get(at).is_some_and(|kind| *kind == answer) && got[at + 4..] == echo[4..];
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);

@@ -1,4 +1,4 @@
-//! Real captures, and the output of tshark for them.
+//! Finds real captures, and returns the output of tshark for a capture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ pub fn capture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The output of one of Wireshark's tools. If the tool is missing, returns `None`. In CI, the test
-/// then fails.
+/// Runs one of Wireshark's command-line tools on a capture, and returns its output. If the tool is
+/// missing, returns `None`. In CI, the test then fails.
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));

@@ -16,8 +16,8 @@ const ERASE: &[u8] = b"\r\x1b[K";
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// Whether standard output is a terminal too. The progress line must be erased before text is
-    /// written to standard output.
+    /// Whether standard output is a terminal as well as standard error. The progress line must be
+    /// erased before text is written to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }

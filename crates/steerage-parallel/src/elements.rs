@@ -21,9 +21,9 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Takes output of the job, and appends all whole elements to `out`, each after [`BEFORE`].
-    /// Returns true if the next output must come from the same job, because an element is too long
-    /// to be kept in memory.
+    /// Takes output of the job, and appends all complete elements to `out`, each with [`BEFORE`] in
+    /// front of it. Returns true if the next output must come from the same job, because an element
+    /// is too long to be kept in memory.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);

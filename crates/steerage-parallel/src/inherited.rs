@@ -21,8 +21,8 @@ use super::error::Error;
 /// redirections.
 const NUMBER_MIN: i32 = 10;
 
-/// A program may drop its privileges before it opens its input. Every user may read a file with
-/// packets, because only the job has a descriptor for it.
+/// A program may drop its privileges before it opens its input. The mode of a file with packets
+/// allows every user to read it. This is safe, because only the job has a descriptor for the file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]

@@ -51,8 +51,8 @@ pub(super) struct Job {
     /// its own position, so reading from it does not move the position at which the job writes.
     stderr_file: Option<File>,
     child: Option<Child>,
-    /// The process of the job waits for a byte from this pipe before the process becomes the job's
-    /// program.
+    /// The writing end of a pipe. The waiting process becomes the job's program when it reads a
+    /// byte from this pipe.
     gate: Option<File>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
@@ -73,7 +73,7 @@ pub(super) struct Watched {
     pub(super) since: Option<Instant>,
     pub(super) waited: Duration,
     pub(super) fed: Duration,
-    /// Whether a message has named the job because it reads nothing.
+    /// Whether a message has already reported that the job reads nothing.
     pub(super) named: bool,
     pub(super) said: bool,
     pub(super) killed: Option<Killed>,
@@ -148,7 +148,7 @@ impl Job {
             }
         }
         // The job runs in its own process group, so that it does not receive the signal of Ctrl-C.
-        // The end of its input ends the job.
+        // The job ends at the end of its input.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             Error::Start { program, error }
@@ -177,7 +177,8 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time, so the difference is the CPU time of this process.
+                // Only one process is reaped at a time, so the difference is the CPU time of the
+                // reaped process.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))

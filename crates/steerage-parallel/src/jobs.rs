@@ -114,7 +114,8 @@ impl Jobs {
         self.input.get().is_none_or(|input| input.can_wait)
     }
 
-    /// The error if the jobs' format has one link type and the packets have several.
+    /// The error if the jobs' capture format supports only one link type, but the packets have
+    /// several link types.
     pub(super) fn several_links(&self) -> Option<Error> {
         let input = self.input.get().filter(|input| input.has_one_link)?;
         let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());

@@ -3,7 +3,7 @@
 //! tshark, tcpdump, Zeek and many other tools read packets on only one CPU. This crate starts
 //! several copies of such a tool, the *jobs*, and splits the packets of a capture or an interface
 //! among them. A job gets whole flows: both directions, all fragments, in the order of arrival. The
-//! outputs of the jobs are merged as if one copy had written them.
+//! outputs of the jobs are merged into one output, as if one copy had written it.
 //!
 //! ```
 //! use steerage_capture::CaptureOptions;
@@ -25,8 +25,9 @@
 //! of the jobs. If the input is a file, reading pauses while the jobs have enough packets, so no
 //! packet is lost. With a live input, packets are lost if they arrive too fast for their job, and
 //! the [`Summary`] counts them. One thread reads and merges the outputs of all jobs. Output that
-//! waits for its turn goes to a file without a name. Another thread watches the jobs. This thread
-//! reports jobs that read nothing, and kills jobs that run on after they should have ended.
+//! has to wait for other output is stored in a file without a name. Another thread watches the
+//! jobs. This thread reports jobs that read nothing, and kills jobs that run on after they should
+//! have ended.
 //!
 //! | file | content |
 //! |---|---|

@@ -91,8 +91,9 @@ impl<'a> Merge<'a> {
         Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
-    /// Merges until all jobs have closed their outputs. If writing to standard output fails, closes
-    /// the pipes of the jobs' standard output, so that the jobs notice, and calls `on_failure`.
+    /// Reads and merges the outputs until all jobs have closed them. If writing to standard output
+    /// fails, closes the pipes of the jobs' standard output, so that the jobs notice, and calls
+    /// `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
         // The job whose line is too long for memory and is being written in pieces.
@@ -175,7 +176,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Whether this pipe may be read while a job, the holder, writes a line in pieces.
+/// Whether this pipe may be read. While the job `holder` writes a line in pieces, standard output
+/// of the other jobs must wait.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

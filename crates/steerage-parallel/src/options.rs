@@ -15,17 +15,18 @@ pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In every word, `{n}` stands for the number of the
-    /// job, from 1, and `{jobs}` for the number of jobs. Three placeholders choose how the job gets
-    /// its packets. `{fifo}` stands for the path of a pipe, `{file}` for the path of a complete
-    /// file, and `{tap}` for the name of an interface. Without any of these placeholders, the job
-    /// reads its packets from standard input.
+    /// The program of each job and its arguments. In every word of the command, `{n}` stands for
+    /// the number of the job, counted from 1, and `{jobs}` stands for the number of jobs. Three
+    /// placeholders choose how the job gets its packets. `{fifo}` stands for the path of a pipe,
+    /// `{file}` for the path of a complete file, and `{tap}` for the name of an interface. Without
+    /// any of these placeholders, the job reads its packets from standard input.
     pub command: Vec<OsString>,
     /// Which packets must go to the same job.
     pub together: Together,
     /// The format in which jobs read packets.
     pub format: Format,
-    /// Whether jobs get the inner frame of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
+    /// Whether jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
+    /// ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
     /// A job is killed if it reads nothing for this time although packets wait. With `None`, no job
     /// is killed.

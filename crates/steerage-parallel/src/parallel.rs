@@ -205,8 +205,8 @@ impl Parallel {
     }
 
     /// Watches the jobs and merges their output, while `run` runs the instance to its end on this
-    /// thread. Then starts the jobs that read a file, and returns when all jobs have ended. `stop`
-    /// stops the run, even if the run has not started yet.
+    /// thread. After that, starts the jobs that read a file, and returns when all jobs have ended.
+    /// `stop` stops the run, even if the run has not started yet.
     ///
     /// # Errors
     /// The error of `run`, and [`Error::Start`]. All jobs have ended by then.

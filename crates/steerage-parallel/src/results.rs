@@ -1,9 +1,9 @@
 //! The directory of `--results`: a subdirectory for each job, with the job's output.
 //!
 //! Jobs run with the user's rights, which are often root's, so no other user may choose where the
-//! output of the jobs goes. All directories are opened once, and used through their descriptors.
-//! All output files are new: if a file with the same name exists, it is removed, and never written
-//! to.
+//! output of the jobs goes. Each directory is opened once, and files in it are created relative to
+//! its descriptor. All output files are new: if a file with the same name exists, it is removed,
+//! and never written to.
 
 use std::ffi::OsStr;
 use std::fs::File;

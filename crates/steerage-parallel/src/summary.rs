@@ -90,12 +90,12 @@ impl Lost {
         Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
     }
 
-    /// The number of packets, for all reasons.
+    /// The number of lost packets, summed over all reasons.
     pub fn total(&self) -> u64 {
         self.0.total()
     }
 
-    /// Each reason for which packets were lost, and their number.
+    /// Each reason for which packets were lost, with the number of lost packets.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter()
     }

@@ -1,4 +1,5 @@
-//! Watches the jobs from their start to their end, and acts if a job reads nothing or ends.
+//! Watches the jobs from their start to their end. Reports and kills jobs that read nothing, and
+//! reports how jobs end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Frames in memory as an input, and an output that records what is sent.
+//! An input of frames in memory, and an output that records the packets that are sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ impl Frame {
         Self { wire_len: bytes.len(), bytes, link: LinkType::ETHERNET, time: None }
     }
 
-    /// The same frame with another type of first header.
+    /// Returns the same frame with another type of first header.
     #[must_use]
     pub fn with_link(self, link: LinkType) -> Self {
         Self { link, ..self }

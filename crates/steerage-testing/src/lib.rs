@@ -186,7 +186,8 @@ impl QueueTester {
         self.hold = true;
     }
 
-    /// Returns all held frames. From now on, the frames of each poll are returned after the poll.
+    /// Returns all held frames. From now on, the pages of each poll's frames are returned after the
+    /// poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);
@@ -209,7 +210,7 @@ impl QueueTester {
         self.copied
     }
 
-    /// The number of frames that the queue has reported as left to the kernel.
+    /// The number of frames that the queue has left to the kernel, as the queue reports it.
     pub fn passed(&self) -> u64 {
         self.passed
     }

@@ -1,7 +1,8 @@
 //! Random numbers that depend only on a seed.
 
-/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014). For generated
-/// traffic and simulations, whose histories must be the same on every machine and in every version.
+/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators" (2014). The generator is for synthetic traffic and simulations, which must be the
+/// same on every machine and in every version.
 ///
 /// ```
 /// use steerage_testing::SplitMix64; // steerage::testing::SplitMix64

@@ -21,10 +21,10 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps lines that are longer than `width` between two words. A continuation line is indented as
+/// If a line is longer than `width`, wraps it between two words. A continuation line is indented as
 /// far as the text of the line that it continues. The text begins after the last gap of two or more
-/// spaces in the first half of the line, or else after the indentation. Without a width, the text
-/// stays as it is.
+/// spaces in the first half of the line, or else after the indentation. Without a `width`, returns
+/// the text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

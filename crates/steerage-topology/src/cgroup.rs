@@ -89,8 +89,8 @@ impl Hierarchy {
     /// the host, and the mount may begin at the container's own group. Then the last group that
     /// this iterator returns, the root of the mount, is the container's own group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // The name of a group that this process cannot see begins with dots. The files of such a
-        // group are missing.
+        // If the process's own group is outside of its cgroup namespace, the group's name begins
+        // with dots. The files of such a group are missing.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))

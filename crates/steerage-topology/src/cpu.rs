@@ -396,7 +396,7 @@ fn number(text: &str, nr: usize) -> Option<usize> {
     text.chars().try_fold(0usize, |n, c| Some(n.saturating_mul(10).saturating_add(c.to_digit(10)? as usize)))
 }
 
-/// The error number that the kernel would return.
+/// The error number that the kernel would return for the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {
@@ -481,7 +481,8 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// The beginning of `text`, which comes from outside, in printable form for one line.
+/// The beginning of `text` in printable form, for an error message of one line. `text` may come
+/// from an untrusted source.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

@@ -58,12 +58,12 @@ impl Files {
     }
 }
 
-/// The CPUs that the machine has. `None` if the kernel does not report them.
+/// The CPUs that the machine has. `None` if the kernel does not report these CPUs.
 pub(crate) fn present_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/present"))
 }
 
-/// The online CPUs. `None` if the kernel does not report them.
+/// The online CPUs. `None` if the kernel does not report the online CPUs.
 pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/online"))
 }

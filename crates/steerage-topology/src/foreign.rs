@@ -16,10 +16,10 @@ const ALL: usize = 8;
 /// name (proc_pid_stat(5): 14 and 15).
 const TASK_TIME: [usize; 2] = [11, 12];
 
-/// Measures the share of each CPU's time that other programs, the kernel's own work, or other
-/// guests of the hypervisor took between two polls. The kernel counts in ticks of 10 ms, so poll at
-/// most a few times per second. A poll reads /proc/stat, and a small file for each thread of this
-/// process.
+/// Measures the share of each CPU's time that this process could not use between two polls. Other
+/// programs, the kernel's own work, or other guests of the hypervisor took this time. The kernel
+/// counts in ticks of 10 ms, so poll at most a few times per second. A poll reads /proc/stat, and a
+/// small file for each thread of this process.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};

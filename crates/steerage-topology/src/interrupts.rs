@@ -1,10 +1,10 @@
 //! Finds the CPU that handles the interrupts of a network card's receive queues.
 //!
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
-//! (Documentation/ABI/testing/sysfs-bus-pci). An interrupt's names are directories in
-//! `/proc/irq/N`, and its CPUs are in `effective_affinity_list`
+//! (Documentation/ABI/testing/sysfs-bus-pci). In `/proc/irq/N`, the names of interrupt N are
+//! directories, and the file `effective_affinity_list` has its CPUs
 //! (Documentation/core-api/irq/irq-affinity.rst). Only the name of an interrupt identifies its
-//! queue. Every driver has its own names: `eth0-TxRx-3`, `eth0-rx-3`,
+//! queue. Every driver uses its own pattern for these names: `eth0-TxRx-3`, `eth0-rx-3`,
 //! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The name of an interrupt ends in the number of
 //! the queue.
 

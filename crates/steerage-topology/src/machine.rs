@@ -2,9 +2,10 @@
 //!
 //! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
 //! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file is not an error, because containers hide
-//! some files. The property that the file describes is then unknown. Virtual machines show a
-//! topology that the hypervisor invented. The time that a cache line takes from one CPU to another
-//! matters most to steering, and can be [measured](Topology::measure).
+//! some files. The property that the file describes is then unknown. In a virtual machine, the
+//! topology is an invention of the hypervisor. For steering, the most important property is the
+//! time that a cache line takes from one CPU to another. This time can be
+//! [measured](Topology::measure).
 
 mod measure;
 mod order;
@@ -27,8 +28,9 @@ pub const CPUS_MAX: usize = 1024;
 /// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
 const CAPACITY_FULL: u32 = 1024;
 
-/// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any
-/// number below the full capacity works, because the capacity is only used for sorting.
+/// The assumed capacity of Intel's efficient cores if the kernel lists these cores but does not
+/// report their capacity. Any number below the full capacity works, because the capacity is only
+/// used for sorting.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The position of a CPU in the machine.

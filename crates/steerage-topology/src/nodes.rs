@@ -90,8 +90,8 @@ impl Nodes {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Adds up, for each node, the amounts that its CPUs want. Returns the sum for each node, with
-    /// the node's number. The number is `None` if the kernel may choose the node.
+    /// Adds up the amounts that the CPUs of each node want. Returns the sum for each node, with the
+    /// node's number. The number is `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

@@ -16,7 +16,7 @@ type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 ///
 /// A watch only reports changes. When a CPU goes offline, the kernel moves its threads to other
 /// CPUs. When the CPU is online again, the threads stay on the other CPUs. The caller must pin
-/// these threads again.
+/// these threads to the CPU again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};

@@ -131,8 +131,8 @@ impl Facts {
         self.has("rx-hashing")
     }
 
-    /// Whether the card may forward flows by itself. The kernel does not see the packets of such
-    /// flows.
+    /// Whether the card may forward flows in hardware. The kernel does not see packets that the
+    /// card itself forwards.
     pub fn forwards_in_hardware(&self) -> bool {
         self.has("hw-tc-offload")
     }

@@ -74,7 +74,7 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     send_list(socket, &banned)
 }
 
-/// Lets irqbalance move these interrupts again.
+/// Permits irqbalance to move these interrupts again.
 ///
 /// # Errors
 ///

@@ -28,7 +28,8 @@ pub const READ: [&str; 9] = [
     "/run/udev/data",
 ];
 
-/// Directories with the library whose name contains systemd's version.
+/// The directories that may contain systemd's library. The library's name contains systemd's
+/// version.
 const LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",

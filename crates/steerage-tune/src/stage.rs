@@ -3,7 +3,7 @@
 
 use crate::knob::Knob;
 
-/// Which option makes a stage part of a plan.
+/// The command-line option that permits a stage in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// No option is needed: the knobs belong to one interface and affect nothing else.

@@ -105,7 +105,7 @@ impl Watch {
         Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
     }
 
-    /// The counts of the watch. They change while the watch runs.
+    /// The counts of the watch. The counts change while the watch runs.
     pub fn counts(&self) -> Arc<WatchCounts> {
         Arc::clone(&self.counts)
     }
@@ -205,7 +205,7 @@ impl Watch {
     }
 }
 
-/// A value that was set again, or an attempt that failed.
+/// A value that the watch set again, or a failed attempt to set it.
 #[derive(Debug)]
 pub struct SetAgain {
     /// What differed.

@@ -39,7 +39,7 @@ const PASSED_BY: [u64; 2] = [335, 336];
 /// The result of a system call that was injected into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The filter denied the call: the thread got SIGSYS, which ends the process unless it is
+    /// The seccomp filter denied the call. The thread got SIGSYS, which ends a process that is not
     /// traced.
     Denied,
     /// The kernel executed the call. The value is its result.
@@ -168,7 +168,8 @@ fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static s
     groups.flat_map(|group| named(group).split(", ")).collect()
 }
 
-/// The threads of a run: id and name. Waits until all packet threads have their filter.
+/// The threads of a run: id and name. Waits until all packet threads have installed their seccomp
+/// filter.
 fn threads(run: &Started) -> Vec<(i32, String)> {
     let start = Instant::now();
     loop {
@@ -264,8 +265,8 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Whether all commands are attacked, as in `.ci/full attacks`. Otherwise, the test attacks only
-/// one command.
+/// Whether the test attacks the threads of all commands, as in `.ci/full attacks`. Otherwise, the
+/// test attacks only one command.
 fn attacks_all() -> bool {
     std::env::var_os("STEERAGE_ATTACKS").is_some()
 }
@@ -338,8 +339,8 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
 /// The length of a frame of zeros on the stack of a thread.
 const FRAME_BYTES: u64 = 60;
 
-/// A listening thread cannot send through its socket with any system call. A sending thread can
-/// send only through its own interface.
+/// A thread that only listens cannot send through its socket with any system call. A sending thread
+/// can send only through its own interface.
 #[test]
 fn a_hijacked_thread_sends_only_what_its_command_sends() {
     if !is_root() {
@@ -384,7 +385,7 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// A message to another process can carry a packet socket, with which that process could send
+/// A message to another process can carry a packet socket, and the other process could then send
 /// through any interface. A message that a process sends to itself gives the socket a second
 /// descriptor.
 #[test]

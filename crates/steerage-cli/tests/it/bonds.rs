@@ -19,7 +19,8 @@ use crate::program::{Started, command, run};
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP gives up a link without messages, at its fast rate (IEEE 802.1AX, 6.4.4).
+/// The time after which LACP takes a link out of use if no LACP messages arrive. This is the time
+/// for the fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
@@ -98,7 +99,7 @@ impl Bonds {
         });
     }
 
-    /// Sends datagrams while `change` runs, and returns how many.
+    /// Sends datagrams while `change` runs, and returns the number of datagrams that were sent.
     fn send_during(&self, change: impl FnOnce() + Send) -> usize {
         let ended = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -141,7 +142,8 @@ fn a_port_leaves_a_bond_and_returns() {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
         let sent = bonds.send_during(|| {
-            // The sender's port leaves first, so that nothing is sent to a port without a bond.
+            // The port at the sender leaves its bond first, so that no datagram goes to a port that
+            // has left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");

@@ -57,8 +57,8 @@ struct Expected {
     zero_copy: bool,
     /// The card can stamp received PTP events.
     stamps_ptp: bool,
-    /// The driver forgets its XDP program when its interface goes down (`vmxnet3_rq_cleanup_all` of Linux
-    /// 7.3), although the kernel still shows the program.
+    /// The driver loses its XDP program when its interface goes down (`vmxnet3_rq_cleanup_all` of
+    /// Linux 7.3), although the kernel still shows the program.
     forgets: bool,
 }
 
@@ -68,7 +68,7 @@ fn expected(driver: &str) -> Expected {
     Expected { native, zero_copy, stamps_ptp, forgets: driver == "vmxnet3" }
 }
 
-/// Two cards with the same driver, each in a namespace.
+/// Two cards with the same driver, each in its own network namespace.
 struct Pair {
     ends: Namespaces,
     driver: String,
@@ -184,7 +184,7 @@ impl Pair {
         self.count_now(started).0
     }
 
-    /// Waits until all datagrams that were sent have arrived, at the run or at the kernel. The
+    /// Waits until all sent datagrams have arrived, either at the run or at the kernel. The
     /// datagrams of a flow stay in order, so the flow's last datagram arrives after all others.
     fn settle(&self, started: Option<&Started>) {
         let taken = || started.map_or(0, |started| self.count_now(started).1);
@@ -205,7 +205,7 @@ impl Pair {
         (count, bytes.saturating_sub(FRAME_BYTES * count) / (LAST_BYTES - BYTES))
     }
 
-    /// How many receive queues the driver reports to ethtool.
+    /// The number of receive queues that the driver reports to ethtool.
     fn channels(&self) -> usize {
         let shown = self.ends.command(0, &["ethtool", "-l", &self.near]).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
@@ -271,7 +271,7 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     let sockets: Vec<UdpSocket> =
         (0..count.min(FLOWS) as u16).map(|flow| bind_when_free((from, 20_000 + flow))).collect();
     for (nth, socket) in sockets.iter().cycle().take(count).enumerate() {
-        // An error means that the link is down.
+        // A send error means that the link is down.
         let _ = socket.send_to(&vec![0; bytes], (to, 9));
         if nth % BURST == BURST - 1 {
             thread::sleep(AFTER_BURST);
@@ -475,7 +475,7 @@ fn packets_are_forwarded_from_a_card() {
     each_mode(|pair| {
         let inner = Namespaces::new(1).unwrap();
         pair.ends.veth_to(0, "in0", &inner, 0, "in1");
-        // By AF_XDP, a packet leaves the router with the checksum that it came with.
+        // With AF_XDP, a packet leaves the router with the checksum with which it arrived.
         inner.features(0, "in1", "tx off");
         pair.ends.must(0, "addr add 10.211.0.1/24 dev in0");
         inner.must(0, &format!("addr add {INNER}/24 dev in1"));

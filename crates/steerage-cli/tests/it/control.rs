@@ -30,7 +30,7 @@ const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for a test's sockets and its mount, used only by the test's own instances.
+/// A directory for the control sockets and the mount of one test.
 struct Place(Scratch);
 
 impl Place {
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// Starts a run whose control tree is mounted. Returns `None` and prints the reason to standard
-    /// error if mounting is impossible. In CI, a mount that is impossible makes the test fail.
+    /// error if mounting is impossible. In CI, the test fails if mounting is impossible.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
@@ -99,7 +99,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Runs have ended by now, unless the test failed.
+        // Unless the test failed, the runs have ended at this point.
         let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
     }
 }
@@ -266,7 +266,8 @@ fn cat_echo_ls_and_find_work() {
     );
     assert_eq!(said("wc -l < proc/net/softnet_stat").trim(), "4");
 
-    // The error message of the shell's own echo does not say what was wrong.
+    // The error message of the shell's built-in echo does not show the reason, so the script uses
+    // /bin/echo.
     let refused = shell(&format!("/bin/echo 0xf > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
@@ -349,8 +350,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     if first.is_none() {
         return;
     }
-    // fusermount3 misses the mount in /proc/mounts if other mounts come and go at that moment. The
-    // next run then replaces the dead mount.
+    // fusermount3 may not find the mount in /proc/mounts if other mounts change at the same moment.
+    // The next run then replaces the dead mount.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -385,8 +386,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A stopped process does not answer for its tree. Another run must not access the tree to find out
-/// which process has mounted it.
+/// A stopped process does not answer requests for its control tree. Another run must not access the
+/// tree to find out which process has mounted it.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -496,7 +497,7 @@ fn node_exporter_reads_the_tree() {
     let address =
         lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
     let address = address.expect("it listens");
-    // A thread keeps reading the exporter's log, since a full pipe would block the exporter.
+    // A thread keeps reading the exporter's log, because a full pipe would block the exporter.
     let rest = thread::spawn(move || lines.for_each(drop));
 
     let count = |name: &str| -> u64 {
@@ -547,8 +548,8 @@ fn rename(net: &Net) {
     }
 }
 
-/// An interface is identified by its number. After a rename, the tree and the report have the new
-/// name.
+/// The program identifies an interface by its index. After a rename, the tree and the report have
+/// the new name.
 #[test]
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };

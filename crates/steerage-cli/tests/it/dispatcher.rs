@@ -69,8 +69,8 @@ impl Shared {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
 
-    /// The priority, the name and the number of each program in the dispatcher, in their order, as
-    /// xdp-loader lists them.
+    /// The priority, the name and the identifier of each XDP program in the dispatcher, in the
+    /// order in which xdp-loader lists them.
     fn listed(&self) -> Vec<Vec<String>> {
         let status = self.tool("xdp-loader status near0");
         let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
@@ -175,7 +175,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
 }
 
 /// xdp-filter, which has priority 10, drops port 9. steerage takes the packets of that port only if
-/// its program runs earlier.
+/// its XDP program runs before xdp-filter.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -196,7 +196,7 @@ fn the_priority_decides_who_sees_packets_first() {
             shared.has_programs(&order);
             shared.send(9, 100);
             shared.send(10, 100);
-            // The filter is unloaded before the end of the run, or after it.
+            // xdp-filter is unloaded either before or after the end of the run.
             if filter_first {
                 shared.tool("xdp-filter unload near0");
                 shared.has_programs(&[OURS]);

@@ -26,11 +26,12 @@ const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 /// The maximum time for one command, in seconds. A command takes this long only if it hangs.
 const PATIENCE: &str = "60";
 
-/// The first words of commands that run. `time` is a keyword of bash.
+/// The programs whose commands run: a command runs only if its first word is in this list. `time`
+/// is a keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// Words that name an interface, or a device that creates an interface.
+/// Words in commands that name an interface, or a device that creates an interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
 /// The reason for which a command does not run. `None` if the command runs.

@@ -1,4 +1,5 @@
-//! `steerage doctor`: prints a line for each check, or JSON, whatever is missing on the machine.
+//! Tests `steerage doctor`, which prints a line for each check, or JSON, even if parts of the
+//! machine are missing.
 
 use std::process::Command;
 

@@ -22,7 +22,8 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The filter `udp` as `tcpdump -ddd` prints it, so that the tests need no tcpdump.
+/// The compiled filter `udp`, as `tcpdump -ddd` prints it. With this constant, the tests do not
+/// need tcpdump.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
 /// A run that reads a capture from a pipe, so that the test decides when packets arrive.
@@ -89,7 +90,7 @@ impl Dump {
     }
 }
 
-/// An Ethernet frame with IPv4 and this protocol, of this length.
+/// An Ethernet frame of `length` bytes, with an IPv4 packet of this protocol.
 fn frame(protocol: u8, port: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0]);
@@ -164,8 +165,8 @@ fn packets_are_lines_without_a_file() {
     fed.end();
 }
 
-/// A client that does not read neither stops nor slows the run. Each packet that does not fit into
-/// the client's ring is counted.
+/// If a client does not read, the run neither stops nor becomes slower. Each packet that does not
+/// fit into the client's ring is counted.
 #[test]
 fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     const PACKETS: u64 = 60_000;

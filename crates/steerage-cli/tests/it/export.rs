@@ -21,13 +21,13 @@ use crate::program::{Started, assert_lost_only_under_load, report, run, sum};
 /// Creates an empty directory for this test.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
-    // The directory may be left from the last run, or may not exist.
+    // The directory may exist from an earlier test run, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// The header of a message: its length, sequence number and domain.
+/// The header of an IPFIX message: its length, sequence number and observation domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) length: usize,
@@ -67,7 +67,7 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// The lengths of records, learned from the templates that have arrived.
+/// The lengths of records, which the decoder learns from the templates that have arrived.
 #[derive(Default)]
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
@@ -109,8 +109,8 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
-/// Exports all flows of a capture to a file, which tshark reads. For each kind of key, the sums
-/// equal the sums of the CSV.
+/// Exports all flows of a capture to a file, which tshark reads. For each kind of flow key, the
+/// sums of the exported counts equal the sums in the CSV.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -241,7 +241,7 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // Templates are sent every 50 ms. Thousands of records take 50 us each.
+        // Templates are sent every 50 ms. Each of the thousands of records takes 50 us.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
@@ -300,7 +300,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert_eq!((written + lost, made), (total, 3), "{output}");
     let mut arrived = 0;
     for bytes in &connections {
-        // A record can be read only if its template came first.
+        // The decoder can read a record only if the record's template arrived earlier.
         let (messages, mut decoder) = (messages(bytes), Decoder::default());
         assert_eq!(messages[0].0.sequence, 0, "a connection begins anew");
         arrived += messages.iter().map(|(_, sets)| decoder.records(sets).0 as u64).sum::<u64>();
@@ -312,7 +312,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
 /// capture, the program refuses to start, because the records of a capture must not be lost.
 #[test]
 fn a_collector_that_is_down() {
-    // This port was bound and closed again, so no process listens there.
+    // The test binds this port and closes it again, so no process listens on it.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("ipfix+tcp://{nowhere}");
     let live =

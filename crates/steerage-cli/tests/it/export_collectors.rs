@@ -35,8 +35,8 @@ const CAPTURES: [&str; 7] = [
 /// The packets and octets that a source sent. The key consists of addresses, ports and protocol.
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
-/// Reads the IP flows of a CSV, each direction separately. ICMP has no ports here, since collectors
-/// show the ICMP type in place of the ports.
+/// Reads the IP flows of a CSV, each direction separately. For ICMP, the ports are left out,
+/// because collectors show the ICMP type in place of the ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -123,7 +123,7 @@ pub(crate) fn end(child: &mut Child, signal: Signal) {
     wait_until("the collector ends", || child.try_wait().unwrap().is_some());
 }
 
-/// nfcapd stores both directions in one record.
+/// nfcapd stores both directions of a flow in one record.
 #[test]
 fn nfcapd_counts_what_the_csv_counts() {
     for name in CAPTURES {

@@ -2,7 +2,7 @@
 //! accounted for.
 //!
 //! By default, the test restarts the collector three times, once per second. With
-//! `STEERAGE_EXPORT_SECONDS=600`, the collector is restarted every 10 s for that many seconds.
+//! `STEERAGE_EXPORT_SECONDS=600`, the test restarts the collector every 10 s for 600 s.
 //! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -130,7 +130,7 @@ fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     (total, written, lost, output.clone())
 }
 
-/// With UDP, the sequence numbers show how many records no collector received.
+/// With UDP, gaps in the sequence numbers show how many records were not received by any collector.
 #[test]
 fn export_restarts_udp() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -185,7 +185,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     }
 }
 
-/// With TCP, each connection has sequence numbers of its own, and the exporter reports how many
+/// With TCP, each connection has its own sequence numbers, and the exporter reports how many
 /// records it sent.
 #[test]
 fn export_restarts_tcp() {

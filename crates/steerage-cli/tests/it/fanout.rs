@@ -1,4 +1,4 @@
-//! `steerage fanout`: each flow goes to one output, complete and in order.
+//! Tests `steerage fanout`, which sends each flow to one output, complete and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -141,7 +141,8 @@ fn what_would_be_overwritten_is_refused() {
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
 }
 
-/// The captures of a directory by name, each with its number of packets and its length.
+/// The names of the captures in a directory. Each name comes with the number of packets and the
+/// length of the capture.
 fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let counted = entries.map(|entry| {
@@ -259,15 +260,15 @@ fn an_interface_is_dealt_out_to_taps() {
 }
 
 /// Flows of an interface go to an output with a stalled reader and to an output that keeps up. The
-/// first output loses packets and reports how many. The second output gets all its packets, and
-/// neither output waits for the other output.
+/// first output loses packets, and the report has their number. The second output gets all its
+/// packets, and neither output waits for the other output.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;
     const EACH: usize = 200;
     let Some(net) = Net::new() else { return };
     let (slow, fast) = (place("slow"), place("fast.pcapng"));
-    // The file may be left from the last run, or may not exist.
+    // The file may exist from an earlier test run, so it is removed first.
     let _ = std::fs::remove_file(&slow);
     mkfifo(&slow, Mode::S_IRWXU).unwrap();
     let (to_slow, to_fast) = (format!("fifo:{}", slow.display()), format!("pcap:{}", fast.display()));
@@ -283,8 +284,8 @@ fn a_slow_output_loses_its_own_packets_only() {
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });
-    // The run handles all packets while the FIFO's reader is stalled. Reports on request show when
-    // all packets are handled.
+    // The run handles all packets while the FIFO's reader is stalled. The test requests reports to
+    // see when all packets are handled.
     let asked = Instant::now();
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);

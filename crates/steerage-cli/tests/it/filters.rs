@@ -10,7 +10,8 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// A filter that passes some of the capture's 601 packets. The packets that pass are all different.
+/// A filter that passes some of the capture's 601 packets. The packets that pass the filter all
+/// differ from one another.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
 /// The path of the capture, and the packets that pass the filter, as tcpdump prints them. Each
@@ -52,7 +53,7 @@ fn count_and_meter_receive_what_passes() {
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
     let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
-    // `-c` counts the packets that pass.
+    // `-c` counts only the packets that pass the filter.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);
     assert_eq!((&first["snapshot"]["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
     let numbers = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", EXPRESSION]).output().unwrap().stdout;

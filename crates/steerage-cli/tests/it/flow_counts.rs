@@ -152,13 +152,14 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// A collector ends permanently while a source waits for it. The run reports this and fails.
+/// A collector ends permanently while a source waits for it. The run reports the lost records and
+/// fails.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The records of all flows are more than the kernel holds for a connection, about 4 MB on the
-    // sender's side. Therefore some records are not written yet when the collector closes the
-    // connection.
+    // The records of all flows do not fit into the kernel's buffers for a connection, which are
+    // about 4 MB at the sender. Therefore some records are not written yet when the collector
+    // closes the connection.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {

@@ -141,7 +141,8 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // Neither the packet threads nor the thread that looks for neighbours has any privilege by now.
+    // At this point, neither the packet threads nor the thread that resolves neighbours has any
+    // privilege.
     for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
@@ -215,7 +216,7 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// How often traceroute is run until it shows the whole path.
+/// The maximum number of times that traceroute is run until it shows the whole path.
 const TRACES_MAX: usize = 3;
 
 /// The number and address of each hop in the output of traceroute.
@@ -233,7 +234,8 @@ fn traceroute_finds_the_way() {
     net.0.within(ONE, || ping(address(FAR6), 56));
     let mut ways = Vec::new();
     for (family, router, to) in [("-4", "10.210.0.1", FAR4), ("-6", "fd00:210::1", FAR6)] {
-        // Probes use UDP and ICMP, one at a time, since the router limits its errors.
+        // traceroute sends one probe at a time, because the router limits the rate of its ICMP
+        // errors.
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let expected = [["1", router], ["2", to]];
@@ -286,13 +288,15 @@ fn iperf3_carries_a_gigabyte() {
         assert!(lines.any(|line| line.unwrap().starts_with("Server listening")));
         let words = [&["iperf3", "-c", FAR4, "-J"], options].concat();
         let result: Value = serde_json::from_str(&tool(&net, ONE, &words).expect("the server runs")).unwrap();
-        // Reads the server's last lines, since a full pipe would keep it from ending.
+        // The thread reads the last lines of the server, because the server could not end with a
+        // full pipe.
         lines.for_each(drop);
         let end = &result["end"];
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // On a busy machine, iperf3's own socket overflows. The kernel counts these datagrams.
+            // On a busy machine, the socket buffer of iperf3 overflows. The kernel counts these
+            // datagrams.
             lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
@@ -415,8 +419,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. The run gets only neighbours and its own addresses
-/// from the kernel.
+/// The run uses none of the kernel's routes. From the kernel, the run gets only the neighbours and
+/// the router's own addresses.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };

@@ -67,7 +67,7 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
     }
     let options: Vec<&str> = routes.iter().flat_map(|route| ["--route", route]).collect();
     let started = start(&net, &options);
-    // The first packet to a neighbour is dropped while the kernel looks for the neighbour.
+    // The first packet to a neighbour is dropped while the kernel resolves the neighbour's address.
     net.within(ONE, || ping(address(FAR6), 56));
     net.within(OTHER, || ping(address("fd00:210::2"), 56));
     let (errors, mut counts) = (net.within(ONE, errors), BTreeMap::new());
@@ -80,7 +80,7 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
         read(&errors, &mut counts);
         assert!(counts.is_empty(), "{kind}: {counts:?}");
     }
-    // The kernel still answers packets to its own addresses.
+    // The router's kernel still answers packets to its own addresses.
     net.within(ONE, || ping(address("fd00:211::1"), 56));
     started.stop_at_rest();
 }
@@ -246,7 +246,7 @@ fn error(ran: &Ran) -> &str {
     ran.err.lines().last().unwrap_or_default()
 }
 
-/// The arguments of the commands for `ip` that an error advises.
+/// The arguments of the `ip` commands that an error message advises.
 fn commands(ran: &Ran) -> Vec<String> {
     let (_, commands) = error(ran).split_once("as root, ").unwrap_or_else(|| panic!("{ran:?}"));
     commands.split("; ").map(|command| command.strip_prefix("ip ").unwrap().to_owned()).collect()

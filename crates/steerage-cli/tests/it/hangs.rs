@@ -42,7 +42,7 @@ const STOP: &str = "stop";
 /// not read later requests, so a program that waits for a request can be killed, as with a hard NFS
 /// mount.
 struct Stopping {
-    /// The process of the file system continues when the other end of this channel is dropped.
+    /// The file system's process continues when the sender of this channel is dropped.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -58,7 +58,7 @@ impl Filesystem for Stopping {
             Some(DIRECTORY) => reply.entry(&TTL, &attributes(DIRECTORY_INODE), Generation(0)),
             Some(STOP) => {
                 reply.error(Errno::ENOENT);
-                // An error means that the other end was dropped.
+                // An error means that the sender was dropped.
                 let _ = self.goes_on.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
             _ => reply.error(Errno::ENOENT),
@@ -103,7 +103,7 @@ impl Drop for Mounted {
 
 /// Runs `body` with the file system mounted on a directory. The mount is in a separate mount
 /// namespace. The mount therefore disappears when this thread and the programs that it starts have
-/// ended, even after a crash. If nothing can be mounted here, prints the reason on standard error.
+/// ended, even after a crash. If mounting is not possible, prints the reason to standard error.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
@@ -191,7 +191,8 @@ const ROWS: &[Row] = &[
         commands: &["count", "meter", "fanout", "send"],
         lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
     },
-    // `forward` refuses a file as its device. A filter is compiled as for the other commands.
+    // `forward` refuses a file as its device. `forward` compiles its filter in the same way as the
+    // other commands.
     Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
     Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
     Row {
@@ -355,7 +356,7 @@ fn the_second_int_ends_a_run_whose_report_is_never_written() {
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("signals are listened to")));
         mounted.stop();
-        // A thread keeps reading, since a full pipe would block the run.
+        // A thread keeps reading standard error, because a full pipe would block the run.
         let rest = thread::spawn(move || lines.for_each(drop));
         let id = Pid::from_raw(run.id() as i32);
         kill(id, Signal::SIGINT).unwrap();

@@ -1,6 +1,6 @@
 //! Runs the commands for nfdump and pmacct in docs/meter.md exactly as they are printed, in a
-//! separate network namespace. `.ci/parquet` runs the commands for DuckDB, since they need a Python
-//! package. The expected counts are from tshark.
+//! separate network namespace. `.ci/parquet` runs the commands for DuckDB, because they need a
+//! Python package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ const PAGE: &str = include_str!("../../../../docs/meter.md");
 /// less time.
 const PATIENCE: &str = "30";
 
-/// The sections whose commands are run here or by `.ci/parquet`.
+/// The sections of docs/meter.md whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
 /// The source and the destination of the largest flow in the capture, as tshark prints them with
@@ -55,7 +55,7 @@ fn waits(line: &str) -> &'static str {
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // nfacctd prints its records at its end, but not records that it has only just read.
+        // When nfacctd ends, it prints its records, but not records that it has read just before.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -70,7 +70,8 @@ fn waits(line: &str) -> &'static str {
     }
 }
 
-/// Runs the commands of a section in an empty directory that has the capture. Returns their output.
+/// Runs the commands of a section in a directory that contains only the capture. Returns their
+/// output.
 fn run(heading: &str) -> Option<String> {
     let directory = directory(&format!("how-to-{heading}"));
     symlink(examples(), directory.join("examples")).unwrap();
@@ -118,7 +119,7 @@ fn how_to_pmacct() {
         return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
-    // Each record is printed in the second in which it arrived.
+    // The collector prints each record in the second in which the record arrived.
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
     let packets = header.iter().position(|column| *column == "PACKETS").unwrap();

@@ -86,8 +86,8 @@ fn a_meter_tells_how_many_flows_there_are() {
     }
 }
 
-/// The exact counts of flows during a run, after all 50 flows have appeared and before any flow has
-/// ended.
+/// Checks the exact counts of flows during a run, after all 50 flows have appeared and before any
+/// flow has ended.
 #[test]
 fn usr1_tells_of_flows_too() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "2", "--seconds", "0", "--json"];

@@ -31,13 +31,13 @@ const TRIES: usize = 100;
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
-/// The kernel's file has a row for each CPU. This is the column `received_rps`, which counts
+/// /proc/net/softnet_stat has a row for each CPU. This is the column `received_rps`, which counts
 /// interrupts from other CPUs that steered packets to the row's CPU.
 const RECEIVED_RPS: usize = 9;
 
 const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);
 
-/// The EtherType of a frame that [`below`] builds.
+/// A frame with this EtherType and this payload.
 fn below(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype.to_be_bytes(), payload].concat()
 }
@@ -153,7 +153,7 @@ fn the_kernel_spreads_as_explain_predicts() {
 }
 
 /// With the flow dissector of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U.
-/// All other packets are spread as before.
+/// The kernel spreads all other packets as before.
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };

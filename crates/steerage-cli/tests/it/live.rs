@@ -155,7 +155,8 @@ fn flows_are_metered_live() {
     }
 }
 
-/// The kernel drops packets while the program is stopped. The ledger has every one of these drops.
+/// The kernel drops packets while the program is stopped. The ledger counts every packet that the
+/// kernel dropped.
 #[test]
 fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
@@ -279,7 +280,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a separate device. A packet is received on each interface that it passes.
+/// Each interface is a separate device. With the device `any`, a packet is received once on each
+/// interface that it passes.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

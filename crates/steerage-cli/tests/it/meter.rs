@@ -1,4 +1,4 @@
-//! `steerage meter`: its report, its files, and its errors.
+//! Tests of `steerage meter`: its report, its files, and its errors.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const START: u32 = 1_700_000_000;
 /// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
-    // The directory may be left from the last run, or may not exist.
+    // The directory may exist from an earlier test run, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -30,7 +30,7 @@ fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
 }
 
-/// Writes a capture. Each frame has its time in seconds after the start.
+/// Writes a capture. Each frame has a time in seconds after `START`.
 fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
     let path = directory.join("capture.pcap");
@@ -101,7 +101,7 @@ fn the_flows_with_the_most_bytes() {
         "{ran:?}"
     );
     assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
-    // Columns shrink before lines wrap. The first line is exempt, since it has the path.
+    // Columns shrink before lines wrap. The first line may be longer, because it contains the path.
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
@@ -158,7 +158,8 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The columns are the same and in the same order. The flows may have ended in another order.
+    // The JSON lines have the same columns in the same order as the CSV. The flows may have ended
+    // in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -275,8 +276,8 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // By now there are more flows than the pipe has room for. At the end, all of them are
-        // written.
+        // At this point, there are more flows than fit into the pipe. At the end of the run, all
+        // flows are written.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
         // The program prints the report first, and then the reason for the exit code.

@@ -1,4 +1,4 @@
-//! `--metrics`: the metrics of a run that Prometheus reads.
+//! Tests of `--metrics`, which serves the metrics of a run to Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

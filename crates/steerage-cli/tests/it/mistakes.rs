@@ -3,8 +3,8 @@
 
 use crate::program::run;
 
-/// Runs the program. Expects the exit code, one line on standard error and nothing on standard
-/// output.
+/// Runs the program. Expects the exit code `code`, one line on standard error and nothing on
+/// standard output.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");

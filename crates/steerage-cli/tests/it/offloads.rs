@@ -68,7 +68,7 @@ impl Dump {
         Self(child, file)
     }
 
-    /// Waits for the last datagram, ends tcpdump, and returns its description of each packet.
+    /// Waits for the last datagram, ends tcpdump, and returns tcpdump's description of each packet.
     fn packets(mut self) -> Vec<String> {
         until("tcpdump has written the last datagram", || {
             std::fs::read(&self.1).unwrap().windows(LAST.len()).any(|bytes| bytes == LAST)
@@ -77,8 +77,8 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // A packet may take several lines. All lines of a packet except the first begin with a
-        // blank or a tab.
+        // In tcpdump's output, a packet may take several lines. All lines of a packet except the
+        // first begin with a blank or a tab.
         text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
@@ -186,8 +186,8 @@ fn a_transfer_survives_changing_features() {
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
     assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
-    // The whole transfer left through the second cable, mostly in frames that stand for several
-    // packets.
+    // The router sent the whole transfer through the second cable, mostly in frames that stand for
+    // several packets.
     let (frames, bytes) =
         (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");

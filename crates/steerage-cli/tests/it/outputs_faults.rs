@@ -20,8 +20,8 @@ const BLOCK: usize = 512;
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The limits of the runs: for each of the first writes, a limit within the write and a limit at
-/// its end. With the last limit, no write fails.
+/// The file size limits of the runs. For each of the first writes, one limit is within the write
+/// and one is at its end. With the last limit, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])

@@ -30,8 +30,8 @@ impl Example {
         Self { command: command.into(), output: Vec::new() }
     }
 
-    /// Whether the program printed what the page shows. Lines that differ between machines and runs
-    /// are not compared.
+    /// Whether the output of the program matches the transcript on the page. Lines that differ
+    /// between machines and runs are not compared.
     pub(crate) fn is_shown(&self, printed: &str) -> bool {
         let shown = comparable(self.output.iter().map(String::as_str));
         let printed = comparable(printed.lines());
@@ -50,7 +50,8 @@ fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// The fenced blocks of a page, each with its language. Blocks in lists lose their indentation.
+/// The fenced blocks of a page, each with its language. The indentation of blocks in lists is
+/// removed.
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();

@@ -46,7 +46,7 @@ pub(crate) fn jobs(summary: &Value) -> &Vec<Value> {
     summary["jobs"].as_array().unwrap()
 }
 
-/// Runs jobs on the capture. Returns their output and exit code, and the summary.
+/// Runs jobs on the capture. Returns the output and the exit code of the run, and its summary.
 fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     let ran = run(&[&["parallel", capture(), "--json"], options, &["--"], job].concat());
     let summary = summary(&ran);

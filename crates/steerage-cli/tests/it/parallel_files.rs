@@ -20,7 +20,7 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// Whether a process has an open file without a name that was created in this directory.
+/// Whether a process has an unnamed file open that was created in this directory.
 fn has_unnamed_file(process: u32, directory: &Path) -> bool {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     links
@@ -56,8 +56,8 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// The job, a program that the job starts, and a program that this program starts open the file
-/// repeatedly, each time from its beginning.
+/// The job, a child process of the job, and a child process of that process each open the file
+/// several times. Each time, they read it from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! The directory of `steerage parallel --results`: no other user chooses where output goes.
+//! Tests the directory of `steerage parallel --results`. No other user can redirect the output of
+//! the jobs.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};

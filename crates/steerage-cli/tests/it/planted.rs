@@ -1,8 +1,8 @@
 //! Tests every option that takes a path for writing. At this path, another user has planted a link
 //! or another object that could redirect the output.
 //!
-//! The options come from the definition of the command line. An argument that can be a path and has no
-//! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
+//! The options come from the definition of the command line. If an argument can be a path and has
+//! no row in the table, [`every_argument_that_can_be_a_path_has_a_row`] fails.
 
 mod ground;
 mod table;
@@ -46,7 +46,7 @@ fn line(row: &str, path: &Path) -> Vec<String> {
     row.split(' ').map(|word| word.replace("DEMO", demo).replace("{}", path.to_str().unwrap())).collect()
 }
 
-/// Opens a FIFO for reading if there is one.
+/// If there is a FIFO at `path`, opens it for reading.
 fn reader(path: &Path) -> Option<File> {
     let is_fifo = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
     // Opening may fail, because the name may belong to another file by now.
@@ -88,7 +88,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     (Ran { code, out, err }, read)
 }
 
-/// Checks that a run ended with success, or with one line.
+/// Checks that a run ended with success, or with an error message of one line.
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
@@ -228,7 +228,7 @@ impl Drop for Exchanged<'_> {
     }
 }
 
-/// How often each command runs while the directory is exchanged.
+/// The number of times that each command runs while the directory is exchanged.
 const RACES: usize = 8;
 
 #[test]
@@ -334,8 +334,8 @@ fn the_owner_of_a_directory_does_not_choose_who_reads() {
         return;
     }
     /// An access list in the format of linux/posix_acl_xattr.h: a version, and entries with a tag,
-    /// permissions and a user. The entries are for the owner, for the other user, for the group,
-    /// for the mask (the maximum for users and groups), and for all others.
+    /// permissions and a user. There is an entry for the owner, the other user, the group, the mask
+    /// (the maximum for users and groups), and all remaining users.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

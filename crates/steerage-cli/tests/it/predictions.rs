@@ -109,8 +109,8 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// Three fragments of one datagram, with the first fragment first. The later fragments have no
-/// ports, and stay in the flow of the first fragment.
+/// The capture has three fragments of one datagram, with the first fragment first. The later
+/// fragments have no ports, and stay in the flow of the first fragment.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -235,9 +235,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 
 /// Compares the flows of captures that can be read to their end.
 ///
-/// `meter` counts an ICMP error as its own flow, while steering puts the error with the flow that
-/// it quotes. If the fragment table is full, fragments count as separate flows. Whether the table
-/// is full depends on time: `explain` uses the clock of the path, and `meter` uses the times of the
+/// `meter` counts an ICMP error as a separate flow. Steering assigns the error to the flow that it
+/// quotes. If the fragment table is full, fragments count as separate flows. Whether the table is
+/// full depends on time: `explain` uses the clock of the path, and `meter` uses the times of the
 /// packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {

@@ -129,7 +129,7 @@ fn no_sandbox_is_for_debugging() {
 }
 
 /// Commands that read from a run or a file have no more privileges than a run. Each command blocks
-/// at its first request, which gets no reply.
+/// after its first request, because the test does not reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -162,9 +162,9 @@ fn commands_without_packets_have_no_capability_either() {
     }
 }
 
-/// Commands that only print or check something are in the sandbox too, unless `--no-sandbox` is
-/// given. The test checks each command after it has begun to read or write. At that time, the
-/// command has entered the sandbox.
+/// Commands that only print or check something also enter the sandbox, unless the user gives
+/// `--no-sandbox`. The test checks each command after it has begun to read or write. At that time,
+/// the command has entered the sandbox.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -240,8 +240,8 @@ fn what_is_in_force_is_told() {
     assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
 }
 
-/// Runs the program as on a kernel without the system call `number`. A child process inherits the
-/// restriction of this thread.
+/// Runs the program as on a kernel without the system call `number`. The child process inherits the
+/// seccomp filter of this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -322,8 +322,9 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If there are several captures, each capture is opened when its turn comes. The thread that opens
-/// them handles no packets. Only the thread that opens captures keeps the capability.
+/// If there are several captures, the run opens each capture only after it has read the captures
+/// before it. The thread that opens the captures handles no packets. Only the thread that opens
+/// captures keeps the capability.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -351,7 +352,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. Only the thread that
-/// creates them keeps the capability.
+/// creates the files keeps the capability.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -383,7 +384,8 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// If reading a capture requires root's capability, the capture is still read when its turn comes.
+/// If reading a capture requires root's capability, the run still reads the capture after the
+/// captures before it.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {

@@ -72,7 +72,7 @@ pub(crate) fn report(args: &[&str]) -> Value {
     ran.report()
 }
 
-/// The sum of all counts of an object.
+/// The sum of all counts in a JSON object.
 pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
@@ -84,7 +84,7 @@ pub(crate) fn assert_lost_only_under_load(report: &Value) {
     assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
 }
 
-/// Checks that the ledger balances: as a whole, for each queue, and for each CPU.
+/// Checks that the ledger in a report balances, in total, for each queue and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {

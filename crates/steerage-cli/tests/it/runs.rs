@@ -116,7 +116,7 @@ fn hashes_by_name() {
 #[test]
 fn strict_is_about_every_packet() {
     assert_eq!(report(&["count", "-c", "1000", "--virtual-cpus", "2", "--strict"])["snapshot"]["reordered"], 0);
-    // One frame per nanosecond is more than any CPU can take, so the device's ring overflows.
+    // No CPU can receive one frame per nanosecond, so the device's ring overflows.
     let lossy = ["count", "synthetic:rate=1000000000,packets=10000000", "--virtual-cpus", "2", "--json"];
     let lost = run(&[&lossy[..], &["--strict"]].concat());
     assert_eq!(lost.code, Some(3), "{lost:?}");
@@ -124,7 +124,7 @@ fn strict_is_about_every_packet() {
     let report = lost.report();
     assert_eq!(report["snapshot"]["received"], 10_000_000);
     assert!(report["snapshot"]["dropped"]["device"].as_u64().unwrap() > 0);
-    // Without `--strict`, such a run succeeds.
+    // Without `--strict`, a run that loses packets succeeds.
     assert_eq!(run(&lossy).code, Some(0));
 }
 

@@ -90,8 +90,9 @@ fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     path
 }
 
-/// Packets that an interface cannot send are counted by reason, and the run fails. After that, the
-/// test sends another file, whose packets the interface can send, without an error.
+/// If an interface cannot send some packets, the report counts these packets by reason, and the run
+/// fails. After that, the test sends another file, whose packets the interface can send, without an
+/// error.
 #[test]
 fn what_is_not_sent_fails_the_run_and_says_why() {
     let Some(net) = Net::new() else { return };

@@ -82,7 +82,7 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// The signals arrive after the run has ended. The report of the run is too long for the pipe.
+/// The signals arrive after the run has ended. The report of the run does not fit into the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -259,7 +259,7 @@ fn no_signal_to_stop_is_lost() {
     }
 }
 
-/// Whether programs that this process starts ignore HUP from the beginning.
+/// Whether child processes of this process ignore SIGHUP from the beginning.
 pub(crate) fn ignores_hup() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();

@@ -205,7 +205,7 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// The data of a run that another user can get: all replies of the socket, the metrics, the
+/// All data of a run that another user can get: the replies of the control socket, the metrics, the
 /// live page and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
@@ -368,7 +368,7 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
         "{asked:?}"
     );
 
-    // A directory that other users may write to is not accepted either.
+    // The program also refuses a directory that other users may write to.
     let mut run = unprivileged(&count);
     let open = place.0.join("open");
     fs::create_dir(&open).unwrap();

@@ -58,8 +58,8 @@ fn counts<'a>(report: &'a Value, key: &str) -> Vec<u64> {
     queues.iter().map(|queue| queue[key].as_u64().unwrap()).collect()
 }
 
-/// The program takes UDP with four queues on two CPUs. Meanwhile, the kernel uses TCP on the same
-/// interface.
+/// The program takes UDP packets from four queues with two CPUs. At the same time, the kernel uses
+/// TCP on the same interface.
 #[test]
 fn udp_is_taken_and_tcp_passes() {
     let Some(net) = Net::with("numrxqueues 4 numtxqueues 4") else { return };
@@ -245,8 +245,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     assert_eq!((received(&report) + kernel.got(), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
 }
 
-/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted as
-/// lost, or passed to the kernel at the start.
+/// More packets arrive than fit into the ring and the backlogs of the CPUs. Each packet is
+/// delivered, counted as lost, or passed to the kernel at the start.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };

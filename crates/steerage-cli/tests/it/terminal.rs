@@ -55,8 +55,8 @@ fn the_live_table_is_gone_at_the_end() {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
     }
     assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
-    // The table may be drawn again between the two signals, so the test looks for the erasing
-    // sequence at the end.
+    // The table may be drawn again between the two signals, so the test looks for the sequence that
+    // erases it at the end of the output.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     let all = drawn + &rest;

@@ -199,7 +199,7 @@ fn a_page_that_cannot_be_written_is_an_error() {
     assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
 }
 
-/// The pages of docs/ are built in, so an installed program has them too.
+/// The pages of docs/ are compiled into the program, so an installed program can show them.
 #[test]
 fn help_has_pages_and_commands() {
     let overview = run(&["help"]);
@@ -213,7 +213,7 @@ fn help_has_pages_and_commands() {
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");
 }
 
-/// No text of the program refers to files that only a clone of the repository has.
+/// No text of the program refers to files that exist only in a clone of the repository.
 #[test]
 fn help_points_to_no_file_of_the_repository() {
     for command in commands() {

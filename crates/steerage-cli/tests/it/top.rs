@@ -185,8 +185,7 @@ fn a_mask_is_changed_from_the_screen() {
     top.press("q");
     let (seen, code) = top.end();
     assert_eq!(code, Some(0), "{seen:?}");
-    // The terminal is restored: the program used the alternate screen, and the cursor is visible
-    // again.
+    // `top` restores the terminal: it leaves the alternate screen, and shows the cursor again.
     assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
 }
 

@@ -184,7 +184,7 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     let refused = ran(&net, &state, apply);
     assert!(is_refused(&refused, "near0 has the default route: add --yes"), "{refused:?}");
     assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too few packets"));
-    // A setting that cannot take the link down needs no permission.
+    // If a setting cannot take the link down, `tune` applies it without permission.
     assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too few packets"));
 }
 
@@ -360,7 +360,8 @@ fn a_link_file_is_written_and_removed_again() {
     kept(&net, &state, "1");
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let link = "/etc/systemd/network/10-steerage-near0.link";
-    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    // `ip netns exec` creates a separate mount namespace, so the mounts of this script do not
+    // change the machine's directories.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
          mkdir -p /run/udev/data /run/systemd/network; \

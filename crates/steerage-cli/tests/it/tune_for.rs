@@ -108,7 +108,8 @@ fn what_a_link_file_can_set_is_left_to_systemd() {
     let Some(net) = Net::new() else { return };
     let (state, program) = (Scratch::new(), env!("CARGO_BIN_EXE_steerage"));
     let tune = format!("{program} tune near0 --for listen --apply --write link");
-    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    // `ip netns exec` creates a separate mount namespace, so the mounts of this script do not
+    // change the machine's directories.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; mkdir -p /run/udev/data; \
          gro() {{ echo $1: $(ethtool -k near0 | grep ^generic-receive-offload); }}; \

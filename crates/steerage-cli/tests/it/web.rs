@@ -37,7 +37,8 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     try_get(address, path, headers).unwrap()
 }
 
-/// Requests reports until the run has ended, as an open page does. Returns the last report.
+/// Requests reports until the run has ended, as an open page in a browser does. Returns the last
+/// report.
 pub(crate) fn last_report(address: SocketAddr) -> Value {
     let mut last = Value::Null;
     while let Ok(text) = try_get(address, "/report", "") {
@@ -53,7 +54,7 @@ pub(crate) fn report(address: SocketAddr, key: Option<&str>) -> Value {
 }
 
 /// For each command that receives packets, the page gets the report of the run. Only a page with
-/// the key gets the traffic. All of this works in the sandbox.
+/// the key gets the traffic. The page also works for runs in the sandbox.
 #[test]
 fn every_command_serves_it() {
     let scratch = Scratch::new();

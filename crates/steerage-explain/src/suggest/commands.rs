@@ -23,8 +23,8 @@ const SOME_INTERFACE: &str = "IFACE";
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default backlog
-    /// is too small for these packets.
+    /// The backlog for the packets that arrive for the busiest CPU in a time slice. `None` if the
+    /// default backlog is large enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))

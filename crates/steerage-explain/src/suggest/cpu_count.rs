@@ -62,7 +62,7 @@ impl AssumedCosts {
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
-    /// The CPUs that packets are spread over; empty for no steering.
+    /// The CPUs that packets are spread over. The mask is empty if packets are not steered.
     pub(super) mask: CpuMask,
     /// The number of CPUs in the mask, or 1 without steering.
     pub(super) spread: usize,
@@ -88,7 +88,7 @@ impl Assignment {
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
-    /// The assignment to one CPU that does everything, for comparison.
+    /// The assignment of all work to one CPU, for comparison.
     pub(super) one: Assignment,
     /// The assignment with one CPU that receives and another CPU that does the work. `None` if
     /// there is only one CPU.

@@ -1,4 +1,4 @@
-//! Tests everything that Linux parses and prints.
+//! Tests that masks and lists are parsed and printed as Linux does it.
 
 use super::*;
 use MaskErrorKind::{Invalid, Overflow, Range};

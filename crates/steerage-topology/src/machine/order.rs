@@ -16,7 +16,7 @@
 //!
 //! The order is for light work, for which the choice of CPUs matters most. If the work per packet
 //! is expensive compared with the hand-over, a whole core with another cache adds more than the
-//! second thread of a near core. In that case, users should name the CPUs.
+//! second thread of a near core. In that case, users should choose the CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ enum Distance {
     /// The CPUs share a last-level cache.
     Cache,
     Node,
-    /// The CPUs belong to different nodes, at the distance that the firmware reports.
+    /// The CPUs belong to different NUMA nodes. The value is the distance between these nodes, as
+    /// the firmware reports it.
     Nodes(u32),
     Unknown,
 }

@@ -113,7 +113,7 @@ fn set(topology: &mut Topology, owner: u16, nanoseconds: &[(u16, u64)]) {
 
 #[test]
 fn what_was_measured_goes_before_what_is_told() {
-    // The kernel of a virtual machine shows one cache or none, but the host has two.
+    // The kernel of a virtual machine reports one cache or no cache, but the host has two caches.
     let made = Made::of(4, |cpu| Says {
         node: 0,
         package: 0,
@@ -127,7 +127,7 @@ fn what_was_measured_goes_before_what_is_told() {
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
-        // Later measurements find all CPUs near again.
+        // According to later measurements, all CPUs are near again.
         set(&mut topology, 0, &[(1, 63)]);
         assert_eq!(order(&topology, 0, "0-3"), [1, 2, 3]);
     }

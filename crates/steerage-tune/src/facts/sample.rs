@@ -37,8 +37,8 @@ const TICKS_MIN: u64 = 20;
 /// (Documentation/networking/statistics.rst of the kernel).
 pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
-/// The counters of a CPU. Times are in the ticks of /proc/stat, of which a second has 100 on all
-/// machines that run steerage.
+/// The counters of a CPU. Times are in the ticks of /proc/stat. On all machines that run steerage,
+/// a second has 100 ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
     /// The number of packets of all interfaces that the CPU handled.
@@ -50,7 +50,7 @@ pub struct CpuCounts {
     pub time_squeeze: u64,
     /// The number of interrupts from other CPUs that steered packets to this CPU.
     pub received_rps: u64,
-    /// Packets that the flow limit dropped.
+    /// The number of packets that the kernel's flow limit dropped.
     pub flow_limit: u64,
     /// Interrupts of the interface.
     pub interrupts: u64,
@@ -72,7 +72,7 @@ pub struct Sample {
     pub uptime: u64,
     /// Packets that the interface received.
     pub packets: u64,
-    /// Packets that were lost between the interface and the protocols.
+    /// The number of packets that were lost between the interface and the protocols of the kernel.
     pub lost: u64,
     /// The counters of each CPU that is online.
     pub cpus: BTreeMap<CpuId, CpuCounts>,

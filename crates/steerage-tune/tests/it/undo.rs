@@ -1,4 +1,4 @@
-//! Undo files on made-up machines.
+//! Tests of undo files on made-up machines.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -167,7 +167,7 @@ impl Ground {
         (path, here)
     }
 
-    /// Checks that nothing was written in the protected directory.
+    /// Checks that the program has written nothing to the protected directory.
     pub(super) fn assert_untouched(&self, what: &str) {
         let entries = fs::read_dir(self.at("protected")).unwrap();
         let names: Vec<OsString> = entries.map(|entry| entry.unwrap().file_name()).collect();

@@ -1,7 +1,7 @@
 //! Lists the arguments and environment variables that take paths for writing, with command lines
 //! for each of them.
 
-/// The kind of object that an option names.
+/// The kind of object whose path an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     File,

@@ -26,7 +26,7 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default. The field below has their distances from the first CPU.
+    /// The CPUs that a run uses by default. `distances` has their distances from the first CPU.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]

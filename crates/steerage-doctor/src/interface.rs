@@ -38,8 +38,8 @@ pub(crate) struct Interface {
     /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
     /// report it.
     xdp_hash: Option<bool>,
-    /// Whether the driver passes the card's time of reception to XDP programs. The next field is
-    /// about the VLAN tag that the card removed.
+    /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
+    /// whether it passes the VLAN tag that the card removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
     /// The kinds of received frames to which the card can add a timestamp, with the names that

@@ -14,7 +14,8 @@ pub(super) const DEVICE: &str = "device";
 /// The numbers of CPUs for which the spread is shown.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// An explanation of which CPU packets go to. Its `Display` form is a page for people.
+/// An explanation of which CPU packets go to. The `Display` form of an explanation is a page for
+/// people.
 #[derive(Debug)]
 pub struct Explanation {
     /// What is explained.

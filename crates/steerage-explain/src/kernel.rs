@@ -1,5 +1,5 @@
 //! The CPU time that the kernel spends on an interface, and whether another mask would help. The
-//! result is one sentence, the commands, and the figures.
+//! verdict consists of one sentence, the commands, and the figures.
 
 use std::fmt::Write as _;
 

@@ -38,7 +38,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the environment variable `CI` is set. If it is set, no test may skip.
+/// Whether the environment variable `CI` is set. With `CI`, no test may skip.
 pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
@@ -98,8 +98,8 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Hides the output of panics whose message contains "planted". All other panics are shown. This
-/// setting affects the whole process.
+/// Hides the output of panics whose message contains "planted". All other panics are shown. The
+/// function affects the panics of the whole process.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

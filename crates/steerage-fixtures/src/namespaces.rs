@@ -24,8 +24,8 @@ use crate::{HANG, skip, skip_on_this_kernel};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Network namespaces that are not connected yet. They have only the IPv6 addresses that a test
-/// adds.
+/// Network namespaces that are not connected yet. The namespaces have only the IPv6 addresses that
+/// a test adds.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 

@@ -22,7 +22,8 @@ use super::error::Error;
 const NUMBER_MIN: i32 = 10;
 
 /// A program may drop its privileges before it opens its input. The mode of a file with packets
-/// allows every user to read it. This is safe, because only the job has a descriptor for the file.
+/// allows every user to read it. This mode is safe, because only the job has a descriptor for the
+/// file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]

@@ -29,7 +29,7 @@ pub(super) struct Input {
     /// The packet streams of all jobs. The packet CPU uses this copy, because it must not wait for
     /// the lock of the jobs.
     pub(super) streams: Vec<Stream>,
-    /// The link types of the packets. The next field says whether the jobs' capture format supports
+    /// The link types of the packets. `has_one_link` says whether the jobs' capture format supports
     /// only one link type.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,

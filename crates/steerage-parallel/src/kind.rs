@@ -12,7 +12,7 @@ pub(super) enum Kind {
     Lines,
     /// A pcap or pcapng file.
     Capture,
-    /// A JSON array. Its elements may take one line or several lines each.
+    /// A JSON array. Each element of the array may take one line or several lines.
     JsonArray,
     /// Output that this program cannot merge. The text names the format of the output.
     Unknown(&'static str),
@@ -55,8 +55,8 @@ impl Kind {
     }
 }
 
-/// Whether the first bytes are not text. Text in any character set contains no NUL. Its only
-/// control characters are those that move the cursor, ring the bell or change the color.
+/// Whether the first bytes are not text. Text in any character set contains no NUL. The only
+/// control characters in text are those that move the cursor, ring the bell or change the color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }

@@ -61,7 +61,7 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
-    /// The lines that the job writes to standard error. The next field has their tag.
+    /// The lines that the job writes to standard error. `tag` has the tag of these lines.
     lines: Lines,
     tag: Tag,
 }

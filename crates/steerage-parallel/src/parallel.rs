@@ -44,8 +44,8 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 /// devices end on their own, as files do, the jobs get all of their packets.
 ///
 /// # Errors
-/// As for the steps of [`Parallel`]. [`Error::Failed`] if a job failed. In this case, the notes of
-/// the run and the error of each job were already printed to standard error.
+/// As for the steps of [`Parallel`]. [`Error::Failed`] if a job failed. Before `run` returns this
+/// error, it prints the notes of the run and the error of each job to standard error.
 pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     let Opened { inputs, capture, .. } = opened;
     let hasher = FlowHasher::keyed(

@@ -16,8 +16,8 @@ pub(super) struct Spool {
     /// The number of bytes at the start of `memory` that have already been consumed.
     used: usize,
     file: Option<File>,
-    /// The number of bytes that have been read from the file. The next field has the number of
-    /// bytes that have been written to it.
+    /// The number of bytes that have been read from the file. `written` is the number of bytes that
+    /// have been written to the file.
     read: u64,
     written: u64,
 }

@@ -156,7 +156,7 @@ impl Text<'_> {
     /// Parses the fraction of a second after a point or a comma, and returns nanoseconds.
     fn fraction(&mut self) -> i64 {
         let before = self.0;
-        // A comma may also separate columns. In that case, it need not be followed by a digit.
+        // A comma may also separate columns, and need not be followed by a digit then.
         let digits: Vec<u8> = match self.one_of(b".,") {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,

@@ -20,8 +20,8 @@ const DRAW: Duration = Duration::from_millis(500);
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// The maximum time to wait for the last line of standard error of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After the user interrupts a run, jobs may run for this time after the end of their input. Then
-/// the jobs get SIGTERM, and after the same time again, SIGKILL.
+/// After the user interrupts a run, jobs may run for this time after the end of their input. After
+/// `GRACE`, the jobs get SIGTERM, and after the same time again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {

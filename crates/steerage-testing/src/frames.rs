@@ -49,13 +49,13 @@ impl Frame {
         Self { link, ..self }
     }
 
-    /// The same frame, received at `time`.
+    /// Returns the same frame with `time` as the time of reception.
     #[must_use]
     pub fn with_time(self, time: WallTime) -> Self {
         Self { time: Some(time), ..self }
     }
 
-    /// The same frame, truncated by a capture.
+    /// Returns the same frame, truncated by a capture: its length on the wire is `wire_len`.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }

@@ -28,7 +28,7 @@ impl SplitMix64 {
     }
 
     /// The finaliser of the generator. The finaliser maps neighbouring numbers to distant numbers.
-    /// It maps different numbers to different numbers.
+    /// The finaliser maps different numbers to different numbers.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,6 @@
 //! Lines for a terminal.
 
-/// Whether a terminal obeys this character instead of showing it. Such characters are control
+/// Whether a terminal obeys this character instead of showing it. Terminals obey control
 /// characters, line ends, and characters that change the direction of text (Unicode's UAX #9). With
 /// a change of direction, `fdp.exe` can look like `exe.pdf`.
 pub(crate) fn is_obeyed(c: char) -> bool {

@@ -86,8 +86,8 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 
 impl Hierarchy {
     /// The process's own group and each parent group. In a container, the groups have the names of
-    /// the host, and the mount may begin at the container's own group. Then the last group that
-    /// this iterator returns, the root of the mount, is the container's own group.
+    /// the host, and the mount may begin at the container's own group. If it does, the last group
+    /// that this iterator returns, the root of the mount, is the container's own group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
         // If the process's own group is outside of its cgroup namespace, the group's name begins
         // with dots. The files of such a group are missing.

@@ -56,7 +56,7 @@ impl CpuMask {
         Self { words: Vec::new() }
     }
 
-    /// The CPUs on which this process may run. This is the affinity of the process, which the
+    /// The CPUs on which this process may run. The result is the affinity of the process, which the
     /// kernel has already limited to the process's cpuset.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The CPUs of a Linux machine. The crate reads and writes sets of CPUs in the format of
-//! `rps_cpus`. It finds the caches and NUMA nodes that CPUs share, and the CPUs and the memory that
-//! this process may use. It measures the distance between two CPUs.
+//! `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and the CPUs and the
+//! memory that this process may use. It measures the distance between two CPUs.
 //!
 //! A module imports only modules below it in this table:
 //!

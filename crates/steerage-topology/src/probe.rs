@@ -63,7 +63,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // The other thread may still be on this CPU, as described at `answer`.
+    // The answering thread may still be on this CPU, as described at `answer`.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -102,7 +102,7 @@ impl Line {
     /// Answers each trip at once, until the other thread ends the measurement. Both threads may
     /// have been started on the same CPU.
     pub fn answer(&self) {
-        // The other thread can only move to another CPU if it gets time on this CPU.
+        // The measuring thread can only move to its own CPU if it gets time on this CPU.
         self.answer_while(thread::yield_now, || true);
     }
 

@@ -36,10 +36,10 @@ const SOFTIRQ_NS: f64 = 2_600.0;
 /// the other CPU once per poll. These times are assumed to be ten times those of steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// `DEFER_POLLS` is the number of empty polls before the card may interrupt again. The next
-/// constant is the time in nanoseconds between two of these polls. With these values, a packet
-/// waits 20 us at most, which is less than the delay of an interrupt on most cards. The card
-/// interrupts again after 200 us without packets.
+/// `DEFER_POLLS` is the number of empty polls before the card may interrupt again. `FLUSH_NS` is
+/// the time in nanoseconds between two of these polls. With these two values, a packet waits 20 us
+/// at most, which is less than the delay of an interrupt on most cards. The card interrupts again
+/// after 200 us without packets.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
@@ -234,8 +234,8 @@ mod tests {
         // over.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
-        // The receiving CPU keeps a quarter of the packets and hands over three quarters. It needs
-        // 400 ns to receive a packet, and 100 ns to hand a packet over.
+        // The receiving CPU keeps a quarter of the packets and hands over three quarters. The
+        // receiving CPU needs 400 ns to receive a packet, and 100 ns to hand a packet over.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);

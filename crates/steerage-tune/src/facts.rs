@@ -17,8 +17,8 @@ pub use sample::{CpuCounts, Sample};
 /// for each CPU.
 const CPUS_MAX: usize = 8_192;
 
-/// A CPU is listed only if it spends at least this share of its time in interrupts. The next
-/// constant limits the number of CPUs that are shown.
+/// A CPU is listed only if it spends at least this share of its time in interrupts. `SHOWN_MAX`
+/// limits the number of CPUs that are shown.
 const LISTED_MIN: f64 = 0.01;
 const SHOWN_MAX: usize = 8;
 
@@ -60,8 +60,8 @@ pub struct Facts {
     /// The CPUs that spend at least a hundredth of their time in interrupts, with the share of
     /// their time. The busiest CPU comes first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// Whether `interrupted` was counted while tune listened. Otherwise, it was counted since the
-    /// machine started.
+    /// Whether `interrupted` was counted while tune listened. If not, `interrupted` was counted
+    /// since the machine started.
     pub is_recent: bool,
     /// `napi_defer_hard_irqs` and `gro_flush_timeout`. `None` if the kernel does not have these two
     /// files.
@@ -125,8 +125,8 @@ impl Facts {
         }
     }
 
-    /// Whether the card reports that its hash covers ports. If it does, RPS uses the card's hash,
-    /// and the kernel does not read the inner headers of tunnels.
+    /// Whether the card reports that its hash covers ports. With a hash that covers ports, RPS uses
+    /// the card's hash, and the kernel does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }
@@ -207,9 +207,9 @@ fn or_unknown(cpus: &CpuMask) -> String {
     if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
 }
 
-/// The CPUs that receive the interface's packets. These are the CPUs that handle the interface's
-/// interrupts. If the interface has no interrupts, it is the CPU that handled the most packets
-/// without getting them by RPS.
+/// The CPUs that receive the interface's packets. The CPUs that handle the interface's interrupts
+/// receive its packets. If the interface has no interrupts, the receiver is the CPU that handled
+/// the most packets without getting them by RPS.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));

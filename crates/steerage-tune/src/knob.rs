@@ -1,5 +1,5 @@
-//! A knob is the name of a value that tune can set. This module also has the commands that set such
-//! a value.
+//! A knob is the name of a value that tune can set. This module also has the commands that set the
+//! value of a knob.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,13 @@ pub(crate) const CARDS: &str = "/ethtool/";
 pub(crate) const FEATURES: &str = "features/";
 
 /// The prefix of ethtool's values that are steering rules, such as `rules/1023` for the rule at
-/// location 1023. The next constant is the value of a location without a rule.
+/// location 1023. `NO_RULE` is the value of a location without a rule.
 pub(crate) const RULES: &str = "rules/";
 pub(crate) const NO_RULE: &str = "none";
 
 /// The knob for the BPF program that finds the flows of packets in this network namespace
-/// (`steerage_device::af_xdp::flow_dissector`). The next constants are the values of the knob.
+/// (`steerage_device::af_xdp::flow_dissector`). `OUR_DISSECTOR` and `NO_DISSECTOR` are the values
+/// of this knob.
 pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
 pub(crate) const OUR_DISSECTOR: &str = "steerage";
 pub(crate) const NO_DISSECTOR: &str = "none";

@@ -62,7 +62,7 @@ const KEYS: [(&str, &str, u32); 14] = [
     ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
-/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. These keys set the
+/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. Both keys set the
 /// CPUs for the interrupts of all queues together.
 const IRQ_AFFINITY: u32 = 261;
 

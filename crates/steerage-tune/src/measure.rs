@@ -138,7 +138,8 @@ pub struct Search {
     /// The candidates that were not measured, because there were too many candidates or too few
     /// packets.
     pub left_out: Vec<String>,
-    /// Whether the user ended the measurement. In this case, all settings are as they were before.
+    /// Whether the user ended the measurement. If the user ended the measurement, all settings are
+    /// as they were before.
     pub interrupted: bool,
 }
 

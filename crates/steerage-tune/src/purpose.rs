@@ -48,7 +48,7 @@ const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
 /// The number of empty polls before the card interrupts again, and the nanoseconds after which the
-/// card interrupts in any case. These are the values for busy polling in the kernel's
+/// card interrupts in any case. The values are those for busy polling in the kernel's
 /// Documentation/networking/napi.rst.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
@@ -83,8 +83,8 @@ pub struct Nic {
     pub channels: Option<Channels>,
     /// The number of CPUs that are online.
     pub cpus: u32,
-    /// Whether this is a loopback interface. Its packets never leave the machine, so a capture
-    /// cannot differ from a wire.
+    /// Whether this is a loopback interface. The packets of a loopback interface never leave the
+    /// machine, so there is no wire from which a capture could differ.
     pub is_loopback: bool,
 }
 

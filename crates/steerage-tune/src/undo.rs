@@ -171,7 +171,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// The file was not written. In this case, the caller must change nothing.
+    /// The file was not written. The caller must not change anything without the undo file.
     pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
         let here = Identity::of(machine.root(), interface);
         let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);

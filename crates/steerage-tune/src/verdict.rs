@@ -20,8 +20,8 @@ const PACKETS_MIN: u64 = 1_000;
 /// ticks the time is known to a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// A smaller share of lost packets is ignored. It shows neither that the machine is at its limit,
-/// nor that more packets are lost than before.
+/// A smaller share of lost packets is ignored. Such a small share shows neither that the machine is
+/// at its limit, nor that more packets are lost than before.
 const LOST_MIN: f64 = 0.001;
 
 /// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
@@ -43,9 +43,10 @@ pub struct Window {
     /// The ticks that all CPUs spent in interrupts. With threaded NAPI, the ticks in the kernel
     /// outside of interrupts are included.
     pub ticks: f64,
-    /// The ticks that the busiest CPU spent in the same way.
+    /// The ticks that the busiest CPU spent in interrupts, counted in the same way as `ticks`.
     pub busiest_ticks: f64,
-    /// The share of its time that the busiest CPU spent in the same way.
+    /// The share of its time that the busiest CPU spent in interrupts, counted in the same way as
+    /// `ticks`.
     pub busiest: f64,
 }
 

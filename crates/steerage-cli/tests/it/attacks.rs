@@ -196,8 +196,8 @@ fn handles_packets(name: &str) -> bool {
 }
 
 /// For each thread name, injects every system call that lab/notes/system-calls.md does not list
-/// into one thread, with several arguments. Then injects a few allowed calls, which shows that the
-/// thread is unchanged.
+/// into one thread, with several arguments. Finally, `attack` injects a few allowed system calls,
+/// which shows that the thread is unchanged.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {

@@ -19,8 +19,8 @@ use crate::program::{Started, command, run};
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP takes a link out of use if no LACP messages arrive. This is the time
-/// for the fast rate (IEEE 802.1AX, 6.4.4).
+/// The time after which LACP takes a link out of use if no LACP messages arrive. The value is for
+/// LACP's fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
@@ -132,8 +132,8 @@ fn by_queue(report: &Value) -> Vec<u64> {
     queues.iter().map(|queue| queue["received"].as_u64().unwrap()).collect()
 }
 
-/// The run takes the packets of both ports of the bond, and of no other interface. It still does so
-/// if a port leaves the bond and returns. No datagram is missing.
+/// The run takes the packets of both ports of the bond, and of no other interface. If a port leaves
+/// the bond and returns, the run still takes the port's packets. No datagram is missing.
 #[test]
 fn a_port_leaves_a_bond_and_returns() {
     for options in

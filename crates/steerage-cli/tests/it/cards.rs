@@ -549,8 +549,8 @@ time.clock_settime(~clock << 3 | 3, 1e6)
 
 /// With `time=card`, packets have the time of the card's clock, which differs from the system's
 /// clock. Frames without a timestamp of the card have the system's time. After a reset, the
-/// emulated card adds a timestamp to only one frame. It keeps this timestamp until a register is
-/// read that the driver does not read (`RXSATRH`, in `igb_core.c` of qemu).
+/// emulated card adds a timestamp to only one frame. The card keeps this timestamp until a register
+/// is read that the driver does not read (`RXSATRH`, in `igb_core.c` of qemu).
 #[test]
 fn the_card_stamps_packets() {
     const FRAMES: usize = 20;

@@ -206,7 +206,7 @@ fn without_a_socket_nobody_can_ask() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The next search removes the socket of an instance that was killed.
+/// The next search for instances removes the control socket of an instance that was killed.
 #[test]
 fn a_killed_instance_is_not_in_the_way() {
     let place = Place::new();
@@ -386,8 +386,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A stopped process does not answer requests for its control tree. Another run must not access the
-/// tree to find out which process has mounted it.
+/// A stopped process does not answer requests for its control tree. Another run must not access a
+/// mounted tree to find out which process has mounted it.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();

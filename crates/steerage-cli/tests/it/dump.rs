@@ -43,7 +43,7 @@ impl Fed {
         Self { run: Started::of(child), input, socket }
     }
 
-    /// Writes these packets to the run's pipe. Their times are 1 s, 2 s and so on.
+    /// Writes these packets to the run's pipe. The packets have the times 1 s, 2 s and so on.
     fn feed(&mut self, packets: impl Iterator<Item = Vec<u8>>) {
         let records = (1..).zip(packets).map(|(second, packet)| (second, 0, packet));
         self.input.write_all(&pcap(records)[24..]).unwrap();

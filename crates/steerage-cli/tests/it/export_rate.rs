@@ -135,8 +135,9 @@ fn tcp_is_recommended_for_a_file() {
 const ATTEMPTS_MAX: usize = 3;
 
 /// Exports many flows until the collector stores all of them. `store` gets a directory, the
-/// collector's port and arguments for the export. It returns the number of flows that the collector
-/// stored and the number that were sent, or `None` if the collector is not installed.
+/// collector's port and arguments for the export. `store` returns the number of flows that the
+/// collector stored and the number of flows that were sent, or `None` if the collector is not
+/// installed.
 fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for attempt in 0..ATTEMPTS_MAX {

@@ -76,8 +76,9 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
     // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one or two
-    // seconds arrive at once. These are 100 kB, for which the kernel counts 200 kB. The collector's
-    // buffer has room for all of them, even if the collector gets no CPU time in the meantime.
+    // seconds arrive at once. The records take 100 kB, for which the kernel counts 200 kB. The
+    // collector's buffer has room for all of them, even if the collector gets no CPU time in the
+    // meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // The run has only one CPU: if the machine stalls for seconds, the backlog of a second CPU

@@ -39,8 +39,8 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the innermost headers. The value is the same for both directions
-    /// of a flow. `None` if there are no ports.
+    /// The addresses and ports of the innermost headers. Both directions of a flow have the same
+    /// value. `None` if there are no ports.
     flow: Option<[String; 4]>,
     /// The identity of the datagram, if the frame is a fragment.
     datagram: Option<String>,

@@ -64,7 +64,7 @@ impl Net {
     fn new() -> Option<Self> {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
-            // With this setting, the kernel cuts segments that are too long for a real cable.
+            // With `gso_max_segs 1`, the kernel cuts segments that are too long for a real cable.
             // Checksums that are not computed yet stay incomplete.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
@@ -162,8 +162,8 @@ fn two_kernels_talk_through_it() {
     // The router's own kernel replies to these pings.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The hosts' kernels send super-frames, and the router passes each of them in one piece.
-    // Therefore the test checks bytes and not frames.
+    // The hosts' kernels send super-frames, and the router passes each of them in one piece. The
+    // test therefore compares the number of bytes, and not the number of frames.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -397,8 +397,8 @@ fn neighbours_and_links_come_and_go() {
 }
 
 /// The other host gets another link address. If the host announces the change, packets go to the
-/// new address at once. Otherwise, packets go to the new address after the kernel has noticed that
-/// the neighbour does not answer, and has resolved it again.
+/// new address at once. If the host does not announce the change, the kernel first has to notice
+/// that the neighbour does not answer, and to resolve it again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -408,8 +408,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Mark the neighbour as stale. Otherwise, the kernel believes for 15 to 45 s that the neighbour
-    // is reachable.
+    // Mark the neighbour as stale. If the neighbour is not stale, the kernel believes for 15 to 45
+    // s that the neighbour is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));

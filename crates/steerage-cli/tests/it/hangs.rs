@@ -29,7 +29,8 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names in every directory of the file system. The constants that follow are the inodes.
+/// The names in every directory of the file system. The other constants are the inodes of these
+/// names.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;

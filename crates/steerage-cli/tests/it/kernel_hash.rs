@@ -31,8 +31,8 @@ const TRIES: usize = 100;
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
-/// /proc/net/softnet_stat has a row for each CPU. This is the column `received_rps`, which counts
-/// interrupts from other CPUs that steered packets to the row's CPU.
+/// /proc/net/softnet_stat has a row for each CPU. The column `received_rps` counts interrupts from
+/// other CPUs that steered packets to the row's CPU.
 const RECEIVED_RPS: usize = 9;
 
 const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);

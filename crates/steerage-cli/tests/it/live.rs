@@ -113,8 +113,9 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// The kernel's hash decides the CPU of a packet only if the user requests this. Otherwise,
-/// steerage's hash decides the CPU. The kernel gives each packet a hash with a random key.
+/// The kernel's hash decides the CPU of a packet only if the user requests this. If the user does
+/// not request it, steerage's hash decides the CPU. The kernel gives each packet a hash with a
+/// random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };

@@ -322,8 +322,8 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "ended\n"), "{ran:?}");
 }
 
-/// The process that started the run may ignore SIGCHLD. In that case, the kernel does not record
-/// how a job ended.
+/// The process that started the run may ignore SIGCHLD. If SIGCHLD is ignored, the kernel does not
+/// record how a job ended.
 #[test]
 fn a_run_ends_if_nobody_knows_how_its_jobs_ended() {
     let mut command = Command::new("env");

@@ -83,8 +83,8 @@ fn lines_of_two_jobs_do_not_join() {
     assert_eq!(lines, ["error 1", "error 2"]);
 }
 
-/// The header is printed once, as the first line. This holds in each order of the jobs' output, and
-/// with any separator of columns.
+/// The header is printed once, as the first line, in each order of the jobs' output, and with any
+/// separator of columns.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
@@ -229,8 +229,8 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// Lines are sorted by the time at their start. This also works if one job writes only at the end
-/// and the lines of the other jobs do not fit into memory.
+/// Lines are sorted by the time at their start. The lines are also sorted if one job writes only at
+/// the end and the lines of the other jobs do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each of the other jobs has written 3 MB.
@@ -257,8 +257,8 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// The line of column names is printed once if the user requests this. Otherwise, a note names the
-/// option for this.
+/// The line of column names is printed once if the user requests this. If the user does not request
+/// it, a note names the option that removes repeated header lines.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

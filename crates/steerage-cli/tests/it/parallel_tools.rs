@@ -131,7 +131,7 @@ fn is_sorted_by_time(frames: &[String]) -> bool {
 }
 
 /// If the jobs write captures to standard output, the merged output is one capture, sorted by time.
-/// It has the same packets as the capture of a single process.
+/// The merged capture has the same packets as the capture of a single process.
 #[test]
 fn captures_that_tools_write_are_one_file() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Tests the privileges of a run while it handles packets. At that time, the run has no capability.
+//! Tests the privileges of a run. While a run handles packets, it has no capability.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -163,8 +163,8 @@ fn commands_without_packets_have_no_capability_either() {
 }
 
 /// Commands that only print or check something also enter the sandbox, unless the user gives
-/// `--no-sandbox`. The test checks each command after it has begun to read or write. At that time,
-/// the command has entered the sandbox.
+/// `--no-sandbox`. The test checks each command after it has begun to read or write. A command
+/// enters the sandbox before it reads or writes.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();

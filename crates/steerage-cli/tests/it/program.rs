@@ -113,8 +113,8 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
-/// A child process that is killed when its test ends. Otherwise, a run would continue after its
-/// test has failed.
+/// A child process that is killed when its test ends. Without this type, a run would continue after
+/// its test has failed.
 pub(crate) struct Ends(pub(crate) Child);
 
 impl Deref for Ends {

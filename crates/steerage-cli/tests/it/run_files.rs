@@ -70,7 +70,7 @@ fn control_characters_of_a_file_are_not_shown() {
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
     // The arguments on the command line contain a device, which replaces the devices in the file.
-    // They also contain an option that excludes an option in the file.
+    // The arguments also contain an option that excludes an option in the file.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!(

@@ -91,8 +91,7 @@ fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
 }
 
 /// If an interface cannot send some packets, the report counts these packets by reason, and the run
-/// fails. After that, the test sends another file, whose packets the interface can send, without an
-/// error.
+/// fails. A second file, whose packets the interface can send, is sent without an error.
 #[test]
 fn what_is_not_sent_fails_the_run_and_says_why() {
     let Some(net) = Net::new() else { return };

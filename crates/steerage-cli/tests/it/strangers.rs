@@ -44,8 +44,8 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Starts a server that pretends to be an instance. It answers every request, and puts escape
-/// sequences into every text.
+/// Starts a server that pretends to be an instance. The server answers every request, and puts
+/// escape sequences into every text.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -169,7 +169,7 @@ fn attributes(client: &mut Client, directory: &str) -> String {
 /// The IP addresses in a text, with or without a port.
 fn addresses(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
-    // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`. It may be at the end
+    // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`, and may be at the end
     // of a sentence.
     let is_address = |word: &&str| word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok();
     let trimmed = words.map(|word| word.trim_end_matches('.'));
@@ -260,8 +260,8 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees the addresses of the traffic. This shows that the search finds IPv4 and IPv6
-        // addresses.
+        // Root sees the addresses of the traffic. Root's data therefore shows that the search finds
+        // IPv4 and IPv6 addresses.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);

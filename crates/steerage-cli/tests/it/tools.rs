@@ -1,5 +1,5 @@
-//! Tests of completions and manual pages. Both are generated from the definition of the command
-//! line, so they contain all commands and options.
+//! Tests of completions and manual pages. Completions and manual pages are generated from the
+//! definition of the command line, so they contain all commands and options.
 
 use std::fs;
 use std::io::Write;

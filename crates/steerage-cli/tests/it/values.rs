@@ -68,8 +68,8 @@ fn cut_headers() {
 #[test]
 fn names_behind_a_beginning() {
     check("fast-open.pcap", "http_host", &["www.example.com"]);
-    // tshark finds the hosts of five of these requests. It does not know the method BITS_POST of
-    // the sixth request, although RFC 9110, 9.1, allows any token as a method.
+    // tshark finds the hosts of five of these requests. tshark does not know the method BITS_POST
+    // of the sixth request, although RFC 9110, 9.1, allows any token as a method.
     check("http-methods.pcap", "http_host", &["www.example.com"; 6]);
 }
 

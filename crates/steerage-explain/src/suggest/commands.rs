@@ -8,8 +8,8 @@ use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
 use crate::explained::TrafficExplanation;
 use crate::shares::Shares;
 
-/// The time in seconds that a CPU may do other work while packets arrive. This is a time slice of
-/// the scheduler, which is at least 4 ms at 250 ticks per second.
+/// The time in seconds that a CPU may do other work while packets arrive. A time slice of the
+/// kernel's scheduler is at least 4 ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
 /// The default backlog of Linux, which is also the default of steerage.

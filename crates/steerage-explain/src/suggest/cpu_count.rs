@@ -134,7 +134,8 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// The assignment of the packets to the first `cpus` candidates. If `works_along` is true, the
-    /// receiving CPU also handles packets. Otherwise, only the other CPUs handle packets.
+    /// receiving CPU also handles packets. If `works_along` is false, only the other CPUs handle
+    /// packets.
     fn way(&self, cpus: usize, works_along: bool) -> Assignment {
         let order = &self.candidates.order[..cpus];
         let receiver = order[0];

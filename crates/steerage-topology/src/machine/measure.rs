@@ -13,7 +13,7 @@ impl Topology {
     /// pairs.
     ///
     /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair.
-    /// This limit does not include the time that the threads wait for their CPUs. At most
+    /// The time limit does not include the time that the threads wait for their CPUs. At most
     /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, only some
     /// CPUs of each cache are measured, and their results count for all CPUs of the cache. A pair
     /// keeps its old result if it cannot be measured because a CPU is busy or must not be used.

@@ -16,7 +16,8 @@
 //!
 //! The order is for light work, for which the choice of CPUs matters most. If the work per packet
 //! is expensive compared with the hand-over, a whole core with another cache adds more than the
-//! second thread of a near core. In that case, users should choose the CPUs themselves.
+//! second thread of a near core. For expensive work, users should therefore choose the CPUs
+//! themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

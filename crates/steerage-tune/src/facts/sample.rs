@@ -56,7 +56,7 @@ pub struct CpuCounts {
     pub interrupts: u64,
     /// The time in hard and soft interrupts.
     pub softirq: u64,
-    /// The time in the kernel outside of interrupts. This time includes threaded NAPI.
+    /// The time in the kernel outside of interrupts. Threaded NAPI runs in this time.
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,

@@ -20,7 +20,8 @@ fn lead(flows: &[&str], queues: &[u32]) -> Lead {
     Lead { flows: flows.iter().map(|flow| flow.parse().unwrap()).collect(), queues: queues.to_vec() }
 }
 
-/// A card with four locations for rules. Another program already uses one location.
+/// A card with four locations for rules. One of the locations already has a rule of another
+/// program.
 fn card() -> MadeUp {
     let made_up = MadeUp::new(8, 4);
     for location in 1020..1024 {

@@ -26,7 +26,8 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Spreads flows over the first `outputs` outputs of the instance, which must be at least 1.
+    /// Spreads flows over the first `outputs` outputs of the instance. `outputs` must be at least
+    /// 1.
     pub fn over(outputs: usize) -> Self {
         Self { outputs: outputs.clamp(1, OUTPUTS_MAX) }
     }

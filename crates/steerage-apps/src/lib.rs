@@ -1,4 +1,4 @@
-//! Handlers, which process packets after steering.
+//! Packet handlers, which process the packets that steerage has steered to their CPU.
 //!
 //! Each handler is in one file and uses only the public interface of [`steerage`], so you can read
 //! it as an example.

@@ -1,4 +1,4 @@
-//! The files of /proc and /sys, below a root directory.
+//! Reads the files of /proc and /sys below a root directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -123,7 +123,7 @@ pub enum Order {
     Any,
     /// The output of job 1, then the output of job 2, and so on.
     Job,
-    /// By the times at which lines begin, and by the times of packets.
+    /// Sorted by the times at the start of lines, or by the times of packets.
     Time,
 }
 

@@ -45,7 +45,7 @@ impl Spool {
         self.memory.get(self.used..).unwrap_or_default()
     }
 
-    /// Whether no bytes wait in the file.
+    /// Whether all waiting bytes are in memory, and none in the file.
     pub(super) fn is_in_memory(&self) -> bool {
         self.read == self.written
     }

@@ -66,7 +66,7 @@ pub struct JobSummary {
     pub signal: Option<&'static str>,
     /// The CPU time of the job.
     pub cpu_seconds: f64,
-    /// How long the job's input was open.
+    /// The time in seconds in which the job's input was open.
     pub fed_seconds: f64,
     /// The part of `fed_seconds` in which the job's input was empty.
     pub waited_seconds: f64,

@@ -228,8 +228,8 @@ impl Text<'_> {
     }
 }
 
-/// The days from 1970 to a date of the Gregorian calendar. In this calculation, a year begins in
-/// March, so that the leap day is the last day of the year.
+/// The number of days from January 1, 1970, to a date of the Gregorian calendar. In this
+/// calculation, a year begins in March, so that the leap day is the last day of the year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);

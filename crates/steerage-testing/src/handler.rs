@@ -215,7 +215,7 @@ impl<H: Handler> HandlerTester<H> {
         self.settle();
     }
 
-    /// How often the handler panicked: see [`TesterOptions::may_panic`].
+    /// The number of times that the handler panicked: see [`TesterOptions::may_panic`].
     pub fn panics(&self) -> u64 {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
@@ -353,9 +353,9 @@ pub struct TesterOptions {
     pub cpus: u16,
     /// The number of inputs: see [`HandlerTester::handle_from`]. Default: 1.
     pub inputs: usize,
-    /// Whether the handler may panic. Otherwise a panic fails the test. If the handler panics in a
-    /// batch, the result of [`HandlerTester::handle`] has no verdicts for the frames of that batch.
-    /// Default: no.
+    /// Whether the handler may panic. If it may not, a panic fails the test. If the handler panics
+    /// in a batch, the result of [`HandlerTester::handle`] has no verdicts for the frames of that
+    /// batch. Default: no.
     pub may_panic: bool,
     /// As `Builder::kept_max`.
     pub kept_max: usize,

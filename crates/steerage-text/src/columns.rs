@@ -149,7 +149,7 @@ fn shortened(end: &str, width: usize) -> String {
     }
     let from = match end.rfind("]:") {
         Some(at) => at,
-        // An address without a port has several colons or none.
+        // If a text without brackets has several colons or none, it is an address without a port.
         None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
         None => end.len(),
     };
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(shown(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
         assert_eq!(shown(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
         assert!(shown(Some(30)).iter().all(|line| line.len() <= 30));
-        // The port stays, however narrow the terminal is.
+        // The port of an address is never shortened, however narrow the terminal is.
         assert!(shown(Some(10))[1].ends_with(":65535") && shown(Some(10))[2].ends_with("]:49152"));
     }
 

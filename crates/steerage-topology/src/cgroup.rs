@@ -60,8 +60,8 @@ struct Hierarchy {
     group: String,
 }
 
-/// The usual mount points of a controller's groups. A hierarchy with another mount point is not
-/// found, and does not limit the process.
+/// The usual mount points of the cgroup hierarchies of a controller. A hierarchy with another mount
+/// point is not found, and does not limit the process.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();

@@ -80,7 +80,7 @@ impl CpuMask {
         let line = up_to_line_end(text);
         let mut mask = Self::new();
         // Parsing goes from right to left, as in the kernel. If a text has two errors, the
-        // direction decides which error is reported.
+        // direction of parsing decides which error is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {

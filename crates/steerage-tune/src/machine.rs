@@ -198,7 +198,7 @@ pub fn same(one: &str, other: &str) -> bool {
     digits(one).eq(digits(other))
 }
 
-/// The values of ethtool by the names of knobs.
+/// Reads and writes the values of ethtool by the names of their knobs.
 trait Values {
     fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
     fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;

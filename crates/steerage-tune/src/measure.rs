@@ -116,7 +116,7 @@ pub struct Comparison {
     pub plan: Plan,
     /// The verdict on the candidate, or `None` if the machine refused the setting.
     pub verdict: Option<Verdict>,
-    /// Why the machine refused the setting.
+    /// The reason why the machine refused the setting.
     pub refused: Option<String>,
 }
 
@@ -207,8 +207,8 @@ impl Plan {
     }
 }
 
-/// Measures the old and the new setting in turn. At the end, the new setting is in force. Returns
-/// `None` if the user wants the measurement to end.
+/// Measures the old and the new setting in turn. At the end of the comparison, the new setting is
+/// in force. Returns `None` if the user wants the measurement to end.
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();

@@ -70,8 +70,8 @@ pub struct Plan {
     /// The notes: one line for each stage or knob that is left out, or that cannot be undone
     /// exactly.
     pub notes: Vec<String>,
-    /// All knobs that the changes may reset, in addition to the knobs that they set. A new number
-    /// of queues resets the knobs of the queues.
+    /// All knobs that the changes may reset, in addition to the knobs that they set. For example, a
+    /// new number of queues resets the knobs of all queues.
     pub dependent: Setting,
 }
 

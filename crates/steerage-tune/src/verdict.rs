@@ -142,7 +142,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// Why a setting is kept or taken back.
+/// The reason why a setting is kept or taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// At its limit, the machine handles more or fewer packets.
@@ -207,7 +207,7 @@ impl Verdict {
             verdict.reason = Reason::TooFew;
             return verdict;
         }
-        // A higher throughput is good, and less time for a packet is good.
+        // A higher throughput is better, and less time per packet is better.
         let throughput =
             verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
         let less = |ratio: Option<Ratio>| ratio.map(|ratio| (ratio.is_less(), ratio.is_more()));

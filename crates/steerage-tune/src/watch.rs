@@ -210,7 +210,7 @@ impl Watch {
 pub struct SetAgain {
     /// What differed.
     pub difference: Difference,
-    /// Why the value could not be set.
+    /// The error if the value could not be set.
     pub error: Option<TuneError>,
 }
 

@@ -168,8 +168,8 @@ fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static s
     groups.flat_map(|group| named(group).split(", ")).collect()
 }
 
-/// The threads of a run: id and name. Waits until all packet threads have installed their seccomp
-/// filter.
+/// The threads of a run, each with its identifier and its name. Waits until all packet threads have
+/// installed their seccomp filter.
 fn threads(run: &Started) -> Vec<(i32, String)> {
     let start = Instant::now();
     loop {
@@ -248,7 +248,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI.
+        // The requests are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -294,7 +294,8 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         attack(&run, command, devices);
         run.signal(Signal::SIGTERM);
         let ran = run.end();
-        // Frames cannot be sent as datagrams, so `send` and `fanout` fail.
+        // The packets of this run are Ethernet frames, which cannot be sent as datagrams, so `send`
+        // and `fanout` fail.
         assert!(ran.code.is_some() && !ran.err.contains("sandbox"), "{ran:?}");
     }
 }

@@ -175,8 +175,8 @@ fn what_is_no_capture_gives_no_report() {
     ran.complaint();
 }
 
-/// 64 flows in one tunnel. The inner flows are spread over the CPUs. With `--outer`, all packets of
-/// the tunnel count as one flow and stay on one CPU.
+/// 64 flows in one tunnel. By default, the inner flows of a tunnel are spread over the CPUs. With
+/// `--outer`, all packets of the tunnel count as one flow and stay on one CPU.
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {

@@ -51,11 +51,11 @@ const HUGE_PAGES: usize = 200;
 /// The expected properties of a driver, according to its source code and to earlier runs of these
 /// tests.
 struct Expected {
-    /// XDP programs run in the driver.
+    /// Whether XDP programs run in the driver.
     native: bool,
-    /// AF_XDP sockets receive without a copy.
+    /// Whether AF_XDP sockets receive without a copy.
     zero_copy: bool,
-    /// The card can stamp received PTP events.
+    /// Whether the card can add a timestamp to received PTP events.
     stamps_ptp: bool,
     /// The driver loses its XDP program when its interface goes down (`vmxnet3_rq_cleanup_all` of
     /// Linux 7.3), although the kernel still shows the program.

@@ -220,7 +220,7 @@ fn a_killed_instance_is_not_in_the_way() {
     assert!(!socket.exists());
 }
 
-/// `steerage top` and similar programs read the whole current report.
+/// `steerage top` and similar programs read the whole current report from the control socket.
 #[test]
 fn a_snapshot_is_the_report() {
     let place = Place::new();
@@ -375,8 +375,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // A living instance's mount is not taken over. A directory that contains files is not hidden by
-    // a mount.
+    // A second run does not take over the mount of a running instance. A directory that contains
+    // files is not hidden by a mount.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");
@@ -404,8 +404,8 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user repeatedly exchanges a directory on the path. Nothing is mounted, because the tree
-/// could hide a directory of root.
+/// Another user repeatedly exchanges a directory on the path. The program refuses to mount the
+/// tree, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
     /// The number of runs that are tried. Before the program checked the path, about one of twelve

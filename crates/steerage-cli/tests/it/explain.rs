@@ -1,4 +1,5 @@
-//! `steerage explain`: flows, single packets, and whether traffic can be spread.
+//! Tests `steerage explain`, which explains flows, single packets, and whether traffic can be
+//! spread.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -196,7 +196,7 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     let files = captures_in(&scratch);
     assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), 10_000, "{files:?}");
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
-    // A file of another user of the directory does not fit the pattern.
+    // A file that does not fit the pattern of names is not deleted.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
     // The names of files do not show which run wrote them, because the names of deleted files are
     // used again.

@@ -117,8 +117,8 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V4(_) => asks.set_ttl(hops).unwrap(),
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
-    // The offset of the ICMP message, and the offset of the source port in the quoted packet. For
-    // IPv4, the raw socket also returns the IP header.
+    // The offset of the ICMP message in the received bytes, and the offset of the source port in
+    // the packet that the message quotes. For IPv4, the raw socket also returns the IP header.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);

@@ -272,7 +272,7 @@ const ROWS: &[Row] = &[
     // `dump` creates the file after it has connected to a run.
     Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
-    // The paths are attributes of the control tree, and not files.
+    // The paths of this argument are attributes of the control tree, and not files.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];

@@ -97,7 +97,7 @@ fn run(heading: &str) -> Option<String> {
 }
 
 /// The capture's frames: source, destination, and the number of the connection in tshark. All
-/// frames of the capture have IP. `None` if there is no tshark.
+/// frames of the capture contain IP packets. `None` if there is no tshark.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }

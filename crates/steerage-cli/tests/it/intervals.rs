@@ -59,7 +59,8 @@ fn differences_add_up_to_the_report() {
         let seconds: Vec<f64> = intervals.iter().map(|interval| interval["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted(), "{seconds:?}");
         let lengths: f64 = intervals.iter().map(|interval| interval["interval_seconds"].as_f64().unwrap()).sum();
-        // Each time was rounded to the microsecond.
+        // Each length of an interval was rounded to the microsecond, so the sum may differ a
+        // little.
         assert!((lengths - seconds.last().unwrap()).abs() < 1e-6 * (1.0 + intervals.len() as f64), "{intervals:?}");
         for interval in &intervals {
             let dropped: u64 = sum(&interval["total"]["dropped"]);

@@ -101,7 +101,8 @@ fn the_flows_with_the_most_bytes() {
         "{ran:?}"
     );
     assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
-    // Columns shrink before lines wrap. The first line may be longer, because it contains the path.
+    // In a narrow table, columns shrink, so that no line wraps. The first line may be longer,
+    // because it contains the path.
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
@@ -158,8 +159,8 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The JSON lines have the same columns in the same order as the CSV. The flows may have ended
-    // in another order.
+    // The JSON lines have the same columns in the same order as the CSV. The order of the flows may
+    // differ, because they may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -251,7 +252,7 @@ fn what_cannot_be_written_ends_the_run() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // The disk is full, and the packets never end.
+    // In this case, the disk is full, and the packets never end.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -405,7 +406,8 @@ fn afs_in_a_page() {
     }
 }
 
-/// Parquet needs no feature of the build. `.ci/parquet` reads the values.
+/// Every build of the program can write Parquet files, without a Cargo feature. `.ci/parquet` reads
+/// the values.
 #[test]
 fn parquet_is_in_every_build() {
     let scratch = Scratch::new();

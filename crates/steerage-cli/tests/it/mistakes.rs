@@ -1,5 +1,5 @@
-//! Wrong command lines and missing devices. The program prints one line that says what to do, and
-//! exits with the right code.
+//! Tests of wrong command lines and missing devices. The program prints one line that says what to
+//! do, and exits with the right code.
 
 use crate::program::run;
 

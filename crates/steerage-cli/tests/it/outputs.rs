@@ -170,7 +170,8 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program waits for a reader, and opening the FIFO waits for the program.
+    // The program waits until a reader opens the FIFO, and opening the FIFO for reading waits for
+    // the program.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);

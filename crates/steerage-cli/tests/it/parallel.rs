@@ -248,7 +248,7 @@ fn programs_that_do_not_read_standard_input_have_other_ways() {
 fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
-    // Only the last directory of the path is created.
+    // `--results` creates only the last directory of the path.
     let ran = run(&["parallel", capture(), "--results", scratch.join("deep/out").to_str().unwrap(), "--", "true"]);
     assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
     let results = scratch.join("out");

@@ -118,7 +118,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     }
 }
 
-/// `--no-sandbox` leaves out only the sandbox. Capabilities are still dropped.
+/// `--no-sandbox` leaves out only the sandbox. With `--no-sandbox`, the program still drops its
+/// capabilities.
 #[test]
 fn no_sandbox_is_for_debugging() {
     let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());

@@ -83,7 +83,7 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The masks are in force from the first packet.
+    // The masks of the command line are in force from the first packet.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     // A queue without its own mask uses the mask for all queues, if there is one.

@@ -82,7 +82,8 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// The signals arrive after the run has ended. The report of the run does not fit into the pipe.
+/// The signals arrive after the run has handled its last packet. The report of the run does not fit
+/// into the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];

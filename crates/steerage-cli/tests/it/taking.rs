@@ -87,7 +87,7 @@ fn udp_is_taken_and_tcp_passes() {
             // veth.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
-        // The hash distinguishes 40 flows.
+        // The hash spreads the 40 flows over both CPUs.
         let processed =
             report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
@@ -280,8 +280,8 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// The run ends after a number of packets. When the number is reached, no more packets are counted,
-/// and the kernel returns its pages.
+/// The run ends after a fixed number of packets. When the number is reached, no more packets are
+/// counted, and the kernel returns its pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

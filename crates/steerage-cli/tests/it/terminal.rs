@@ -162,7 +162,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     // Dropping `started` closes this process's copies of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
-    // The table is drawn and erased, then a report is written, and then the table is drawn again.
+    // The program draws the table and erases it, prints a report, and then draws the table again.
     let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
     while !drawn.contains("\x1b[J20") {
         drawn += &screen(&mut terminal, Some("\x1b[?7h"));

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::run;
 
-/// All commands, from the program's help.
+/// The names of all commands, read from the program's help.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).out;
     let (_, list) = help.split_once("Look at traffic:\n").unwrap();

@@ -14,10 +14,10 @@
 //!
 //! Slower cores of a hybrid machine come after the faster cores, but before second threads.
 //!
-//! The order is for light work, for which the choice of CPUs matters most. If the work per packet
-//! is expensive compared with the hand-over, a whole core with another cache adds more than the
-//! second thread of a near core. For expensive work, users should therefore choose the CPUs
-//! themselves.
+//! The order is meant for light work per packet, for which the choice of CPUs matters most. If the
+//! work per packet is expensive compared with the hand-over, a whole core with another cache adds
+//! more than the second thread of a near core. For expensive work, users should therefore choose
+//! the CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

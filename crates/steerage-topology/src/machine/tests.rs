@@ -1,4 +1,5 @@
-//! Tests orders and default masks on invented machines, and the effect of measurements on orders.
+//! Tests the joining order and the default mask on made-up machines, and the effect of measurements
+//! on the order.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ fn a_node_has_several_caches() {
     let topology = made.topology(None);
     let expected = ["4,6,7", "20,22,23", "21", "0-3,8-15", "16-19,24-31"];
     assert_eq!(order(&topology, 5, "0-31"), cpus(&expected));
-    // The owner need not be a candidate.
+    // The receiving CPU (`owner`) need not be a candidate.
     assert_eq!(order(&topology, 5, "0,4,8"), [4, 0, 8]);
 }
 

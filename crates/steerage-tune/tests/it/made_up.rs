@@ -109,7 +109,7 @@ fn transmit_queues_share_the_cpus_and_interrupts_have_one_each() {
     let value = |knob: &str| new.0[&Knob(knob.to_owned())].clone();
     assert_eq!(value("/sys/class/net/eth0/queues/tx-1/xps_cpus"), "00000000,00000002,00000000,00000002");
     assert_eq!(value("/proc/irq/163/smp_affinity"), "00000000,00000000,80000000,00000000");
-    // Without the option, no interrupt is touched.
+    // Without the option `--irq`, the plan changes no interrupt.
     let without = Stages::default().plan(&mut machine, "eth0", &wish);
     assert!(without.changes.iter().all(|change| change.stage == "xps_cpus"));
 }

@@ -113,7 +113,7 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
     // These arguments are options of the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // The paths are attributes of the control tree, and not files.
+    // The paths of this argument are attributes of the control tree, and not files.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];

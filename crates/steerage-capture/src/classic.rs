@@ -36,8 +36,8 @@ const MODIFIED_BYTES: usize = 8;
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The bits of the header field that are the link type. The higher bits describe frame check
-/// sequences.
+/// The bits of the header field that are the link type. The higher bits of this field describe
+/// frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
 /// Returns true if a file that begins with these bytes is a pcap file.
@@ -53,7 +53,7 @@ enum Lengths {
     /// The order varies, as some writers of version 2.3 exchanged the lengths. The smaller length
     /// is the captured length, because it cannot exceed the original length.
     Either,
-    /// The original length is first, as in files up to version 2.2.
+    /// The original length precedes the captured length, as in files up to version 2.2.
     Swapped,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Classic {
     lengths: Lengths,
     /// The size of a record's header.
     record_bytes: usize,
-    /// The number of nanoseconds per unit of the fraction: 1 or 1000.
+    /// The number of nanoseconds in one unit of a timestamp's fraction: 1 or 1000.
     nanos_a_fraction: u64,
 }
 
@@ -91,7 +91,7 @@ impl Classic {
             u32::from_be_bytes(*magic) == MODIFIED_MAGIC || u32::from_le_bytes(*magic) == MODIFIED_MAGIC
         };
         let is_modified = head.first_chunk().is_some_and(is_modified);
-        // The rest of a modified file's header is the same as in a usual pcap file.
+        // Apart from its magic number, a modified pcap file has the header of a usual pcap file.
         let mut usual = head.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
         if is_modified {
             let is_big_endian = usual[0] == MODIFIED_MAGIC.to_be_bytes()[0];
@@ -109,8 +109,8 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Compare the magic number in its stored byte order. In a big-endian file, it equals one of
-        // `MAGICS`.
+        // Compare the magic number in its stored byte order. In a big-endian file, the stored
+        // number equals one of `MAGICS`.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {
@@ -159,8 +159,8 @@ impl Classic {
     }
 
     /// Returns the length of the first record of `rest` and its packet's time. The function
-    /// `records` has its own copy of these steps. With a common function, each packet took 20
-    /// instructions more.
+    /// `records` has its own copy of these steps. When both functions called a common function,
+    /// each packet took 20 instructions more.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

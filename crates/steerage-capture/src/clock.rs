@@ -31,8 +31,8 @@ enum Unit {
 }
 
 impl Clock {
-    /// Makes a clock from the values of the two options, if they are present. `offset` is in
-    /// seconds.
+    /// Makes a clock from the values of `if_tsresol` and `if_tsoffset`, if the file has these
+    /// options. `offset` is in seconds.
     pub(super) fn new(resolution: Option<u8>, offset: Option<i64>) -> Self {
         let resolution = resolution.unwrap_or(MICROSECONDS);
         let exponent = u32::from(resolution & !POWER_OF_TWO);

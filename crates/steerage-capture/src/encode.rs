@@ -11,8 +11,8 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// The unit of timestamps: 10 to the power of -9 seconds. Without this option, pcapng's unit is 10
-/// to the power of -6 seconds.
+/// The unit of timestamps in the file: 10 to the power of -9 seconds. Without this option, pcapng's
+/// unit is 10 to the power of -6 seconds.
 const NANOSECONDS: u8 = 9;
 
 /// The length of a packet block's header, which precedes the packet's bytes. The header has type,
@@ -53,7 +53,7 @@ pub enum StreamFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) link: LinkType,
-    /// True if times are in nanoseconds, and false if they are in microseconds.
+    /// True if timestamps are in nanoseconds, and false if they are in microseconds.
     pub(super) has_nanos: bool,
 }
 
@@ -122,7 +122,7 @@ impl StreamFormat {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// Returns the bytes that precede the first packet of an interface.
+    /// Returns the bytes that a file has in front of the first packet of an interface.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -131,7 +131,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the length in a file of a packet with this many captured bytes.
+    /// Returns the number of bytes that a packet takes in a file, with its header. The packet has
+    /// this many captured bytes.
     #[inline]
     pub(super) fn packet_len(self, captured: usize) -> usize {
         if self.takes_several_links() { PACKET_HEAD + 4 + captured.next_multiple_of(4) } else { RECORD_HEAD + captured }
@@ -209,8 +210,8 @@ impl PcapngEncoder {
         to.extend_from_slice(&Self::FORMAT.file_head());
     }
 
-    /// Appends a packet of `wire_len` bytes, of which `data` was captured, and before it the header
-    /// of its interface if no packet with this link type came before.
+    /// Appends a packet of `wire_len` bytes, of which `data` was captured. Before the first packet
+    /// of a link type, this function also appends the header of an interface.
     pub fn packet(&mut self, to: &mut Vec<u8>, link: LinkType, time: WallTime, wire_len: u32, data: &[u8]) {
         let nanos = time.as_nanos();
         let interface = Self::FORMAT.interface(link, nanos);

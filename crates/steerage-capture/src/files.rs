@@ -45,7 +45,7 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// The properties of the files that are known before reading.
+/// The properties of the files that are known before any packet is read.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless the file is a pipe.
@@ -138,8 +138,8 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that can also take a path. Packet threads may not
-        // make that call.
+        // `File::metadata` makes a system call that can also take a path. The sandbox forbids that
+        // system call for packet threads.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         if is_file && path.as_os_str() == STANDARD_INPUT {
@@ -150,7 +150,7 @@ impl Files {
         Ok(if is_file { Input::File(Arc::new(file)) } else { self.pipe(file) })
     }
 
-    /// Makes the input of a pipe, which the shared epoll instance reports.
+    /// Makes an input from a pipe. The shared epoll instance reports when the pipe has data.
     pub(super) fn pipe(&self, file: File) -> Input {
         Input::Pipe(Pipe::new(file, self.shared.waker.clone()))
     }
@@ -198,7 +198,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let mut room = &mut unpacked[..];
             let ended = compression.unpack(stored.chain(&file), &mut room);
             let len = HEAD_BYTES - room.len();
-            // Damage after the header is reported later, when the file is read.
+            // Damage after the file's header is reported later, when the packets are read.
             if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
                 let offset = file.stream_position().unwrap_or_default();
                 return Err(unreadable(&name(path), true, offset, error));
@@ -229,7 +229,7 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// Returns the error for a file that could not be read or unpacked from this offset on.
+/// Returns the error for a file that could be read or unpacked only up to this offset.
 pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Error) -> DeviceError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof if is_packed => {

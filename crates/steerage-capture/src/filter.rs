@@ -5,7 +5,7 @@
 //! This crate has no compiler. The filter language is libpcap's, and a second compiler with small
 //! differences would let wrong packets pass unnoticed. Therefore tcpdump compiles the expression,
 //! either now or in advance: the numbers that `tcpdump -ddd` prints are a filter as well. In both
-//! cases this crate checks the program by the kernel's rules before running it.
+//! cases this crate checks the compiled program by the kernel's rules before running it.
 
 mod check;
 mod for_files;
@@ -86,9 +86,9 @@ impl Filter {
     /// The text has one of three forms:
     ///
     /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
-    ///   compiles the expression, for `interface` if it is given and may be opened. Only with the
-    ///   interface does `vlan` match live frames, because the kernel removes the tags before the
-    ///   filter runs.
+    ///   compiles the expression, for `interface` if it is given and may be opened. The keyword
+    ///   `vlan` matches live frames only if the interface is given, because the kernel removes VLAN
+    ///   tags before the filter runs.
     /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
     ///   program is started.
     /// - `@FILE`: a file that contains an expression or such numbers.
@@ -125,7 +125,8 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads a file that may be of any kind. At most as many bytes are read as a filter may have.
+/// Reads a filter file, which may also be a pipe or a device. No more bytes are read than the
+/// longest filter has.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
@@ -144,7 +145,7 @@ fn read(path: &str) -> io::Result<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The numbers are not a program, for the reason in the text.
+    /// The numbers are not a BPF program, for the reason in the text.
     #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
     /// The kernel would reject the program.
@@ -202,8 +203,8 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// Returns true if the error is a mistake in the filter. Returns false if something is missing
-    /// or has failed.
+    /// Returns true if the error is a mistake in the filter. Returns false if a file or program is
+    /// missing or has failed.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }

@@ -1,8 +1,8 @@
 //! Reads a file in place: in the pages of the page cache, without a copy.
 //!
 //! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
-//! thread takes the leases, and returns them when another process wants to change a file. At the
-//! end of the file, and when the lease is returned, the queue continues with read(2) at the same
+//! thread takes the leases, and returns them when another process wants to change a file. When the
+//! lease is returned, or at the end of the file, the queue continues with read(2) at the same
 //! record.
 
 use std::fs::File;
@@ -15,15 +15,17 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window to a file, in bytes. Changing the window takes two system calls and empties
-/// the processor's cache of address translations. Therefore windows are large. A process that wants
-/// to change the file waits until the file's windows are copied. Therefore windows are not larger.
+/// The size of a window, in bytes. A window is a mapped part of a file. Changing the window takes
+/// two system calls and empties the processor's cache of address translations. Therefore windows
+/// are large. A process that wants to change the file waits until the file's windows are copied.
+/// Therefore windows are not larger.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
-/// The number of windows. While frames of some windows are still in use, other windows can be read.
+/// The number of windows. With several windows, the queue can read one window while frames in
+/// another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes that one poll makes readable. For files that are in memory, this takes less
+/// The number of bytes that one poll makes readable. For a file in the page cache, this takes less
 /// than 30 us. For other files, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
@@ -81,7 +83,7 @@ pub(super) struct InPlace {
     file: Arc<LeasedFile>,
     /// The current window.
     window: Option<Shows>,
-    /// True if the file cannot be read in place beyond the current window.
+    /// True if the file can be read in place only up to the end of the current window.
     is_last: bool,
 }
 
@@ -99,7 +101,7 @@ struct Shows {
 pub(super) enum Step {
     /// The bytes from `at` to `end` of the block can be read.
     Bytes { block: usize, at: usize, end: usize },
-    /// All windows have frames that handlers still hold, or the windows are being copied.
+    /// Handlers still hold frames in all windows, or the windows are being copied.
     Later,
     /// The rest of the file has to be read by read(2).
     End,
@@ -134,15 +136,15 @@ impl InPlace {
             Shown::Later => return Ok(Step::Later),
             Shown::Gone => self.is_last = true,
         }
-        // The windows that are in use are closed when their frames have been released and another
-        // file is read in place.
+        // Windows in use are closed later: after their frames have been released, when another file
+        // is read in place.
         Ok(match self.windows.close((blocks, claim)) {
             Shown::Later => Step::Later,
             _ => Step::End,
         })
     }
 
-    /// Shows the file from the record at `offset` on in a free window.
+    /// Maps a part of the file into a free window, from the record at `offset` on.
     fn begin_window(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> Result<Shows, Step> {
         if self.is_last {
             return Err(Step::End);

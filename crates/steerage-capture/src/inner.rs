@@ -1,12 +1,12 @@
-//! [`Inner`]: the part of each packet that a stream passes on. [`LinksSeen`]: the link types of a
-//! stream's packets.
+//! [`Inner`] is the part of each packet that a stream passes on. [`LinksSeen`] has the link types
+//! of a stream's packets.
 
 use std::sync::OnceLock;
 
 use steerage::LinkType;
 
-/// The most bytes that [`Inner::with_front`] can put in front of an inner frame: an Ethernet
-/// header.
+/// The maximum number of bytes that [`Inner::with_front`] can put in front of an inner frame: the
+/// length of an Ethernet header.
 const FRONT_BYTES_MAX: usize = 14;
 
 /// The part of a tunnelled packet that is passed on.
@@ -28,8 +28,8 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Describes a packet without its first `from` bytes, which begins with a header of type
-    /// `link`.
+    /// Describes the rest of a packet after its first `from` bytes. The rest begins with a header
+    /// of type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
@@ -48,7 +48,7 @@ impl Inner {
 }
 
 /// A function that finds the part of a packet to pass on. The arguments are the packet's headers
-/// and the type of the first header. The result `None` stands for the whole packet.
+/// and the type of the first header. If the result is `None`, the whole packet is passed on.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
 /// The link types of the packets in several streams that are made from one input.
@@ -68,8 +68,8 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Makes the record for streams whose packets should have the link type `expected`, if it is
-    /// known.
+    /// Makes an empty record for several streams. If it is known which link type the packets should
+    /// have, `expected` is that link type.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
         if let Some(link) = expected {

@@ -5,8 +5,8 @@
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
 //! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
 //! another process wants to change the file, a thread copies the bytes that handlers still use and
-//! returns the lease. The queue then continues with read(2) at the same record. Files without a
-//! lease, pipes and pcapng files are read with read(2) from the beginning.
+//! returns the lease. After that, the queue reads the file with read(2), from the same record on.
+//! Files without a lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
 //! With read(2), the queue fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are
 //! handed over in these blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader)
@@ -23,8 +23,8 @@
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
 //! their own link types and clocks. The reader understands enhanced, simple and (obsolete) plain
 //! packet blocks, and skips all other blocks. A packet's length is taken from its own record, and
-//! snap lengths are ignored. Simple packet blocks are the exception, because they have no other
-//! length.
+//! snap lengths are ignored. Simple packet blocks are an exception: the reader needs the snap
+//! length, because these blocks do not contain the captured length.
 //!
 //! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
@@ -101,33 +101,34 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes of a file that are read at a time. The size is large enough that the system
-/// call costs almost nothing per packet. The size is small enough that other CPUs do not run out of
-/// work during a read: the kernel copies for about 10 us, and a CPU finishes a full backlog of
-/// cheap work in 20 us.
+/// The number of bytes that are read from a file at a time. The size is large enough that the
+/// system call costs almost nothing per packet. The size is small enough that other CPUs do not run
+/// out of work during a read: the kernel copies for about 10 us, and a CPU finishes a full backlog
+/// of cheap work in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that contain frames, in bytes. The longest record fits into a block after
-/// a piece.
+/// The size of the blocks that contain frames, in bytes. A block has room for the longest record
+/// after a piece.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. Together the blocks hold the full backlogs of ordinary frames, in 8 MiB.
+/// The number of blocks. All blocks together have 8 MiB, which is enough for full backlogs of
+/// ordinary frames.
 pub const BLOCKS: usize = 8;
 
 /// The longest packet in bytes, which is also the maximum of tcpdump and Wireshark
 /// (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The longest packet that a handler can keep or write to, in bytes. The limit is above the length
-/// of a jumbo frame. Every page has this length.
+/// The length of the longest packet that a handler can keep or write to, in bytes. The limit is
+/// above the length of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The longest record that is held in memory, in bytes: a packet, its header, and the same number
-/// of bytes again for comments and other options.
+/// The length of the longest record that is held in memory, in bytes: the longest packet, its
+/// header, and the same number of bytes again for comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The most interfaces in one section of a pcapng file, because a frame's header has 16 bits for
-/// the number.
+/// The maximum number of interfaces in one section of a pcapng file. A frame's header has 16 bits
+/// for the interface number.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -193,7 +194,8 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
-    /// The claim to the blocks, after the blocks were handed to the instance.
+    /// The right to use the frame blocks, which the queue keeps after it has handed the blocks to
+    /// the instance.
     claim: Option<Claim>,
     /// The windows through which files are read in place.
     windows: Option<Windows>,
@@ -282,7 +284,7 @@ impl Capture {
         Ok(Self::new(name.clone(), files, Open { name, source }, info))
     }
 
-    /// Starts again with another reader, in the existing memory, as if nothing had been read.
+    /// Starts reading again with another reader and with the memory that is already allocated.
     /// Handlers must have released all frames. This function is for fuzzing, because allocating the
     /// memory again would take longer than reading a small file.
     #[doc(hidden)]
@@ -312,10 +314,11 @@ impl Capture {
         }
     }
 
-    /// Replays the capture at a pace. The interval between a file's first packet and each later
-    /// packet is as recorded, scaled by the factor of `pace`. The device can still wait: packets
-    /// that could not be handed over in time follow at once. Each file begins when the previous
-    /// file has ended. Packets without a time are handed over at once.
+    /// Replays each file of the capture at its recorded speed, multiplied by the factor of `pace`.
+    /// Each packet is handed over at its recorded distance from the file's first packet, divided by
+    /// that factor. No packet is lost if the receiver is slow: packets that could not be handed
+    /// over in time follow at once. Each file begins when the previous file has ended. Packets
+    /// without a time are handed over at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
@@ -357,7 +360,7 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames in the window, up to `room`.
+    /// Hands over the frames in the window, up to `room` frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
@@ -457,7 +460,7 @@ impl Capture {
 }
 
 impl Capture {
-    /// Hands over frames that have one link type.
+    /// Hands over frames, all of which have the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // Read at most one piece per poll, so that a poll takes no longer than one read.
         let mut may_read = true;
@@ -540,7 +543,8 @@ impl RxQueue for Capture {
 }
 
 /// Recognises the format by the first bytes of the file. Also returns the length of the file's
-/// header. Returns `None` if more bytes are needed. If `whole` is true, the file has no more bytes.
+/// header. Returns `None` if more bytes are needed. If `whole` is true, the given bytes are the
+/// whole file.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };
@@ -567,7 +571,7 @@ fn begins_with(bytes: &[u8]) -> String {
     format!("it begins with {}, as neither pcap nor pcapng does", hex.join(" "))
 }
 
-/// The name of a device for several files.
+/// The name of a device that reads several files.
 fn name_of(paths: &[PathBuf]) -> String {
     match paths {
         [a, b, rest @ ..] if !rest.is_empty() => {

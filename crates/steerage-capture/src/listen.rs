@@ -23,8 +23,8 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// Makes an output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it
 /// does not exist.
 ///
-/// This function waits for a reader. While it waits, it repeatedly calls `waits` with the number of
-/// earlier calls, and gives up when `waits` returns false.
+/// This function waits for a reader. During the wait, it repeatedly calls `waits` with the number
+/// of earlier calls. It gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the FIFO cannot be created, if the path exists and is not a FIFO, or if
@@ -68,13 +68,13 @@ pub enum Waiting {
         before: u64,
     },
     /// The output listens at an address that other machines may reach. The first client that
-    /// connects can read the traffic.
+    /// connects from any machine can read the traffic.
     OpenToOthers(SocketAddr),
-    /// A client of this machine was rejected, because it belongs to another user, who is not root.
+    /// A client on this machine was rejected, because it runs as another user, who is not root.
     Refused {
         /// The address of the client.
         client: SocketAddr,
-        /// The user of the client. `None` if the client has closed its socket already.
+        /// The user of the client, or `None` if the client has closed its socket already.
         uid: Option<u32>,
         /// The number of rejected clients, including this client.
         count: u64,
@@ -85,12 +85,12 @@ pub enum Waiting {
 /// first client, as pcap with nanoseconds. Wireshark, Zeek and Arkime can read this protocol (PCAP
 /// over IP).
 ///
-/// A client of this machine must belong to this process's user or to root, and is otherwise
+/// A client on this machine must run as this process's user or as root. Any other local client is
 /// disconnected. If other machines can reach the address, the first client from any of them can
 /// read the traffic.
 ///
-/// This function waits for a client. The function calls `waits` for each [`Waiting`] event,
-/// repeatedly while no client is connected, and gives up when `waits` returns false.
+/// This function waits for a client. While no client is connected, the function repeatedly calls
+/// `waits` with a [`Waiting`] event. It gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the
@@ -146,8 +146,7 @@ enum Allowed {
     No(Option<u32>),
 }
 
-/// Checks that the client is not another user of this machine, who may not read this user's
-/// capture.
+/// Checks the user of a client on this machine. Other users may not read this user's capture.
 fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
     Ok(match peer_user::of(client, connection.local_addr()?)? {
         Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,

@@ -9,16 +9,16 @@ use super::walk::{Stop, Wrong};
 /// The number of bytes that show whether a stream is a capture.
 const MAGIC_BYTES: usize = 4;
 
-/// The position in a section header of the section's length.
+/// The position of the field with the section's length in a section header.
 const SECTION_LENGTH: std::ops::Range<usize> = 16..24;
-/// The position in a section header of the bytes that show the byte order.
+/// The position of the bytes in a section header that show the byte order.
 const BYTE_ORDER: std::ops::Range<usize> = 8..12;
 const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 0x1a]];
-/// The position in a packet block of the interface's number.
+/// The position of the interface's number in a packet block.
 const INTERFACE: usize = 8;
 
-/// The bytes of the pcap header that must be the same in all files. The header's longest packet
-/// length may differ.
+/// The bytes of the pcap header that must be the same in all files. Only the header field with the
+/// longest packet length may differ.
 const COMMON: [std::ops::Range<usize>; 2] = [0..8, 20..24];
 
 /// The reason why streams cannot be merged.
@@ -42,7 +42,7 @@ pub enum MergeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaptureRecord {
     /// The packet's time in nanoseconds since 1970. A record without a time gets the time of the
-    /// record before it, or 0.
+    /// previous record, or 0 if there is none.
     pub nanos: u64,
     /// The length of the record in bytes.
     pub len: usize,
@@ -97,7 +97,7 @@ struct Stream {
     is_new: bool,
     /// The record that was found last, until it is appended.
     found: Option<CaptureRecord>,
-    /// The numbers that the interfaces of this stream's section have in the merged file.
+    /// For each interface in this stream's section, its number in the merged file.
     interfaces: Vec<u32>,
 }
 
@@ -136,8 +136,8 @@ impl CaptureMerge {
         self.head.as_deref()?.first_chunk().map(|magic| pcapng::is_magic(*magic))
     }
 
-    /// Finds the record at the start of `bytes`, which are the bytes of stream `nth` that were not
-    /// appended yet. Returns `None` if the record is incomplete.
+    /// Finds the record at the start of `bytes`. These bytes are the part of stream `nth` that was
+    /// not appended yet. Returns `None` if the record is incomplete.
     ///
     /// # Errors
     /// [`MergeError`] if the bytes are not a record.
@@ -310,7 +310,7 @@ mod tests {
         loop {
             let mut records = Vec::new();
             for (nth, bytes) in rest.iter().enumerate() {
-                // A record that is cut off is incomplete, wherever it is cut.
+                // A record that is cut off at any position is incomplete.
                 let record = merge.next(nth, bytes)?;
                 records.extend(record.map(|record| (record, nth)));
             }
@@ -328,8 +328,8 @@ mod tests {
         let (ethernet, raw) = (LinkType::ETHERNET, LinkType::RAW);
         let streams = [pcapng(&[(ethernet, 5)]), pcapng(&[(raw, 6), (ethernet, 7)])];
         let mut expected = pcapng(&[(ethernet, 5), (raw, 6), (ethernet, 7)]);
-        // Interface descriptions come first in the expected file. Each has 32 bytes, and a packet
-        // has 92 bytes.
+        // Interface descriptions come first in the expected file. Each description has 32 bytes,
+        // and a packet has 92 bytes.
         expected[60..184].rotate_left(92);
         assert_eq!(merged(&streams).unwrap(), expected);
     }

@@ -1,5 +1,5 @@
-//! Opens and unpacks the files of a capture on separate threads. The packet threads should not have
-//! the right to open files, and should not spend time on unpacking.
+//! Opens and unpacks the files of a capture on separate threads. The reason is that packet threads
+//! should not have the right to open files, and should not spend time on unpacking.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -31,11 +31,11 @@ const PB_MAGIC: u32 = 2;
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers before a packet. An enhanced packet block has type, length, interface,
-/// time (8), captured length and original length. A simple packet block has type, length and
-/// original length. The [`FrameHeader`] overwrites the end of this header. A simple packet's header
-/// is too short for that, so the [`FrameHeader`] also overwrites the length at the end of the
-/// previous block. There is always a previous block.
+/// The sizes of the headers in front of a packet's bytes. An enhanced packet block has type,
+/// length, interface, time (8), captured length and original length. A simple packet block has
+/// type, length and original length. The [`FrameHeader`] overwrites the end of this header. The
+/// header of a simple packet is shorter than a [`FrameHeader`]. Therefore the [`FrameHeader`] also
+/// overwrites the length at the end of the previous block. There is always a previous block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
@@ -63,7 +63,7 @@ pub(super) struct Pcapng {
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
-    /// The snap length in bytes. The value 0 means that there is no limit.
+    /// The snap length in bytes, or 0 if there is no limit.
     snap_bytes: u32,
     clock: Clock,
     /// True if all times are whole microseconds.
@@ -84,7 +84,8 @@ struct Packet {
 pub(super) enum Block {
     Section,
     Interface,
-    /// A packet of this interface, whose number has 32 bits if `is_wide` is true, and otherwise 16.
+    /// A packet that names its interface. The interface number has 32 bits if `is_wide` is true,
+    /// and otherwise 16 bits.
     Packet {
         interface: u32,
         is_wide: bool,
@@ -96,8 +97,8 @@ pub(super) enum Block {
 }
 
 impl Pcapng {
-    /// Reads the first block of `rest`. Returns its length, and its packet's time or
-    /// [`FrameHeader::NO_TIME`].
+    /// Reads the first block of `rest`. Returns the block's length, and the time of the block's
+    /// packet or [`FrameHeader::NO_TIME`].
     pub(super) fn next(&mut self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let block = self.block(rest)?;
         let packet = self.read(block).map_err(Stop::Wrong)?;

@@ -1,5 +1,5 @@
-//! A pipe that another process or thread reads: its size, its unread bytes, and the right moment
-//! for the next write.
+//! Functions for a pipe that another process or thread reads: its size, its unread bytes, and the
+//! right moment for the next write.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 /// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may take 64
-/// MiB in total. Above this limit, a new pipe gets only one page.
+/// MiB in total. When a user's pipes have reached this limit, a new pipe gets only one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
 /// The part of a full pipe that must be free before the next write: a quarter. A reader usually
@@ -69,7 +69,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Makes the state for a pipe of this size.
+    /// Makes the waiting state for a pipe of this size.
     pub(super) fn new(size: usize) -> Self {
         Self { size, nap: NAP }
     }
@@ -118,7 +118,7 @@ pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize 
     }
 }
 
-/// Returns true if a process has the reading end of the pipe open.
+/// Returns true if any process has the reading end of the pipe open.
 fn has_reader(pipe: &File) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {

@@ -32,8 +32,8 @@ const READER_LOOK: Duration = Duration::from_millis(20);
 /// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has only one
 /// link type, so that writing fails at the first packet of a different link type.
 ///
-/// The time of a packet is the time that its device recorded. Without such a time, a packet has the
-/// time at which its batch was handled.
+/// The time of a packet is the time that its device recorded. If the device recorded no time, a
+/// packet has the time at which its batch was handled.
 ///
 /// # Errors
 /// [`DeviceError`] if the file cannot be created or written.
@@ -41,8 +41,9 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     create_when_read(path, |_| true)
 }
 
-/// Like [`create`], but while a FIFO has no reader, this function repeatedly calls `waits` with the
-/// number of earlier calls. The function gives up when `waits` returns false.
+/// Like [`create`], but with a limit on the wait: while a FIFO has no reader, this function
+/// repeatedly calls `waits` with the number of earlier calls. The function gives up when `waits`
+/// returns false.
 ///
 /// # Errors
 /// As for [`create`]. The function also fails if `waits` returns false.
@@ -81,8 +82,9 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
 /// An existing file is not replaced: if the name of a new file exists already, the new name gets a
 /// number.
 ///
-/// The packets are in the order in which they were sent. With several CPUs, one CPU may be slightly
-/// later than another. Therefore a file may have a few packets from the end of the previous period.
+/// The packets are in the order in which they were sent. If several CPUs send packets, one CPU may
+/// be slightly later than another. Therefore a file may have a few packets from the end of the
+/// previous period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -120,8 +122,8 @@ fn format_of(path: &Path) -> StreamFormat {
 
 /// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // The first queue starts the thread, so that the thread starts after the program has dropped
-    // its privileges.
+    // The first queue starts the writing thread, so that this thread starts after the program has
+    // dropped its privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -144,8 +146,8 @@ fn now() -> WallTime {
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The interfaces of the file, by their numbers. A CPU takes the lock only for the first packet
-    /// of an interface that is new to the CPU.
+    /// The interfaces of the file, by their numbers. A CPU takes the lock only when it sends the
+    /// first packet of an interface that it has not used before.
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
@@ -194,7 +196,7 @@ impl SavedFile {
     }
 }
 
-/// The queue to the file that belongs to one CPU.
+/// One CPU's queue to the file.
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
@@ -203,8 +205,8 @@ struct Save {
     /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// The error that occurred in the middle of a batch, after the file had already taken some
-    /// packets of the batch. The next flush returns the error. If `send` returned it, this would
-    /// mean that no packet of the batch was taken.
+    /// packets of the batch. The next flush returns the error. `send` must not return this error,
+    /// because that would mean that the file has taken no packet of the batch.
     failed: Option<DeviceError>,
 }
 
@@ -262,7 +264,7 @@ impl TxQueue for Save {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
                     // A reader that closes the stream is not an error of the run. The code that
-                    // started the reader reports the end.
+                    // started the reader reports that the reader has ended.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }
@@ -325,7 +327,7 @@ impl Drop for Save {
     }
 }
 
-/// Returns the parts of a packet without its first `from` bytes.
+/// Skips the first `from` bytes of a packet, and returns the parts that follow.
 fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
     let mut skipped = 0;
     segments.map(move |part| {

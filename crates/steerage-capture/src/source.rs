@@ -28,11 +28,11 @@ pub(super) enum Got {
     End,
 }
 
-/// The input in its stored form, which may be compressed.
+/// The input as it is stored, possibly compressed.
 pub(super) enum Input {
     /// A file, from which a read never blocks.
     File(Arc<File>),
-    /// A pipe, which may temporarily have no data.
+    /// A pipe, which may have no data at the moment.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
@@ -54,7 +54,8 @@ impl Pipe {
     }
 
     /// Reads the available data. Other processes may share the file, and would be affected if this
-    /// function made it non-blocking. Therefore the function polls the file first.
+    /// function made it non-blocking. Therefore the function leaves the file as it is, and polls it
+    /// before each read.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -78,8 +79,8 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // If standard input is the pipe, closing this copy of its descriptor does not close the
-        // file. The file would therefore stay in the epoll instance.
+        // If the pipe is standard input, other copies of its descriptor exist, and closing this
+        // copy does not close the file. The file would therefore stay in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -106,7 +107,7 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// The input of the thread that unpacks. A read blocks until data is available.
+/// The input that the unpacking thread reads. A read blocks until data is available.
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
@@ -157,7 +158,7 @@ pub(super) struct Shared {
 
 /// The uncompressed bytes of a capture.
 pub(super) struct Source {
-    /// The input, or the pipe into which another thread unpacks the input.
+    /// The input itself, or the pipe into which another thread unpacks the input.
     input: Input,
     packing: Packing,
     shared: Arc<Shared>,
@@ -172,7 +173,7 @@ enum Packing {
     /// The first bytes of the input, whose compression is not known yet.
     Unknown(Vec<u8>),
     Plain,
-    /// Another thread unpacks the input, and sends the outcome after the last byte.
+    /// Another thread unpacks the input, and sends the result of unpacking after the last byte.
     Packed(Receiver<io::Result<()>>),
 }
 
@@ -211,7 +212,7 @@ impl Source {
         }
     }
 
-    /// Records that the file was read up to this offset by other means.
+    /// Records that the file was read in place up to this offset.
     pub(super) fn reached(&self, offset: u64) {
         self.info.set_bytes_read(self.before + offset);
     }

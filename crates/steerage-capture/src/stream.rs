@@ -42,7 +42,7 @@ impl StreamOptions {
         self
     }
 
-    /// Lets inputs that can wait do so without a limit while the stream's reader takes nothing.
+    /// While the stream's reader takes nothing, inputs that can wait do so without a time limit.
     /// Without `patient`, such inputs wait for
     /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
@@ -58,8 +58,9 @@ impl StreamOptions {
         self
     }
 
-    /// Records the link types in `seen`, which several streams share. If the format allows only one
-    /// link type, packets whose link type differs from the first packet's are refused.
+    /// Records the link types of the packets in `seen`, which several streams share. If the format
+    /// allows only one link type, packets whose link type differs from the first packet's are
+    /// refused.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
         self.seen = Arc::clone(seen);
@@ -129,7 +130,8 @@ pub fn stream(
     Ok((save::output(name, "stream", Arc::clone(&stream.file), Target::File(to, 0)), stream))
 }
 
-/// Observes and ends a stream that is being written. The function [`stream()`] returns a `Stream`.
+/// A handle that observes and ends a stream while it is being written. The function [`stream()`]
+/// returns a `Stream`.
 #[derive(Clone, Debug)]
 pub struct Stream {
     file: Arc<SavedFile>,
@@ -162,14 +164,14 @@ impl Stream {
     }
 
     /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes
-    /// were written. `input_has_ended` is true before the reader sees the end of the stream.
+    /// were written. This function returns true before the reader sees the end of the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }
 
-    /// Gives up the packets that were not read yet. Unread packets count as lost, and later packets
-    /// as refused. Call this function if the program that should read the pipe has ended, but
-    /// another process may still have the pipe open.
+    /// Drops the packets that the reader has not read yet. Unread packets count as lost, and later
+    /// packets as refused. Call this function if the program that should read the pipe has ended,
+    /// but another process may still have the pipe open.
     pub fn abandon(&self) {
         self.file.writer.abandon();
     }

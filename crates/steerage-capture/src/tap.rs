@@ -1,10 +1,10 @@
 //! Copies of the packets of a running instance, for readers that may be slow.
 //!
-//! [`Tap::around`] wraps the packet function. A client attaches by [`Tap::attach`]. From then on,
-//! each packet CPU copies the packets that the client requested to a ring of its own. The client's
-//! thread moves these packets from the rings to a socket. Packet CPUs never wait: if the ring is
-//! full, the packet is counted as missed. While no client is attached, a batch costs one
-//! comparison.
+//! [`Tap::around`] wraps the packet function. A client is attached with [`Tap::attach`]. After
+//! that, each packet CPU copies the packets that the client requested to a ring, which belongs to
+//! that CPU and client. The client's thread moves these packets from the rings to a socket. Packet
+//! CPUs never wait: if the ring is full, the packet is counted as missed. While no client is
+//! attached, a batch costs one comparison.
 //!
 //! `steerage dump` uses a tap to get packets from a running instance, through the control socket.
 //!
@@ -56,12 +56,12 @@ use session::Session;
 pub use ring::{PacketHead, Record, first_record};
 pub use session::{Attached, Wanted};
 
-/// The most clients that can be attached at a time. The number is limited because packet CPUs copy
-/// packets for each client.
+/// The maximum number of clients that can be attached at a time. The number is limited because
+/// packet CPUs copy packets for each client.
 const CLIENTS_MAX: usize = 4;
 
 /// The longest time for which the end of a run waits until the clients have read the last packets.
-/// A client that keeps reading needs only milliseconds.
+/// A client that does not stop reading needs only milliseconds.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why a client cannot be attached.
@@ -82,7 +82,7 @@ pub struct Tap {
     /// The version of the list of clients, which is increased after each change.
     version: AtomicUsize,
     clients: Mutex<Clients>,
-    /// Notified after a client has left.
+    /// A condition variable that is notified after a client has left.
     left: Condvar,
 }
 
@@ -149,8 +149,8 @@ impl Tap {
         let mut clients = self.lock();
         clients.has_ended = true;
         let is_waiting = |clients: &mut Clients| clients.attached.iter().any(Option::is_some);
-        // The result shows whether all clients have read their packets in time. A client that has
-        // not read its packets is not an error of the run.
+        // The result of this wait is ignored: a client that has not read its packets in time is not
+        // an error of the run.
         let _ = self.left.wait_timeout_while(clients, END_MAX, is_waiting);
     }
 
@@ -168,7 +168,7 @@ impl Tap {
 pub struct Tapped<H> {
     inner: H,
     tap: Arc<Tap>,
-    /// The version of the list in `clients`.
+    /// The version of the list of clients that this CPU has in `clients`.
     version: usize,
     clients: [Option<Arc<Session>>; CLIENTS_MAX],
     is_watched: bool,
@@ -182,7 +182,7 @@ enum Stage {
 }
 
 impl<H> Tapped<H> {
-    /// Updates this CPU's list of the attached clients.
+    /// Updates the CPU's copy of the list of attached clients.
     #[cold]
     fn follow(&mut self) {
         // A packet CPU never waits for a lock. If the lock is taken, a client is being added or

@@ -12,7 +12,7 @@ use steerage::{
 pub(super) struct Walk<'a> {
     /// The bytes of the block that are not handed over yet, up to the end of the window.
     pub(super) lending: Lending<'a>,
-    /// The position in `lending`. All bytes before this position are done.
+    /// The position in `lending`. All bytes before this position have been handled.
     pub(super) at: usize,
     /// The most frames to hand over.
     pub(super) room: usize,
@@ -57,8 +57,8 @@ impl Walk<'_> {
     }
 
     /// Hands over consecutive frames, up to `room` frames. `next` returns the first item in the
-    /// remaining bytes, or the reason why there are no more frames. `form` is that of the records in
-    /// a file that can be read in place.
+    /// remaining bytes, or the reason why there are no more frames. `form` is the form of the
+    /// records, for a file that can be read in place.
     #[inline(always)]
     pub(super) fn push_each(
         &mut self,
@@ -113,7 +113,7 @@ pub(super) enum Found {
 }
 
 /// Returns the error for a frame outside of the block. The walks check all positions, so this error
-/// cannot occur. An error is safer than a panic.
+/// cannot occur. If it did occur, an error would be safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
@@ -126,8 +126,8 @@ pub(super) enum Stop {
     Full,
     /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain no packets. The memory need not hold all of these bytes at
-    /// the same time.
+    /// The next `bytes` bytes contain no packets and are skipped. The skipped bytes need not be in
+    /// memory all at the same time.
     Skip { bytes: u64 },
     /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,
@@ -151,7 +151,7 @@ impl Wrong {
         Self { text, advice }
     }
 
-    /// Returns what is wrong, without the advice.
+    /// Returns the text of the error, without the advice.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -9,8 +9,8 @@ use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
-/// The smallest offset of bytes that are carried to another block. A frame header must fit in front
-/// of the first packet.
+/// The smallest offset of bytes that are carried to another block. In the other block, a frame
+/// header must fit in front of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
 /// The alignment of reads, because the kernel copies fastest to the start of a page.
@@ -19,8 +19,8 @@ const ALIGNMENT: usize = 4096;
 /// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window. The next two fields of `Window` are the start and the
-    /// end of the window in the block.
+    /// The block that contains the window. The fields `at` and `end` of `Window` are the window's
+    /// start and end in this block.
     block: usize,
     at: usize,
     end: usize,
@@ -32,15 +32,16 @@ pub(super) struct Window {
     skip: u64,
     /// True after the end of the file.
     ended: bool,
-    /// The file, while it is read in place.
+    /// The file, if it is currently read in place.
     in_place: Option<InPlace>,
 }
 
-/// The smallest read at the end of a block. A smaller read is not worth the system call.
+/// The smallest number of bytes that is read into the end of a block. For fewer bytes, a system
+/// call is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// The number of bytes from which a record is completed in its own block, if the rest of the record
-/// fits. Carrying the bytes to another block would cost a copy.
+/// If an incomplete record has at least this many bytes and the rest of the record fits, it is
+/// completed in its own block. Otherwise the bytes would have to be copied to another block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
@@ -72,8 +73,8 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended, self.in_place) = (self.end, 0, 0, false, None);
     }
 
-    /// Goes on in place from the start of the window. The rest of the window is dropped, because
-    /// the same bytes follow in place.
+    /// Continues to read the file in place, from the start of the window on. The bytes in the
+    /// window are dropped, because the mapped file contains the same bytes.
     pub(super) fn go_on_in_place(&mut self, file: InPlace) {
         (self.at, self.in_place) = (self.end, Some(file));
     }
@@ -88,7 +89,7 @@ impl Window {
         self.end - self.at
     }
 
-    /// Moves the start of the window to `at`, because all earlier bytes are done.
+    /// Moves the start of the window to `at`, because all earlier bytes have been handled.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
@@ -120,8 +121,8 @@ impl Window {
     ///
     /// If handlers release frames quickly, the window alternates between two blocks, with one piece
     /// in each, so that both blocks stay in the CPU's cache. If handlers release frames late, or if
-    /// a pipe delivers small pieces, the window fills a block before it moves to the next block.
-    /// The blocks then hold the most frames.
+    /// a pipe delivers small pieces, the window fills a block before it moves to the next block. In
+    /// this way, the blocks hold as many frames as possible.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -138,7 +139,7 @@ impl Window {
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
                     // Reading from this offset repeats the last incomplete record. The read also
-                    // returns bytes that were appended to the file since.
+                    // returns bytes that were appended to the file in the meantime.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

@@ -1,5 +1,5 @@
-//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer,
-//! and never write to the file or wait for it.
+//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer.
+//! They never write to the file, and never wait for it.
 //!
 //! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
 //! a batch at a time. For the append, the CPU takes a lock, which is never held during a write.
@@ -35,8 +35,8 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer covers a
-/// disk that does not respond for 25 ms.
+/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, a disk may fail to
+/// respond for 25 ms before the buffer is full.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of a CPU: two batches of full Ethernet frames.
@@ -50,7 +50,8 @@ const WRITE_BYTES: usize = 256 << 10;
 /// longer batch.
 const BATCH_BYTES: usize = 100 << 10;
 
-/// The longest time for which fewer than [`WRITE_BYTES`] bytes wait for more bytes.
+/// If fewer than [`WRITE_BYTES`] bytes wait to be written, they are written after at most this
+/// time.
 const LINGER: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
@@ -81,17 +82,18 @@ struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// The total length of the packets, without the bytes that the file format adds.
+    /// The total length of the batch's packets, without the bytes that the file format adds.
     bytes: u64,
-    /// The end of the packets in the chunk. The next field is their length in the chunk.
+    /// The position in the chunk after the batch's last packet. The next field is the number of
+    /// bytes that the packets have in the chunk.
     end: usize,
     len: usize,
 }
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// The time in the name of a new file that begins with this chunk. `None` if the chunk belongs
-    /// to the current file.
+    /// If a new file begins with this chunk, the time for the file's name. `None` if the chunk
+    /// belongs to the current file.
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
@@ -152,7 +154,7 @@ struct Buffer {
     bytes: usize,
     /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The number of bytes at which the sleeping writer wakes. `None` if the writer does not sleep.
+    /// The writing thread is woken when this many bytes wait. `None` if that thread does not sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
@@ -165,7 +167,7 @@ struct Buffer {
     rotating: Option<Rotating>,
 }
 
-/// The reason why a stream was not written to its end, or not read to its end.
+/// The reason why a stream was not written completely, or not read completely.
 ///
 /// ```
 /// use steerage_capture::StreamFailure;
@@ -218,7 +220,7 @@ pub(super) struct Writer {
     /// The number of bytes written, including headers. Relaxed, like the three fields below: they
     /// publish no other memory.
     written: AtomicU64,
-    /// The number of bytes that wait, without the chunk that is being written.
+    /// The number of bytes that wait to be written, without the chunk that is being written.
     waiting: AtomicUsize,
     /// True after the thread has finished.
     ended: AtomicBool,
@@ -326,7 +328,7 @@ impl Writer {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Gives up packets that were not read yet, as if no process had the reading end of the pipe
+    /// Drops the packets that were not read yet, as if no process had the reading end of the pipe
     /// open.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
@@ -346,7 +348,7 @@ impl Writer {
 
     /// Records that a CPU sends no more packets. If that CPU is the last one and nothing was
     /// appended, `head` makes the file a capture without packets. This function writes `head`
-    /// itself, because a run without packets does not wait for the thread.
+    /// itself, because a run without packets does not wait for the writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -384,7 +386,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Requests that the writer writes the waiting bytes now.
+    /// Requests that the writing thread writes the waiting bytes now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -404,7 +406,7 @@ impl Writer {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Returns true if the buffer accepts another batch of the CPU with this lane.
+    /// Returns true if the buffer accepts another batch of the CPU to which this lane belongs.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
@@ -502,7 +504,7 @@ impl Writer {
 }
 
 impl Lane {
-    /// Sets the account in which the outcomes of this CPU's packets are counted.
+    /// Sets the counters in which the outcomes of this CPU's packets are counted.
     pub(super) fn set_account(&self, account: TxAccount) {
         // The account is set only once.
         let _ = self.account.set(account);
@@ -510,8 +512,8 @@ impl Lane {
 }
 
 impl Rotating {
-    /// Counts a packet with this time and this length in the file. Returns the time in the name of
-    /// the file that begins with the packet, if the packet does not belong to the current file.
+    /// Counts a packet with this time and this length in the file. If a new file begins with the
+    /// packet, returns the time for the name of that file.
     fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
         let len = len as u64;
         let (is_new, start, ends) = match self.rotate {
@@ -637,14 +639,14 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Subtracts the chunk's bytes from the CPUs' shares.
+    /// Reduces the number of bytes that each CPU has in the buffer by its bytes in this chunk.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the run no longer waits for the output.
+    /// Returns true if the run has given up waiting for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
@@ -657,8 +659,8 @@ impl Chunk {
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// Returns the chunk, emptied for reuse. Returns `None` if a long batch has made the chunk
-    /// unusually large.
+    /// Empties the chunk and returns it for reuse. Returns `None` if a long batch has made the
+    /// chunk unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.begins = None;
         self.bytes.clear();

@@ -12,19 +12,19 @@ const MAGIC: u32 = 0xfd2f_b528;
 /// The first of the 16 magic numbers of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest window, which is the distance up to which unpacked bytes may be repeated. `zstd -d`
-/// has the same limit. The compressor uses 8 MiB at level 19, and up to 128 MiB with `--ultra` or
-/// `--long`.
+/// The largest supported window in bytes. A frame may refer back to earlier unpacked bytes up to
+/// this distance. `zstd -d` has the same limit. The compressor uses 8 MiB at level 19, and up to
+/// 128 MiB with `--ultra` or `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// The number of bytes at the start of a frame: the magic number, the descriptor, and the window
 /// byte if there is one. No frame is shorter.
 const FRAME_START_BYTES: usize = 6;
-/// The descriptor's bit for a frame without a window byte. The window of such a frame is its whole
-/// content.
+/// The bit of the frame's descriptor that is set if the frame has no window byte. The window of
+/// such a frame is its whole content.
 const SINGLE_SEGMENT: u8 = 0x20;
 
-/// An empty last block, followed by zeros in place of a checksum.
+/// An empty block that ends a frame, followed by zeros in place of a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Returns true if a file that begins with these bytes is compressed with zstd.
@@ -111,7 +111,7 @@ fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// Returns the size of the window that its byte states (RFC 8878, 3.1.1.1.2).
+/// Returns the size of the window that the window byte states (RFC 8878, 3.1.1.1.2).
 fn window_bytes(window: u8) -> u64 {
     let base = 1 << (10 + (window >> 3));
     base + base / 8 * u64::from(window & 7)

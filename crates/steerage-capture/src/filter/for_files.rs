@@ -11,7 +11,7 @@ pub(crate) enum FileFilters {
     /// A program that the user compiled in advance. The program is valid for one link type, the
     /// type of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
-    /// The programs that tcpdump compiled, or tcpdump's error, for each kind of frames.
+    /// For each kind of frames, the program that tcpdump compiled, or tcpdump's error.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
 }
 
@@ -38,8 +38,8 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // Every kind that the files contain must have a filter. If no kind has a filter,
-                // the expression is invalid.
+                // Each kind of frames that the files contain must have a filter. If no kind of
+                // frames has a filter, the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();

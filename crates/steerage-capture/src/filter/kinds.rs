@@ -1,4 +1,4 @@
-//! The kinds of frames in capture files. Each kind needs a filter of its own.
+//! The kinds of frames in capture files. Each kind of frames needs a filter of its own.
 
 use steerage::LinkType;
 

@@ -44,7 +44,7 @@ pub struct FrameFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
-    /// Loads from the constant offset plus X.
+    /// Loads a value of the packet from the constant offset plus X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,
@@ -168,9 +168,9 @@ impl Operation {
 }
 
 impl FrameFilter {
-    /// Returns the number of the frame's bytes that pass the filter, where 0 removes the frame.
-    /// `wire_len` is the length of the frame on the wire, which the primitives `len`, `less` and
-    /// `greater` compare.
+    /// Returns the number of the frame's bytes that pass the filter. A result of 0 removes the
+    /// whole frame. `wire_len` is the length of the frame on the wire, which the primitives `len`,
+    /// `less` and `greater` compare.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_only_the_kernel_knows_is_refused() {
-        // SKF_AD_VLAN_TAG_PRESENT, and a byte of the network header by SKF_NET_OFF.
+        // Loads SKF_AD_VLAN_TAG_PRESENT, and a byte of the network header by SKF_NET_OFF.
         for operand in [4_294_963_248, u32::MAX - 0x10_0000 + 1] {
             let filter: Filter = format!("2, 48 0 0 {operand}, 6 0 0 1").parse().unwrap();
             let error = filter.for_frames().unwrap_err();

@@ -18,37 +18,37 @@ const TCPDUMP: &str = "tcpdump";
 /// the host names in the expression. A resolver tries a server for 10 s before it gives up.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The most bytes that tcpdump may print. The longest program that the kernel accepts has 112 KiB
-/// as numbers.
+/// The maximum number of bytes that tcpdump may print. The longest program that the kernel accepts
+/// has 112 KiB as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// The most characters of tcpdump's error message that are passed on. The messages of tcpdump
-/// itself are shorter.
+/// The maximum number of characters of tcpdump's error message that are passed on. The messages of
+/// tcpdump itself are shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The longest packet that a filter passes uncut, in bytes: tcpdump's maximum, which is longer than
-/// any frame.
+/// The length of the longest packet that a filter passes uncut, in bytes. This is tcpdump's
+/// maximum, and no frame is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// The number of compilers that run at the same time, if an expression is compiled for several
-/// kinds of frames.
+/// The number of tcpdump processes that run at the same time, if an expression is compiled for
+/// several kinds of frames.
 const AT_A_TIME: usize = 8;
 
-/// The beginning of the message that tcpdump prints before it compiles for a file.
+/// The beginning of the message that tcpdump prints when it reads a file.
 const READING: &str = "reading from file ";
 
-/// The only keyword of the filter language whose meaning depends on the interface. `vlan` matches
-/// VLAN tags. The kernel removes the tags from live frames, but the frames of a file contain them.
-/// Without the interface, a compiled `vlan` matches no live frame.
+/// In the filter language, only this keyword means something else for an interface than for a file.
+/// `vlan` matches VLAN tags. The kernel removes the tags from live frames, but the frames of a file
+/// contain them. Without the interface, a compiled `vlan` matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for the frames of files, once for each of these kinds. Each program is
-/// the one that `tcpdump -r` would use for a file of that kind.
+/// Compiles an expression for the frames of files, once for each of these kinds. For a file with
+/// such frames, `tcpdump -r` would use the same program.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -111,8 +111,8 @@ impl Compiler<'_> {
     /// Starts tcpdump. `input` is written to its standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
-        // -s: do not cut packets, whatever the default is. --: the expression is never an option,
-        // whatever its first character is.
+        // -s: do not cut packets, even if tcpdump does so by default. --: the expression is never
+        // an option, even if it begins with a hyphen.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -121,7 +121,7 @@ impl Compiler<'_> {
             _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
         })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If tcpdump does not read its input, the output explains why.
+            // If tcpdump does not read its input, its output explains the reason.
             let _ = pipe.write_all(input);
         }
         Ok(child)
@@ -157,8 +157,8 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
     Ok((wait(out)?, wait(err)?))
 }
 
-/// Reads a pipe on a separate thread, up to the allowed number of bytes. The thread ends with the
-/// child process.
+/// Reads a pipe on a separate thread, up to the allowed number of bytes. The reading thread ends
+/// when the child process ends.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// The expression never becomes an option, whatever its first character is, and no shell parses
-    /// it.
+    /// The expression never becomes an option of tcpdump, even if it begins with a hyphen. No shell
+    /// parses the expression.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

@@ -8,11 +8,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of words that precede the bytes of a packet: its time, lengths, and origin.
+/// The number of words in front of a packet's bytes, which contain its time, lengths, and origin.
 const HEAD_WORDS: usize = 3;
 
-/// The length that marks a record with counts instead of a packet. No packet has this length. The
-/// second of the two lengths marks the last record of the stream.
+/// The length that marks a record with counts instead of a packet. No packet has this length.
+/// `LAST_COUNTS` marks the last record of the stream in the same way.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 
@@ -95,7 +95,7 @@ pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
 #[derive(Debug)]
 pub(super) struct Ring {
     words: Box<[AtomicU64]>,
-    /// The number of words that were written or read since the start.
+    /// The number of words that were written to or read from the ring since the start.
     written: AtomicUsize,
     read: AtomicUsize,
     /// The number of packets that the client requested, and the number of these packets that did
@@ -116,7 +116,7 @@ impl Ring {
         Self { words, written, read, wanted, missed, skipped }
     }
 
-    /// Returns true for one of every `sample` packets, which is copied.
+    /// Returns true for one of every `sample` packets. Only this packet is copied.
     pub(super) fn is_sampled(&self, sample: u64) -> bool {
         let skipped = self.skipped.load(Ordering::Relaxed) + 1;
         let is_sampled = skipped >= sample;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     /// One thread writes packets of all lengths, in parts of all lengths, and another thread reads
-    /// the packets. Each packet arrives unchanged and in order, or is counted.
+    /// the packets. Each packet either arrives unchanged and in order, or is counted as missed.
     #[test]
     fn each_packet_arrives_or_is_counted() {
         const PACKETS: u64 = 20_000;

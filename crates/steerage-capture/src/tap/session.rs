@@ -15,15 +15,15 @@ use super::ring::{PacketHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
-/// The bytes of all rings of a client, which the CPUs share equally. The rings of a client hold the
-/// traffic of 25 ms at 10 Gbit/s.
+/// The total size of a client's rings in bytes. All CPUs have equal shares. The rings of a client
+/// hold the traffic of 25 ms at 10 Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest size of a CPU's ring, which holds several super-frames of 64 KiB.
 const RING_BYTES_MIN: usize = 1 << 20;
 
-/// The most bytes that the client's thread takes from the rings before it writes them to the
-/// socket.
+/// The maximum number of bytes that the client's thread takes from the rings before it writes them
+/// to the socket.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The interval at which the client's thread checks the rings while they are empty. Packet CPUs do
@@ -34,11 +34,12 @@ const LOOK_MILLIS: u8 = 5;
 /// ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types for which a client's filter is compiled: the link types of interfaces.
+/// The link types for which a client's filter is compiled. These are the link types that interfaces
+/// have.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
-/// The packets that a client requests. With the feature `serde`, this value can be sent to another
-/// process.
+/// The packets that a client requests. With the feature `serde`, this value can be serialised and
+/// sent to another process.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {
@@ -49,7 +50,7 @@ pub struct Wanted {
     pub queues: Vec<usize>,
     /// One of this many packets is copied.
     pub sample: u64,
-    /// The most bytes of a packet that are copied.
+    /// The maximum number of bytes of a packet that are copied.
     pub snap: u32,
     /// True if packets are copied after the handler, which may have changed them.
     pub after: bool,
@@ -112,7 +113,7 @@ impl Session {
         Ok(Self { wanted, filters, rings, without_ring: AtomicU64::new(0) })
     }
 
-    /// Copies the packets of a batch that the client requests at this stage.
+    /// Copies those packets of a batch that the client requests, before or after the handler.
     pub(super) fn copy(&self, batch: &mut Batch<'_>, cpu: CpuId, stage: Stage, now: SystemTime) {
         let Wanted { cpus, queues, sample, snap, after, .. } = &self.wanted;
         let queue = batch.queue();
@@ -129,7 +130,7 @@ impl Session {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for packet in batch.iter_mut() {
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
-            // A packet that the handler keeps is no longer in the batch.
+            // After the handler, the batch no longer has the packets that the handler keeps.
             let is_kept = total_len == 0;
             if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
                 continue;
@@ -177,8 +178,8 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Passes packets on as [`Record`](super::Record)s, on the calling thread, until the client has
-    /// closed its connection or the instance has ended.
+    /// Passes packets to the client as [`Record`](super::Record)s until the client has closed its
+    /// connection or the instance has ended. This function runs on the calling thread.
     ///
     /// # Errors
     /// Returns an error if the client has closed its connection during a write.
@@ -186,8 +187,8 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // `has_ended` must be read before the rings: after the run has ended, no more packets
-            // are copied.
+            // `has_ended` must be read before the rings. If it is true, the rings have all packets,
+            // because no more packets are copied after the end of the run.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -237,8 +238,8 @@ impl Drop for Attached {
 }
 
 /// Waits for up to `LOOK_MILLIS`, because no packets are in the rings. Returns true if the client
-/// has closed its connection. A client sends nothing after its request. If it sends any bytes, its
-/// connection is also ended.
+/// has closed its connection. A client sends nothing after its request. If the client does send
+/// bytes, its connection is also ended.
 fn is_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {

@@ -22,7 +22,7 @@ const STUCK_LOOK_MILLIS: u8 = 20;
 pub(super) struct Writing {
     /// The current file. `None` before the first file of a series.
     file: Option<Arc<File>>,
-    /// The files that follow the current one.
+    /// The files of the series that follow the current file.
     series: Option<FileSeries>,
     can_be_cut: bool,
     /// The number of bytes of the current file that were in complete chunks or in the file before
@@ -35,9 +35,10 @@ pub(super) struct Writing {
     unread: VecDeque<(u64, Chunk)>,
 }
 
-/// The position at which the writing of a chunk stopped.
+/// The position at which the writing of a chunk stopped early.
 struct Stopped {
-    /// The number of bytes of the chunk that were written. The next field is the number of batches.
+    /// The number of bytes of the chunk that were written. The next field is the number of batches
+    /// that were written.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -131,8 +132,8 @@ impl Writing {
         Ok(())
     }
 
-    /// Waits until the FIFO may have free space, or until the writer must check whether the run
-    /// still waits.
+    /// Waits until the FIFO may have free space, or until the thread must check whether the run has
+    /// given up waiting.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
         match (&mut self.pipe, &self.file) {
@@ -148,8 +149,8 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // A pipe holds no more than its size, so all bytes before the last `size` bytes have been
-        // read.
+        // A pipe holds at most `size` bytes. Therefore all bytes that were written before the last
+        // `size` bytes have been read.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -229,13 +230,13 @@ pub(super) mod fault {
     use std::io;
 
     thread_local! {
-        /// The number of bytes that can still be written, and true if all later operations fail as
-        /// well.
+        /// The number of bytes that can still be written before a write fails. The second value is
+        /// true if all later operations fail as well.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// Makes writes fail with ENOSPC after this many bytes. If `for_good` is true, the file cannot
-    /// be cut either.
+    /// Makes writes fail with ENOSPC after this many bytes. If `for_good` is true, cutting the file
+    /// fails as well.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

@@ -34,8 +34,8 @@ fn real_captures_hold_what_tshark_finds() {
     }
 }
 
-/// Wireshark's editcap converts each capture to other formats. The frames must stay the same, byte
-/// by byte.
+/// Wireshark's editcap converts each capture to other formats. The frames in the converted file
+/// must be the same, byte by byte.
 #[test]
 fn real_captures_are_the_same_in_every_format() {
     for path in tshark::captures() {
@@ -70,7 +70,7 @@ fn both_byte_orders_and_both_resolutions() {
 }
 
 /// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header. If
-/// editcap is installed, it confirms the packets.
+/// editcap is installed, its output must have the same packets.
 #[test]
 fn modified_pcap_is_read() {
     let packets = packets_of([60, 0, 1500, 61]);
@@ -185,8 +185,8 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Reads records over several pieces. The record lengths put every kind of record across the end of
-/// a piece.
+/// Reads records that extend over several pieces. The record lengths put every kind of record
+/// across the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);

@@ -31,7 +31,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// Returns the compressed bytes from a program, or `None` if the program is not installed.
+/// Compresses bytes with a program. Returns `None` if the program is not installed.
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
@@ -45,7 +45,7 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-/// Files in both formats, with packets of about 100 kB in total.
+/// Files in the pcap and the pcapng format, with packets of about 100 kB in total.
 fn files() -> [Vec<u8>; 2] {
     let mut random = Rng::with_seed(3);
     let packets = packets_of((0..300).map(|_| random.usize(..700)));
@@ -201,8 +201,8 @@ fn large_windows_are_read_and_dictionaries_named() {
 }
 
 /// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
-/// MiB, within the window of 4 MiB. Bytes that the decoder had returned too early would be missing
-/// in the second half.
+/// MiB, within the window of 4 MiB. If the decoder returned bytes of the window too early, they
+/// would be missing in the second half.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -287,8 +287,8 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// If the queue is dropped, unpacking ends and closes its input. The unpacking thread may at that
-/// time wait for more input, or for free space in a pipe without a reader.
+/// If the queue is dropped, unpacking ends and closes its input. When the queue is dropped, the
+/// unpacking thread may be waiting for more input, or for free space in a pipe without a reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {

@@ -88,7 +88,7 @@ fn packets_without_a_time_have_that_of_the_run() {
     assert_eq!(rows.len(), 1000);
     let time = |row: &Vec<String>| row[0].parse::<f64>().expect("seconds");
     let after = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-    // If the clock is adjusted during the test, times may be a second off.
+    // Times may differ by a second, because the clock may be adjusted during the test.
     assert!(rows.iter().map(time).all(|time| time > before - 1.0 && time < after + 1.0));
 }
 
@@ -97,7 +97,7 @@ fn a_full_disk_ends_the_output_and_is_counted() {
     let options = synthetic::SyntheticOptions::new().packets(10_000);
     let Err(error) = capture::create("/dev/full") else { panic!("nothing fits there") };
     assert_eq!(error.to_string(), "/dev/full: cannot write to: No space left on device (os error 28)");
-    // One output fails during the run: a pipe whose reader has closed it.
+    // One output fails during the run: the reader of a pipe closes the pipe.
     let pipe = target("pipe");
     let _ = std::fs::remove_file(&pipe);
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -1,5 +1,6 @@
 //! Tests capture outputs that take nothing for a while, or forever. Such an output drops only its
-//! own packets, without delay, and counts them. No other part of a run waits for the output.
+//! own packets. It drops and counts them without delay. No other part of a run waits for the
+//! output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -106,7 +107,7 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
     assert_eq!(handle.snapshot().outputs[0].packets, before[0].packets, "nobody reads it");
     assert!(handle.snapshot().outputs[0].held > 0);
-    // When the reader continues, the output continues as well.
+    // When the reader continues to read, the output continues to write.
     go.send(()).unwrap();
     wait_until(&handle, "the reader", |now| now.outputs[0].packets > before[0].packets + before[0].held);
     handle.stop();
@@ -180,8 +181,8 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // The wait is for nearly half of a CPU's share of the 32 MiB. The source waits when half of the
-    // share is used.
+    // The test waits until nearly half of a CPU's share of the 32 MiB is used. The source waits
+    // when half of the share is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;

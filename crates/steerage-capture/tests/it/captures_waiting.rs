@@ -53,7 +53,7 @@ fn a_pipe_is_read_as_it_comes() {
         assert_eq!(capture.info().bytes_total(), None);
         let mut tester = QueueTester::new(Box::new(capture)).unwrap();
         let mut all = Vec::new();
-        // No process writes to the pipe yet.
+        // At this point, no process writes to the pipe.
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);
         assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
@@ -176,7 +176,7 @@ fn several_files_are_one_capture() {
     assert!(frames == [packets.clone(), ng_packets, packets].concat());
     assert_eq!(Some(info.bytes_read()), info.bytes_total());
 
-    // With a pace, each file begins when the previous file has ended.
+    // If several files are replayed at a pace, each file begins when the previous file has ended.
     let late = temporary("late.pcap", &timed(&[9_000_000 * SECOND, 9_000_000 * SECOND + 5]));
     let early = temporary("early.pcap", &timed(&[3, 4]));
     let mut tester =

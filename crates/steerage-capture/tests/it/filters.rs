@@ -190,6 +190,6 @@ fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
         assert_eq!(ours.is_ok(), kernels, "round {round}: {program:?}: {ours:?}");
         taken += u32::from(kernels);
     }
-    // Both outcomes, accepted and rejected, occurred often enough.
+    // The test is useful only if both outcomes, accepted and rejected, occurred often.
     assert!((2_000..18_000).contains(&taken), "{taken}");
 }

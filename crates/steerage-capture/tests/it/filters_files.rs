@@ -1,5 +1,4 @@
-//! Tests filters of capture files. The packets that pass must be those that `tcpdump -r FILE EXPR`
-//! writes.
+//! Tests filters of capture files. The filter must pass the same packets as `tcpdump -r FILE EXPR`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -102,8 +101,8 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both results, passed and removed, occurred many times. Some expressions are impossible for
-    // some link types.
+    // The test is useful only if both results, passed and removed, occurred many times. Some
+    // expressions are impossible for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
@@ -140,7 +139,7 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let info = capture.info();
     let passed: Vec<_> = drain_with_links(Box::new(capture)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!((passed, info.filtered()), (wanted.clone(), 6));
-    // Reads the same bytes from a source that does not report its link types in advance.
+    // Reads the same file contents from a source that does not report its link types in advance.
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
@@ -218,8 +217,8 @@ fn polls_are_bounded_and_paced() {
     // A poll examines 1,024 packets before the next read, and at most 1,024 after it.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The packets are a second apart. The second packet is the first that passes the filter, so it
-    // is due at once.
+    // The recorded times of the packets are a second apart. The second packet is the first that
+    // passes the filter, so it is due at once.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
         file.extend(words(false, &[second, 0, 1, 1]));

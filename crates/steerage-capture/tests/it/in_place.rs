@@ -1,5 +1,6 @@
-//! Tests files that are read in place. The values must be those that read(2) gives. Other processes
-//! can change, replace and append to the files in the meantime.
+//! Tests files that are read in place. The frames and their metadata must be the same as when the
+//! file is read with read(2). During the reading, other processes may change, replace and append to
+//! the files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -15,7 +16,7 @@ use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
 
-/// More bytes than the queue makes readable at once.
+/// A length that exceeds the number of bytes that the queue makes readable at once.
 const PACKETS: usize = 2_000;
 
 fn packets() -> Vec<Vec<u8>> {
@@ -70,7 +71,7 @@ fn captures_have_the_same_values_in_place() {
 /// place has no link type.
 type Values = (u64, u32, Vec<u8>);
 
-/// The values of all frames, and the error.
+/// The values of all frames, and the error at the end of reading, if any.
 fn all_of(capture: Capture) -> (Vec<Values>, Option<String>) {
     let mut tester = QueueTester::new(Box::new(capture)).unwrap();
     let mut all = Vec::new();
@@ -189,8 +190,8 @@ fn a_file_without_a_lease_is_read_by_read() {
     fs::remove_file(foreign).unwrap();
 }
 
-/// A handler that lets another thread truncate the file while it has its first batch. The handler
-/// then compares the batch, writes to its packets, and counts them.
+/// A handler that, during its first batch, lets another thread truncate the file. The handler then
+/// compares the batch, writes to its packets, and counts them.
 struct Truncates {
     started: Option<mpsc::Sender<()>>,
     truncated: mpsc::Receiver<()>,

@@ -12,7 +12,8 @@ use steerage::{BucketId, Timestamp};
 /// within a few hundred milliseconds if CPUs are busy.
 const FOLLOWED_FOR: Duration = Duration::from_secs(1);
 
-/// The buckets whose flows must not time out yet by the times of other packets.
+/// The buckets whose flows must not time out yet, although packets of other flows may have much
+/// later times.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// The buckets that arrived after the time `since`.
@@ -27,7 +28,7 @@ impl Arrivals {
         self.young.insert(bucket);
     }
 
-    /// Removes each bucket after one to two times [`FOLLOWED_FOR`].
+    /// Removes each bucket from the set, after at least one and at most two times [`FOLLOWED_FOR`].
     #[inline]
     pub(super) fn pass(&mut self, now: Timestamp) {
         if self.young.is_empty() && self.old.is_empty() {
@@ -54,7 +55,7 @@ mod tests {
         let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         let mut arrivals = Arrivals::default();
         arrivals.pass(at(0));
-        // The CPU had nothing to do for an hour before the bucket arrived.
+        // In this test, the CPU had nothing to do for an hour before the bucket arrived.
         arrivals.add(bucket(1));
         arrivals.pass(at(3_600_000));
         arrivals.pass(at(3_600_900));

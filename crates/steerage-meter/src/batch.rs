@@ -1,4 +1,4 @@
-//! Chosen columns of records in memory.
+//! A batch of records in memory, with chosen columns.
 
 use super::cic_columns;
 use super::column::{Column, Values};
@@ -14,7 +14,8 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
-/// Chosen columns of records, in the given order.
+/// A batch of records. Its columns are chosen by the caller, and have the order that the caller
+/// gives.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
     columns: Vec<Column>,
@@ -45,7 +46,7 @@ impl ColumnBatch {
     /// Makes a batch with the columns of these names, without rows.
     ///
     /// # Errors
-    /// Returns an error if a record has no column with one of the names.
+    /// Returns an error if one of the names is not the name of a column.
     pub fn of(names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         Self::all().chosen(names)
     }
@@ -58,7 +59,7 @@ impl ColumnBatch {
     /// Returns the columns of this batch that have these names, in the order of the names.
     ///
     /// # Errors
-    /// Returns an error if no column has one of the names.
+    /// Returns an error if one of the names is not the name of a column of this batch.
     pub fn chosen(&self, names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         let find = |name: &str| {
             self.columns.iter().find(|column| column.name() == name).cloned().ok_or_else(|| {
@@ -90,7 +91,7 @@ impl ColumnBatch {
         cic_columns::add(&mut self.columns, records);
     }
 
-    /// Takes the rows out of the batch, and leaves the batch empty.
+    /// Returns the rows of the batch, and leaves the batch empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { columns: self.columns.iter_mut().map(Column::take).collect() }
@@ -114,7 +115,7 @@ impl Adding<'_> {
         if let To::Schema = self.to {
             self.columns.push(Column::new(name, &values, optional));
         }
-        // A caller may have chosen a column twice.
+        // A caller may choose the same column twice.
         for column in self.columns.iter_mut().filter(|column| column.name() == name) {
             self.rows.iter().for_each(|row| push(column, row));
         }

@@ -1,7 +1,7 @@
 //! The flow statistics of CICFlowMeter. Many published models were trained with these statistics.
 //!
 //! `docs/python.md` defines each column. The definitions depend only on the packets of a flow and
-//! their times. All sums are integers, so the order of additions does not change a result.
+//! their times. All sums are integers, so that the order of additions does not change a sum.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -18,8 +18,8 @@ use super::read;
 /// time. CICFlowMeter has the same default.
 const IDLE_AFTER: u64 = 5_000_000_000;
 
-/// The pause in nanoseconds after which a subflow and a bulk end, and another subflow begins.
-/// CICFlowMeter has the same limit.
+/// A pause of this many nanoseconds ends a subflow and a bulk. After the pause, another subflow
+/// begins. CICFlowMeter has the same limit.
 const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
 /// The smallest number of packets of a bulk, as in CICFlowMeter.
@@ -28,7 +28,8 @@ const BULK_PACKETS: u64 = 4;
 /// The flags that are counted, in the order of their columns.
 pub(super) const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
 
-/// The number, sum, squares, and extremes of values.
+/// The number of some values, their sum, the sum of their squares, and the smallest and largest
+/// value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stat {
     squares: u128,
@@ -66,14 +67,14 @@ impl Stat {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// Returns the variance of a sample, or 0 for fewer than two values.
+    /// Returns the variance of the values, or 0 for fewer than two values.
     pub(super) fn variance(&self) -> f64 {
         let (count, sum) = (u128::from(self.count), u128::from(self.sum));
         if count < 2 {
             return 0.0;
         }
-        // The code uses integers, because the difference of two large floating-point numbers loses
-        // digits.
+        // The computation uses integers, because the difference of two large floating-point numbers
+        // loses digits.
         let exact = || count.checked_mul(self.squares)?.checked_sub(sum.checked_mul(sum)?);
         let squares = exact().map_or_else(
             || (count as f64 * self.squares as f64 - sum as f64 * sum as f64).max(0.0),
@@ -166,7 +167,7 @@ pub(super) struct Cic {
     pub(super) gaps: Stat,
     pub(super) active: Stat,
     pub(super) idle: Stat,
-    /// The time of the packet that began the active time.
+    /// The time of the packet that began the flow's current active time.
     pub(super) active_since: u64,
     pub(super) last: u64,
     /// The number of pauses after which a subflow began.
@@ -216,7 +217,7 @@ impl Cic {
     }
 
     /// Adds the statistics of the same flow that another CPU counted. If two CPUs handled packets
-    /// of a flow, the times between packets of different CPUs are not known.
+    /// of a flow, the statistics do not include the times between packets of different CPUs.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {
@@ -296,7 +297,7 @@ impl Features {
         self.flows.entry(Hashed::new(&seen.flow.key, seen.hash)).or_default().add(seen, header, payload);
     }
 
-    /// Removes and returns the statistics of a record that ends.
+    /// Removes and returns the statistics of a flow whose record ends.
     pub(super) fn end(&mut self, key: &Key, hash: u32) -> Option<Box<Cic>> {
         self.flows.remove(&Hashed::new(key, hash))
     }
@@ -341,7 +342,7 @@ mod tests {
         let values = stat(&[2, 4, 4, 4, 5, 5, 7, 9]);
         assert_eq!((values.mean(), values.variance()), (5.0, 32.0 / 7.0));
         assert_eq!((stat(&[7]).variance(), stat(&[]).mean(), stat(&[]).min), (0.0, 0.0, 0));
-        // Small differences between large values are not lost.
+        // The test checks that small differences between large values are not lost.
         let day = 86_400_000_000_000;
         assert_eq!(stat(&[day, day + 2]).variance(), 2.0);
         assert_eq!(stat(&[2, 4, 4]).plus(&stat(&[4, 5, 5, 7, 9])), values);

@@ -1,5 +1,5 @@
 //! Computes the columns of CICFlowMeter from the statistics of a flow and its record.
-//! `docs/python.md` defines each of them.
+//! `docs/python.md` defines each column.
 
 use steerage::flow::wire::tcp::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
 
@@ -30,7 +30,7 @@ impl<'a> View<'a> {
         Some(Self { record, cic, sides, payload: one.payload.plus(&other.payload), active, nanos })
     }
 
-    /// Returns the average of a count over the subflows.
+    /// Returns the average of a count per subflow.
     fn per_subflow(&self, count: u64) -> f64 {
         count as f64 / (self.cic.pauses + 1) as f64
     }
@@ -66,7 +66,7 @@ use Cell::{Count, Float, Text, Time, U8, U16};
 const FORTH: usize = 0;
 const BACK: usize = 1;
 
-/// The columns with the names and in the order of CICFlowMeter 4.0, without `Label`.
+/// The columns of CICFlowMeter 4.0, with the same names and in the same order, but without `Label`.
 #[rustfmt::skip]
 const COLUMNS: [(&str, Cell); 83] = [
     ("Flow ID", Text(|v| {

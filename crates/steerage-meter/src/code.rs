@@ -1,8 +1,8 @@
-//! Writes numbers as bytes, and reads them again. One function both writes and reads the fields of
-//! a type, so that both have the same order of the fields.
+//! Writes numbers as bytes, and reads numbers from bytes. One function both writes and reads the
+//! fields of a type, so that the order of the fields is always the same.
 
-/// The number of bits of a number that one byte contains. If the highest bit of the byte is set,
-/// another byte follows, as in LEB128. Most numbers are small.
+/// Each byte contains this many bits of a number. If the highest bit of the byte is set, another
+/// byte follows, as in LEB128. Most numbers are small.
 const BITS: u32 = 7;
 
 /// The error for bytes that are not the edges of a part.
@@ -10,7 +10,7 @@ const BITS: u32 = 7;
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;
 
-/// Writes numbers, or reads them.
+/// A type that either writes numbers or reads numbers.
 pub(super) trait Coder {
     fn word(&mut self, word: &mut u64) -> Result<(), MalformedEdges>;
 

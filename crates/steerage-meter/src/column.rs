@@ -22,7 +22,7 @@ pub enum Values {
     F64(Vec<f64>),
     /// UTF-8 text. The text of row `n` lies between the positions `n` and `n + 1`.
     Text(Vec<i32>, Vec<u8>),
-    /// Bytes, with positions like those of text.
+    /// Byte strings, with positions like those of text.
     Bytes(Vec<i32>, Vec<u8>),
 }
 
@@ -102,7 +102,8 @@ impl Column {
         self.rows += 1;
     }
 
-    /// Adds a row with a number, which is cut to the type of the column.
+    /// Adds a row with a number. If the column's type has fewer bits, the upper bits of the number
+    /// are dropped.
     pub fn push_number(&mut self, number: Option<u64>) {
         let value = number.unwrap_or_default();
         match &mut self.values {
@@ -119,7 +120,8 @@ impl Column {
         self.add_row(number.is_some());
     }
 
-    /// Adds a row with a floating-point number. A column of another type stays unchanged.
+    /// Adds a row with a floating-point number. If the column has another type, the column stays
+    /// unchanged.
     pub fn push_float(&mut self, number: Option<f64>) {
         if let Values::F64(values) = &mut self.values {
             values.push(number.unwrap_or_default());
@@ -137,7 +139,7 @@ impl Column {
         }
     }
 
-    /// Takes the rows out of the column, and leaves the column empty.
+    /// Returns the rows of the column, and leaves the column empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(self.name, &self.values, self.present.is_some());

@@ -56,18 +56,18 @@ pub(super) fn columns(to: &mut impl Columns) {
 
 pub(super) trait Columns {
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
-    /// Adds a column of counts, which each row has.
+    /// Adds a column of counts. Each row has a count.
     fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
     /// Adds a column of numbers, which may be missing in some rows.
     fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// Adds a column of text, which each row has. `of` appends the text of a row to the vector.
+    /// Adds a column of text. Each row has a text. `of` appends the text of a row to the vector.
     fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
     /// Adds a column of text, which may be missing in some rows. `of` appends the text of a row to
     /// the vector, and returns true if the row has a text.
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
-/// An unsigned number of up to 32 bits.
+/// A column type: an unsigned number of up to 32 bits.
 pub(super) trait Number: Copy {
     const BITS: u32;
     fn to_u32(self) -> u32;
@@ -112,7 +112,7 @@ pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
 }
 
 /// Appends a decimal number. `decimal` takes a quarter of the time of `write!`. `decimal` is called
-/// for both addresses of each row.
+/// for both addresses of each row, so its time matters.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);

@@ -23,13 +23,13 @@ pub struct FlowCounts {
     pub written: u64,
     /// Records that could not be written or sent, summed over all outputs.
     pub lost: u64,
-    /// Records of flows that ended or were cut, but are neither written nor lost yet, summed over
-    /// all outputs.
+    /// Records that are neither written nor lost yet, of flows that ended or were cut. The number
+    /// is summed over all outputs.
     pub waiting: u64,
 }
 
-/// The counts that one meter publishes when a record ends. The counts of a meter have their own
-/// cache lines, because only that meter writes these counts.
+/// The counts of one meter, which it publishes whenever a record ends. The counts of a meter have
+/// their own cache lines, because only that meter writes these counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {

@@ -25,7 +25,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Creates a file under a temporary name. If `dated` is set, the path contains a time, so
+    /// Creates a file under a temporary name. If `dated` is set, the path contains a time, and
     /// missing directories are created.
     pub(super) fn create(path: &Path, dated: bool) -> io::Result<Self> {
         #[cfg(test)]
@@ -100,7 +100,7 @@ impl Disk {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes file operations of the test's thread fail.
+    //! Makes file operations fail on the thread of a test.
 
     use std::cell::Cell;
     use std::io;
@@ -116,7 +116,7 @@ pub(super) mod fault {
         /// If the operation with this number is a write, it writes only a part of its bytes, and
         /// the next operation fails.
         Short(u64, Errno),
-        /// Like `Short`, but all later operations fail too.
+        /// Like `Short`, but all later file operations fail too.
         ShortFrom(u64, Errno),
         /// The disk has room for this many bytes.
         Room(usize),
@@ -127,7 +127,7 @@ pub(super) mod fault {
         static DONE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plans a fault, and restarts the count of operations at 1.
+    /// Plans a fault for a later file operation. The operations are counted from 1 again.
     pub(in super::super) fn plan(fault: Fault) {
         FAULT.set(fault);
         DONE.set(0);

@@ -28,8 +28,8 @@ use super::writer_state::{
 /// of passing a message is negligible per record.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The maximum number of messages in the queue of a writer, which have 4096 records in all. At a
-/// million records per second, the writer may pause for 4 ms.
+/// The maximum number of messages in the queue of a writer. Together these messages have 4096
+/// records. At a million records per second, the writer may pause for 4 ms.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
@@ -68,7 +68,7 @@ impl Exporter {
         }
     }
 
-    /// Tells all outputs that one flow of `sample` is metered.
+    /// Reports the sampling rate to all outputs: one of every `sample` flows is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
@@ -89,8 +89,8 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
-        // If the queue takes no message, its records count as lost. A source that waits loses
-        // records only after its writer has failed or was abandoned.
+        // If the queue does not accept a message, the records of the message count as lost. A
+        // source that waits loses records only after its writer has failed or was abandoned.
         self.shared.note_waiting();
         let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
         if is_refused {
@@ -147,7 +147,8 @@ impl FlowWriter {
     }
 
     /// Starts a thread that passes all records to `take`. If `take` fails, the thread ends. `name`
-    /// is the name of the output in messages. This program meters flows in a handler of its own:
+    /// is the name of the output in messages. The program in this example counts flows in its own
+    /// handler:
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -263,7 +264,8 @@ impl FlowWriter {
             // The queue closes only after `on_failure` was called. Therefore a meter that finds the
             // queue closed knows that the writer has failed.
             of_thread.end(WriterEnd::Itself(match result {
-                // A closed pipe is not an error: its reader needs no more records.
+                // A closed pipe is not an error, because the reader of the pipe needs no more
+                // records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -285,8 +287,9 @@ impl FlowWriter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Also writes the records in `rest`, and ends the thread. If the reader of the output takes
-    /// nothing, this function waits until the writer is [hurried](FlowOutput::hurry).
+    /// Writes the remaining records and the records in `rest`, and ends the thread. If the reader
+    /// of the output takes nothing, this function waits until the writer is
+    /// [hurried](FlowOutput::hurry).
     ///
     /// # Errors
     /// Returns an error if a record could not be written.
@@ -314,8 +317,8 @@ impl FlowWriter {
 }
 
 /// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
-/// writer thread may be in a write that never returns. It would then never handle its signal. The
-/// signals are blocked before the thread starts, because a new thread inherits the mask of its
+/// writer thread may be in a write that never returns. Such a thread would never handle a signal.
+/// The signals are blocked before the thread starts, because a new thread inherits the mask of its
 /// creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
@@ -335,7 +338,7 @@ struct Sink {
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,
-    /// The maximum number of rows in memory, summed over all open files.
+    /// The maximum number of rows in memory of all open files together.
     rows_max: usize,
 }
 
@@ -384,7 +387,8 @@ impl Sink {
             return self.put(0, time, &records, &mut unwritten);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
-        // A record of a completed period goes to the first incomplete file.
+        // If the file of a record's period is already complete, the record goes to the first
+        // incomplete file.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
             from.max(start_of_period(last, period))
@@ -528,8 +532,8 @@ mod tests {
         assert_eq!(names(), [first, second.clone()]);
         sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // The file for the period of the record at 5 s is complete, so this record goes to the
-        // first open file.
+        // The next record has the time 5 s. The file for its period is complete, so the record goes
+        // to the first open file.
         sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

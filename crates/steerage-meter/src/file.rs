@@ -57,8 +57,8 @@ impl Format {
     }
 }
 
-/// Makes the error. A missing directory is an error: if a mistyped directory were created, the user
-/// would not find the flows.
+/// Makes the error for a file that cannot be created. A missing directory is an error: if a
+/// mistyped directory were created, the user would not find the flows.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
@@ -107,7 +107,7 @@ impl FlowFile {
         Ok(Self { out, format, path, has_ended: false })
     }
 
-    /// Writes records. `unwritten` must hold exactly these records.
+    /// Writes records. `unwritten` must contain exactly the records in `records`.
     pub(super) fn write(&mut self, records: &[FlowRecord], unwritten: Unwritten) -> Result<(), ExportError> {
         self.out.take(unwritten);
         let result = match &mut self.format {
@@ -132,8 +132,8 @@ impl FlowFile {
         parquet.end_group(&mut self.out).map_err(|cause| self.error(cause))
     }
 
-    /// Completes the file and renames it to its final name. `sample` means that one flow of this
-    /// many was metered.
+    /// Completes the file and renames it to its final name. `sample` is the sampling rate: one of
+    /// every `sample` flows was metered.
     pub(super) fn finish(&mut self, sample: u32) -> Result<(), ExportError> {
         self.end(sample).map_err(|cause| self.error(cause))?;
         let Some(path) = &self.path else { return Ok(()) };

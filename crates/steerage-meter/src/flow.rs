@@ -1,4 +1,4 @@
-//! A flow in the table, which takes two cache lines, and a third line for TCP.
+//! A flow in the table. A flow takes two cache lines, and a third cache line for TCP.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -9,7 +9,7 @@ use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 
-/// No VLAN tag: VLAN ids have only 12 bits.
+/// The value for a missing VLAN tag. VLAN ids have only 12 bits, so no tag has this value.
 const NO_VLAN: u16 = u16::MAX;
 
 /// A bit of the flow's state: the second endpoint sent the first packet.
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Makes the data of a packet of which only the flow is known.
+    /// Makes packet data for a packet of which only the flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -105,7 +105,7 @@ pub enum FlowEnd {
     /// The flow lasted for the active timeout. If more packets follow, the flow gets another
     /// record.
     Active = 2,
-    /// TCP: a reset, or FIN from both sides.
+    /// The TCP connection was closed, by a reset or by FIN from both sides.
     Finished = 3,
     /// The run ended.
     Forced = 4,
@@ -114,8 +114,8 @@ pub enum FlowEnd {
     Resources = 5,
 }
 
-/// A flow. The first cache line has the fields that every packet compares and that timeouts depend
-/// on. The second line has the counters. Only TCP segments use the third line.
+/// A flow. The first cache line has the fields that are compared with every packet, and the fields
+/// that timeouts depend on. The second line has the counters. Only TCP segments use the third line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -129,7 +129,8 @@ pub(super) struct Flow {
     pub(super) hash: u32,
     /// The bucket whose moves also move this flow to another CPU.
     pub(super) bucket: BucketId,
-    /// For ICMP, the type and the code of the first packet. For TCP, the resets of both sides.
+    /// For ICMP, the type and the code of the first packet. For TCP, the number of resets from each
+    /// side.
     icmp_or_resets: [u8; 2],
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -160,8 +161,8 @@ impl Flow {
         }
     }
 
-    /// Makes a flow that was not counted packet by packet, with its traffic from the source and
-    /// back.
+    /// Makes a flow that another program counted. `forth` is the traffic from the source, and
+    /// `back` is the traffic to the source.
     pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
         let seen = Seen { time: first.min(last), ..Seen::of(flow) };
         let traffic = if flow.turned { [back, forth] } else { [forth, back] };
@@ -197,8 +198,9 @@ impl Flow {
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
-            // The clocks of several interfaces may differ slightly. An earlier time moves the start
-            // of the flow, but never its end.
+            // The clocks of several interfaces may differ slightly. Therefore a packet may have an
+            // earlier time than the packet before it. Such a time can move the start of the flow,
+            // but never its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
@@ -229,14 +231,16 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// If the flow's record ends before this packet, returns the reason. If the packet's time is
-    /// earlier by more than the timeout, another recording begins.
+    /// If the flow's record ends before this packet, returns the reason. A record also ends if the
+    /// packet's time is earlier than the last packet's time by more than the timeout, because then
+    /// another recording has begun.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Returns true if the packet belongs to this record, whatever the state of the flow is.
+    /// Returns true if the packet belongs to this record in every state that the flow can have.
+    /// This is a quick check for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -244,8 +248,8 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Returns true if the packet belongs to this record, whatever packets earlier parts of the
-    /// recording have. The clock may still cut records.
+    /// Returns true if the packet belongs to this record, even if earlier parts of the recording
+    /// have packets of the flow. Records that the clock cuts are taken into account.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let is_cut = if timeouts.clock > 0 {
@@ -276,13 +280,12 @@ impl Flow {
         }
     }
 
-    /// Returns true if the flow has been idle for its timeout plus `more`.
+    /// Returns true if the flow has been idle for at least its timeout plus `more` nanoseconds.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
 
-    /// Returns true if no further packet can belong to this record at this time, although packets
-    /// may be late.
+    /// Returns true if no further packet can belong to this record, even if the packet is late.
     pub(super) fn is_gone(&self, now: u64, timeouts: &Timeouts) -> bool {
         self.is_over(now, self.late(), timeouts)
     }
@@ -310,8 +313,8 @@ impl Flow {
     }
 
     /// Begins another record of the flow with this packet, and returns the old record. The caller
-    /// must count the packet with [`add`](Self::add). If only the active timeout ended the old
-    /// record, the source stays the same.
+    /// must count the packet with [`add`](Self::add). If the old record was cut by the active
+    /// timeout, the new record has the same source.
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
@@ -329,7 +332,7 @@ impl Flow {
         self.tcp = tcp;
     }
 
-    /// Returns true if a packet arrived after the last call.
+    /// Returns true if a packet of the flow has arrived since the last call of this function.
     pub(super) fn take_used(&mut self) -> bool {
         let used = self.state & USED != 0;
         self.state &= !USED;
@@ -399,8 +402,8 @@ impl Flow {
         self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
-    /// Writes or reads the fields. The bucket and the hash are only valid within a run, so they are
-    /// left out.
+    /// Writes or reads the fields of a flow. The bucket and the hash are left out, because they are
+    /// only valid within a run.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.number(&mut self.last)?;
@@ -485,7 +488,7 @@ mod tests {
     }
 
     /// Adds packets to a flow and returns the reason for which `next` ends the record. Each packet
-    /// has a second, TCP flags, and true if it is a reply.
+    /// has a time in seconds, TCP flags, and a flag that is true for a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -503,9 +506,9 @@ mod tests {
         let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
         assert_eq!(end(&long[..6], (299, ACK)), None);
         assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
-        // Both timeouts have passed, and the inactive timeout is the reason.
+        // If both timeouts have passed, the reason is the inactive timeout.
         assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
-        // The packet's time is a day earlier, so another recording begins.
+        // The packet's time is a day earlier, so another recording has begun.
         assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
         assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
     }
@@ -514,7 +517,7 @@ mod tests {
     fn tcp_ends_by_reset_or_by_fin_of_both() {
         let fin = FIN | ACK;
         let closed = [(0, fin, false), (1, fin, true)];
-        // The last acknowledgement still belongs to the closed flow.
+        // After the close, the last acknowledgement still belongs to the closed flow.
         assert_eq!(end(&closed, (1, ACK)), None);
         assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
         assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use steerage::limits::CPUS_MAX;
 
 /// The limit and the current number of flows. Only the start and the end of a flow change this
-/// number. The packets in between do not access it.
+/// number. The packets of a flow after its first packet do not access this number.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
-    // `Relaxed` suffices: this is a count, and no other memory depends on it.
+    // `Relaxed` suffices, because this number is only a count and no other memory depends on it.
     taken: AtomicUsize,
 }
 
@@ -30,7 +30,7 @@ impl FlowLimit {
     }
 }
 
-/// The slots that a table or a moving bucket holds. Dropping this value frees the slots.
+/// The slots that a table or a moving bucket has taken. Dropping this value frees the slots.
 #[derive(Debug)]
 pub(super) struct FlowSlots {
     limit: Arc<FlowLimit>,
@@ -42,7 +42,7 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Takes one more slot if one is free. A CPU without slots always gets a slot, because a CPU
+    /// Takes one more slot if a slot is free. A CPU without slots always gets a slot, because a CPU
     /// needs at least one slot, and there are few CPUs.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {

@@ -1,5 +1,5 @@
-//! Maps the hash of a flow to the slots of the flow table that may hold this flow. The index uses
-//! open addressing, with eight entries per cache line.
+//! Maps the hash of a flow to the slots of the flow table that may contain this flow. The index
+//! uses open addressing, with eight entries per cache line.
 
 use steerage::memory::HugeVec;
 
@@ -11,11 +11,11 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// An index of the flow table's slots by hash.
 ///
-/// The topmost bits of the hash select a line. Therefore a doubled index is filled from front to
-/// back. A search compares all hashes of a line at once, because a branch for each hash would often
-/// be mispredicted. If a line is full, further entries of this line are in the next lines. At most
-/// half of the entries are used, so few lines are full. A removal moves later entries up, so
-/// deleted entries leave no markers (tombstones).
+/// The topmost bits of the hash select a line. Therefore, when the index is doubled, the new index
+/// is filled from front to back. A search compares all hashes of a line at once, because a branch
+/// for each hash would often be mispredicted. If a line is full, further entries that belong to
+/// this line are in the next lines. At most half of the entries are used, so few lines are full. A
+/// removal moves later entries up, so deleted entries leave no markers (tombstones).
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -39,7 +39,7 @@ impl Line {
     }
 
     /// Returns the slot with the hash, plus one, or 0 if no entry has the hash. If two entries have
-    /// the hash, the result is some number except 0.
+    /// the hash, the result may be any number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -110,7 +110,8 @@ impl Index {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            // Most searches are for new flows, and no entry has the hash of a new flow.
+            // Most searches with this function are for new flows, and no entry has the hash of a
+            // new flow.
             if line.any_with(hash) != 0 {
                 let mut entries = line.hashes.iter().zip(line.places);
                 let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));
@@ -163,7 +164,8 @@ impl Index {
         self.len -= 1;
         let mut at = self.behind(hole);
         while let Some(entry) = self.at(at) {
-            // An entry can move up to the hole if its home line is not after the hole.
+            // An entry can move to the hole if the line where the search for its hash begins is not
+            // after the hole.
             let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
                 self.set(hole, Some(entry));
@@ -187,8 +189,8 @@ mod tests {
     }
 
     proptest! {
-        /// The test uses few hashes at the upper end, so that runs of entries are long, wrap around
-        /// and have equal hashes.
+        /// The test uses only a few hashes, all near the maximum. The runs of entries are therefore
+        /// long, wrap around, and have equal hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());
@@ -218,7 +220,7 @@ mod tests {
         let hash = |place: u32| place.wrapping_mul(0x9e37_79b1);
         (0..100_000).for_each(|place| index.insert(hash(place), place));
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
-        // All hashes differ, so a candidate is always the right flow.
+        // In this test, all hashes differ, so a candidate is always the right flow.
         assert!((0..100_000).all(|place| index.candidate(hash(place)) == place));
         assert!((100_000..200_000).all(|place| index.candidate(hash(place)) == NONE));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));

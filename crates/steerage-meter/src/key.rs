@@ -1,4 +1,4 @@
-//! The key of a flow in the table: five 64-bit words, which are the same for both directions.
+//! The key of a flow in the table: five 64-bit words. Packets of both directions have the same key.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -26,19 +26,19 @@ impl Kind {
 /// The two endpoints of a flow, the lower one first, and the fields that distinguish flows between
 /// these endpoints.
 ///
-/// The fields of `rest`, from the top, are 16 bits for the port of the first endpoint, 16 bits for
-/// the port of the second endpoint, and 8 bits for the protocol. Below them are the [`Kind`] of the
-/// flow (8 bits) and the mark (16 bits).
+/// The fields of `rest`, from the highest bits down, are 16 bits for the port of the first
+/// endpoint, 16 bits for the port of the second endpoint, and 8 bits for the protocol. Below them
+/// are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
-/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. The
-/// mark of such a flow is a hash of the additional data. Two such flows between the same endpoints
-/// may be on two CPUs. If both are on one CPU, they must stay two flows, too.
+/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. For
+/// flows of this type, the mark is a hash of the additional data. Two such flows between the same
+/// endpoints may be on two CPUs. If both flows are on the same CPU, they must also stay separate.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
 ///
-/// This type is not [`FlowKey`] because it has room for the mark, is one word shorter, and is
-/// written directly into the table.
+/// [`FlowKey`] is not used here for three reasons: this type has room for the mark, is one word
+/// shorter, and is written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     /// The upper and lower half of the first endpoint's address or MAC address, then the halves of
@@ -53,8 +53,8 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// Start values for hashes, which are random in each run, so that attackers cannot choose flows
-/// that collide in the table.
+/// Start values for hashes. They are random in each run, so that attackers cannot choose flows that
+/// collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
@@ -107,8 +107,9 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but made from two words of the packet's headers: one with both
-    /// addresses, and one with both ports. The sender's address and port are in the upper halves.
+    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One word has
+    /// both addresses, and the other word has both ports. The sender's address and port are in the
+    /// upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
@@ -206,8 +207,8 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// Returns the key in the form that steering and reports use. If `turned` is set, the second
-    /// endpoint is the source.
+    /// Returns the key in the form that steering and reports use. If `turned` is true, the source
+    /// is the second endpoint.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));

@@ -20,7 +20,7 @@ impl Largest {
     }
 
     /// Scans the next `looks` slots of the flow table. At the end of the table, publishes the
-    /// result and starts again.
+    /// largest flows and starts again.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {
             let Some(flow) = table.at(self.next) else {

@@ -113,24 +113,24 @@ use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
 /// The number of timeout checks per packet. A flow needs one check during its timeout and one check
-/// at its end, so two checks per packet end flows as fast as flows begin.
+/// at its end. With two checks per packet, flows therefore end as fast as flows begin.
 const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// The number of packets whose flows are prefetched while the meter counts the same number of
-/// earlier packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
+/// While the meter counts this many packets, it prefetches the flows of the same number of later
+/// packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// The time for which a record waits, in packet time, before it is passed on together with later
-/// records.
+/// The longest time for which an ended record waits for later records, in packet time. All waiting
+/// records are passed on together.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval between the meter's ticks while no packets arrive. The meter ticks only for a
 /// source that cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The state that the meters of all CPUs share, and that creates the meters.
+/// The state that the meters of all CPUs share. A `Metering` also creates the meters.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,
@@ -193,8 +193,8 @@ impl Metering {
     /// Returns the current flows with the most bytes, the largest first: at most
     /// [`MeterOptions::top`] flows.
     ///
-    /// The counts of a flow are those of the last scan of its slot, which was at most some seconds
-    /// ago. If the source can wait, the list is empty.
+    /// The slots of the flow table are scanned every few seconds, and the counts of a flow are
+    /// those of the last scan. If the source can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
@@ -257,7 +257,7 @@ pub struct Meter {
     handled_bytes: u64,
     /// True if the current batch has super-frames.
     has_super_frames: bool,
-    /// The flows that other parts of the recording may continue, if a part is metered.
+    /// If a part of a recording is metered, the flows that other parts may continue.
     part: Option<Box<Collected>>,
 }
 
@@ -278,7 +278,8 @@ pub struct MovedFlows {
 
 impl Meter {
     /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
-    /// lines load at the same time. The work is divided into steps that need few registers each.
+    /// lines load at the same time. The work is divided into steps, each of which needs few
+    /// registers.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -313,8 +314,8 @@ impl Meter {
         }
     }
 
-    /// Reads packets of any kind at these positions. Returns true if the last packet of the batch
-    /// or an earlier packet had a timestamp.
+    /// Reads the packets at these positions of the batch, which may be packets of any kind. Returns
+    /// true if the last packet of the batch or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
         // A packet without a timestamp gets the time of the packet before it. `first` is the first
@@ -387,8 +388,8 @@ impl Meter {
         }
     }
 
-    /// Completes the counts of super-frames, each of which was counted as one packet. Adds the
-    /// remaining packets of each super-frame and their headers.
+    /// Completes the counts of super-frames, each of which was first counted as one packet. Adds
+    /// the other packets of each super-frame, and the bytes of their headers.
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -474,7 +475,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // A flow counts as used only from its second packet on.
+        // Only the second packet of a flow marks the flow as used.
         flow.take_used();
         self.table.insert(flow);
     }

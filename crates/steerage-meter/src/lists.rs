@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. The nodes of a list are stored separately from the flows. Changing the
-/// neighbour of a flow therefore does not access the flow's memory.
+/// Doubly linked lists. The nodes of a list are stored separately from the flows. Therefore a
+/// change of the list does not access the memory of neighbouring flows.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -43,8 +43,8 @@ impl Lists {
         self.ends.len()
     }
 
-    /// Returns the slot that was appended first to the list, among the slots that are still in the
-    /// list.
+    /// Returns the first slot of the list, which is the slot that has been in the list for the
+    /// longest time.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)

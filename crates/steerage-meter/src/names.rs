@@ -77,7 +77,7 @@ pub struct FlowNames {
     pub http_host: Option<Box<str>>,
 }
 
-/// The key of a flow in a map, with its hash.
+/// The key of a flow in the map of names, with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hashed {
     hash: u32,
@@ -161,8 +161,8 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// Returns the names of a flow whose record ends. If the flow continues, this `Names` also
-    /// keeps the names for the next record.
+    /// Returns the names of a flow whose record ends. If the flow continues, the names also remain
+    /// in this `Names`, for the next record.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed::new(key, hash);
         if why == FlowEnd::Active {
@@ -207,7 +207,7 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
     if seen.segment.is_there {
         let header = usize::from(transport.get(12)? >> 4) * 4;
         let data = transport.get(header..)?;
-        // The frame may have padding after the packet.
+        // The frame may have padding after the packet, which is not data.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
         // The SYN itself takes a sequence number, which precedes the sequence numbers of its data

@@ -5,12 +5,12 @@ use std::time::Duration;
 use steerage::WallTime;
 use steerage::flow::Layers;
 
-/// The default active timeout. A flow that lasts longer gets another record. The default of nfpcapd
-/// is the same.
+/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
+/// default.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout: the longest pause between two packets of a flow. The default of
-/// nfpcapd is the same.
+/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
+/// same default.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The default limit for the number of flows. A full table takes 270 MB.
@@ -25,19 +25,20 @@ pub const FLOWS_MAX: usize = 1 << 24;
 pub struct MeterOptions {
     /// The active timeout: the time after which the record of a flow is cut.
     pub active: Duration,
-    /// True to cut records at the multiples of the active timeout since 1970 (UTC). Otherwise a
-    /// record is cut when the active timeout has passed since its first packet.
+    /// If true, records are cut at the multiples of the active timeout since 1970 (UTC). If false,
+    /// a record is cut when the active timeout has passed since its first packet.
     pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
     /// The maximum number of flows at the same time, on all CPUs together.
     pub flows_max: usize,
-    /// The number of records with the most bytes that are kept for the report.
+    /// The report has this many records: those with the most bytes.
     pub top: usize,
-    /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
+    /// For packets in a tunnel, the headers (outer or inner) that define the flow. Steering must
+    /// use the same layers.
     pub layers: Layers,
-    /// The wall time at which the path's clock began, which gives a time to packets without a
-    /// device timestamp.
+    /// The wall time at which the clock of the receive path began. It is needed for packets without
+    /// a timestamp from the device.
     pub epoch: WallTime,
     /// True if the packet source can wait. If the source cannot wait, flows also time out while no
     /// packets arrive.
@@ -45,9 +46,9 @@ pub struct MeterOptions {
     /// The sampling rate: the meter counts all packets of one flow in this many flows. The value 1
     /// means all flows. The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
-    /// True to search DNS, TLS and HTTP packets for names.
+    /// If true, the meter searches DNS, TLS and HTTP packets for names.
     pub names: bool,
-    /// True to collect the flow statistics of CICFlowMeter
+    /// If true, the meter collects the flow statistics of CICFlowMeter
     /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). These statistics take up to 900 more bytes
     /// for each flow.
     pub cic: bool,

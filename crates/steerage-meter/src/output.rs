@@ -45,7 +45,7 @@ pub enum FlowsTo {
     Files {
         /// The file name, or the pattern of names with times.
         name: FilePattern,
-        /// With rotation, there is one file per period.
+        /// With rotation, a new file is written for each period.
         rotate: Option<Rotation>,
     },
 }
@@ -56,8 +56,8 @@ pub enum FlowsTo {
 pub struct Rotation {
     /// The length of a period. Periods begin at multiples of this length since 1970.
     pub period: Duration,
-    /// The inactive timeout of the meters. A flow may end later than the period of its last packet,
-    /// by up to this time and a little more. Therefore the file is completed later.
+    /// The inactive timeout of the meters. A flow may end up to this time, and a little more, after
+    /// the period of its last packet. Therefore the file of a period is completed later.
     pub inactive: Duration,
 }
 
@@ -88,7 +88,7 @@ pub struct ExportError {
     parts: Vec<PathBuf>,
 }
 
-/// Returns the part of the message that names the files with the written records.
+/// Returns the part of the error message that names the files with the written records.
 fn written(parts: &[PathBuf]) -> String {
     let and = match parts {
         [] => return String::new(),

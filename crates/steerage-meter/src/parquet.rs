@@ -29,8 +29,8 @@ use super::row::Row;
 use chunk::{Chunk, Column, Field, Kind, Values};
 use thrift::Thrift;
 
-/// The maximum number of rows per group. DuckDB's own groups have the same size, and a reader can
-/// read each group with one thread.
+/// The maximum number of rows per group. DuckDB's own groups have the same size. A reader can read
+/// several groups in parallel, with one thread for each group.
 pub(super) const ROWS_MAX: usize = 122_880;
 
 /// The maximum number of rows in memory for all open files together: two groups, 50 MB.
@@ -38,8 +38,8 @@ pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format. Files of this version have no pages of the second version, which not
-/// all readers support.
+/// The version of the format. Files of version 1 have no data pages of version 2, which some
+/// readers do not support.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
@@ -86,7 +86,7 @@ struct Adding<'a> {
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
         if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
-            // Nanoseconds in Parquet end in the year 2262.
+            // Parquet's timestamps in nanoseconds end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
@@ -126,7 +126,7 @@ impl Columns for Adding<'_> {
     }
 }
 
-/// A row group that was written to the file.
+/// The description of a row group that was written to the file.
 struct Group {
     rows: usize,
     chunks: Vec<Chunk>,
@@ -140,8 +140,8 @@ struct Group {
 pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
-    /// The volume of the records in the open group. The next field is the volume of the records in
-    /// groups that are in the file.
+    /// The number of records in the open group, with their packets and bytes. The next field has
+    /// the same numbers for the groups that are already in the file.
     open: Volume,
     complete: Volume,
     groups: Vec<Group>,
@@ -237,7 +237,8 @@ impl Parquet {
             });
         }
         to.binary(6, CREATED_BY.as_bytes());
-        // All columns are ordered by their types, which makes their statistics valid.
+        // Declares that each column has the order of its type. Without this declaration, the
+        // statistics of a column are not valid.
         to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }

@@ -20,20 +20,20 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
-/// A plain packet has Ethernet with at most one tag, or no link header. A plain packet has IP
-/// without options, extensions and fragments, and TCP or UDP with a complete header and without a
-/// tunnel.
+/// A plain packet has an Ethernet header with at most one VLAN tag, or no link header. Its IP
+/// header has no options or extension headers, and the packet is not a fragment. It has a complete
+/// TCP or UDP header, and no tunnel.
 ///
-/// `plain` fills `seen` in place, word by word. If `seen` were copied in wider pieces than it was
-/// written in, each copy would wait for the writes (measured: a third of the whole cost of a
-/// packet).
+/// `plain` fills `seen` in place, word by word. If `seen` were copied in pieces that are wider than
+/// the earlier writes, each copy would wait for these writes. A measurement showed that this wait
+/// takes a third of the whole cost of a packet.
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Like [`plain`], for Ethernet. The most common case is a separate function, because the rarer
-/// cases would use registers that this case needs.
+/// Like [`plain`], for Ethernet. The most common case has its own function, because code for rarer
+/// cases would use registers that the common case needs.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
@@ -113,7 +113,7 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
 }
 
 /// The TCP flags. Stores the TCP segment in `segment`. For UDP, the flags are 0, and no segment is
-/// stored. Returns `None` for further protocols and for tunnels. `stated` is the packet's length
+/// stored. Returns `None` for all other protocols and for tunnels. `stated` is the packet's length
 /// according to its header.
 #[inline(always)]
 fn transport(
@@ -139,8 +139,8 @@ fn transport(
     }
 }
 
-/// Reads a segment. `header` ends with the window, so that headers that the capture has cut after
-/// the window are read too.
+/// Reads a TCP segment. `header` ends with the window field, so that this function can also read
+/// headers that the capture has cut after that field.
 #[inline(always)]
 fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
@@ -184,8 +184,8 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
 /// Errors about different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
-        // Steering puts all frames of link types that are not read into one flow, without
-        // addresses.
+        // If steerage does not read frames of a link type, steering puts all of these frames into
+        // one flow without addresses.
         if found.end == End::UnknownLink && found.headers().len() == 0 {
             return Key::other();
         }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // Old values in `seen` must not appear in the result.
+        // `seen` contains old values, which must not appear in the result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
@@ -269,8 +269,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists the ports of tunnels over UDP. Three of these ports are also
-        // recognised as the source port.
+        // docs/flows.md lists the ports of tunnels over UDP. Three of these ports also mark a
+        // tunnel when they are the source port.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {

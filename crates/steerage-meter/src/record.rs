@@ -16,7 +16,7 @@ use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
 use super::tcp::TcpHealth;
 
-/// The record of a flow that has ended, or of the part of a flow between two active timeouts. The
+/// A record describes a flow that has ended, or the part of a flow between two active timeouts. The
 /// record describes both directions of the flow (RFC 5103).
 ///
 /// The serialization of a record is a flat row, for both CSV and JSON. `docs/meter.md` lists the
@@ -36,9 +36,9 @@ impl FlowRecord {
 
     /// Makes a record of a flow that another program counted, for [export
     /// alone](super::Exporter::pass). The source of `key` is the endpoint that sent first. `first`
-    /// and `last` are the times of the first and the last packet, `forth` is the traffic of the
-    /// source, and `back` that of the destination. The record has no TCP flags, no VLAN ids and no
-    /// names.
+    /// and `last` are the times of the first and the last packet. `forth` is the traffic that the
+    /// source sent, and `back` is the traffic that the destination sent. The record has no TCP
+    /// flags, no VLAN ids and no names.
     ///
     /// ```
     /// use steerage::WallTime;
@@ -106,17 +106,17 @@ impl FlowRecord {
     }
 
     /// Returns all TCP flags of the source, and all TCP flags of the destination. RFC 9293 defines
-    /// the lower 8 bits, and RFC 9768 defines bit 8. `None` if the flow is not TCP.
+    /// the lower 8 bits, and RFC 9768 defines bit 8. Returns `None` if the flow is not TCP.
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
     }
 
-    /// Returns the health of a TCP connection. `None` if the flow is not TCP.
+    /// Returns the health of a TCP connection. Returns `None` if the flow is not TCP.
     pub fn tcp_health(&self) -> Option<TcpHealth> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.health())
     }
 
-    /// Returns the type and code of the first ICMP packet. `None` if the flow is not ICMP.
+    /// Returns the type and code of the first ICMP packet. Returns `None` if the flow is not ICMP.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let [kind, code] = self.flow.icmp();
         matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
@@ -148,8 +148,9 @@ impl FlowRecord {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
-    /// Returns the kind of the flow: the name of its protocol, or a text such as `protocol-99`.
-    /// Frames without IP are `link` or `mpls`, and frames that could not be read are `other`.
+    /// Returns the kind of the flow as text: the name of the protocol, or a text such as
+    /// `protocol-99`. Frames without IP are `link` or `mpls`, and frames that could not be read are
+    /// `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         Class::of(&self.flow.key).name()
     }
@@ -193,8 +194,8 @@ impl FlowRecord {
         self.flow.bytes()
     }
 
-    /// Compares two records. Records with more bytes come first. Records with equal bytes are
-    /// ordered by start time and key, so that the order is unambiguous.
+    /// Compares two records. Records with more bytes come first. Records with the same number of
+    /// bytes are ordered by start time and key, so that the order is unambiguous.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))

@@ -1,9 +1,9 @@
 //! Counts whether each record of an output is unwritten, written or lost.
 //!
-//! An output gets records only in an [`Unwritten`], from [`RecordLedger::take`]. Records leave an
-//! `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records count as
-//! lost, whether a queue was full, a write failed or a thread panicked. Therefore no path through
-//! an output can forget a record or count a record twice.
+//! An output gets records only in an [`Unwritten`], which [`RecordLedger::take`] returns. Records
+//! leave an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records
+//! count as lost. The reason may be a full queue, a failed write or a panic. Therefore no code path
+//! in an output can forget a record or count a record twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,8 @@ impl Volume {
         self.bytes += more.bytes;
     }
 
-    /// Subtracts `part`, but at most the available volume. Returns the subtracted volume.
+    /// Subtracts the records, packets and bytes in `part`, but at most the available numbers.
+    /// Returns the subtracted numbers.
     fn remove(&mut self, part: Self) -> Self {
         let Self { records, packets, bytes } = *self;
         let part = Self {
@@ -56,15 +57,16 @@ impl Volume {
 /// The counts of one output.
 ///
 /// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it passes them on. So a thread that first loads these counts, and then the
-/// meters' counts, never sees a record here that the meters do not count yet.
+/// records before it passes the records on. Therefore a thread that first loads these counts, and
+/// then the meters' counts, never sees a record in these counts that the meters do not count yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
     /// Records that were written, and the bit [`CLOSED`].
     written: AtomicU64,
     lost: AtomicU64,
-    // `Relaxed`: these counters are only used for statistics, and publish no other memory.
+    // `Relaxed` suffices, because these counters are only used for statistics and publish no other
+    // memory.
     lost_packets: AtomicU64,
     lost_bytes: AtomicU64,
 }
@@ -164,7 +166,7 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // The thread that was stuck continues.
+        // Now the stuck thread continues.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

@@ -1,4 +1,5 @@
-//! [`Summary`]: adds flows up by host, port, network or name, from records and from flow files.
+//! [`Summary`] adds up flows by host, port, network or name. The flows come from records or from
+//! flow files.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -24,20 +25,22 @@ const LINE_BYTES_MAX: u64 = 1 << 16;
 /// usually has a prefix of this length.
 const NET_BITS: (u32, u32) = (24, 48);
 
-/// The name of the group of all flows without a name, and of the group for flows beyond the limit.
+/// The name of the group for flows without a name, and the name of the group for flows beyond the
+/// limit.
 const NONE: &str = "-";
 const OTHERS: &str = "others";
 
 /// The property by which flows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The same endpoints: the records of one flow.
+    /// Flows with the same endpoints: the records of one flow.
     Flow,
     /// An address. A flow counts for both of its hosts.
     Host,
     /// The port of the destination, with the protocol.
     Port,
-    /// A network: 24 bits of an IPv4 address, 48 of an IPv6 address. A flow counts for both of its networks.
+    /// A network: the first 24 bits of an IPv4 address, or the first 48 bits of an IPv6 address. A
+    /// flow counts for both of its networks.
     Net,
     /// The name of the server in TLS or HTTP, or the name in a DNS query.
     Name,
@@ -70,13 +73,13 @@ impl FromStr for By {
     }
 }
 
-/// A group of flows, and their sums.
+/// A group of flows, and the sums of their packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The common property of the flows, as text. For [`By::Flow`], the name is the kind of the
     /// flow.
     pub name: String,
-    /// The endpoints, for [`By::Flow`] only.
+    /// The endpoints of the flow. Only groups by [`By::Flow`] have them.
     pub ends: Option<[String; 2]>,
     /// The number of records.
     pub records: u64,
@@ -88,7 +91,7 @@ pub struct Group {
     pub times: (WallTime, WallTime),
 }
 
-/// The sums of flows, by group.
+/// The sums of packets and bytes for each group of flows.
 #[derive(Debug)]
 pub struct Summary {
     by: By,
@@ -102,7 +105,7 @@ pub enum ReadFlowsError {
     /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line is not a record of this program.
+    /// A line is not a record that this program has written.
     #[error("line {line} is no flow of steerage meter: {why}")]
     Line {
         /// The number of the line, from 1 on.
@@ -191,7 +194,7 @@ impl Summary {
         });
     }
 
-    /// Adds the flows of a file that this program has written as CSV or JSON lines.
+    /// Adds the flows of a file that this program has written, in CSV or JSON lines.
     ///
     /// # Errors
     /// Returns a [`ReadFlowsError`], which names the line that is not a flow.
@@ -391,7 +394,8 @@ mod tests {
         let all = summary.all().unwrap();
         assert_eq!((all.records, all.packets(), all.bytes(), all.seconds()), (4, 21, 1777, 4.0));
         let [tcp, udp] = &summary.largest(9)[..] else { panic!() };
-        // The source of the third record is the destination of the group's flow.
+        // The third record has the opposite direction: its source is the destination of the group's
+        // flow.
         assert_eq!((tcp.records, tcp.forth, tcp.back, tcp.seconds()), (3, (12, 1107), (7, 520), 3.0));
         assert_eq!(tcp.ends.as_ref().unwrap(), &["10.0.0.1:5", "10.0.1.2:80"]);
         assert_eq!(udp.ends.as_ref().unwrap(), &["[2001:db8:1:2::3]:9", "[2001:db8:1:3::4]:53"]);
@@ -411,7 +415,7 @@ mod tests {
         assert_eq!(names, ["a.example", "c.example", "b.example", "-"]);
     }
 
-    /// A file may contain numbers that are larger than a meter writes.
+    /// A file may contain larger numbers than any meter writes.
     #[test]
     fn the_largest_numbers_do_not_wrap() {
         let most = u64::MAX;

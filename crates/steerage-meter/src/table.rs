@@ -19,8 +19,8 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// The maximum number of checks to find a flow to evict. A flow that received a packet since its
-/// last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
+/// To find a flow to evict, at most this many flows are checked. A flow that received a packet
+/// since its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
@@ -72,8 +72,8 @@ impl Table {
         self.index.candidate(hash)
     }
 
-    /// Returns the flow in a slot. The slot may be vacant, or may hold a flow that the caller does
-    /// not expect.
+    /// Returns the flow in a slot. The slot may be free, or may contain another flow than the
+    /// caller expects.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -98,8 +98,8 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes a slot for one more flow. If no slot is free, evicts and returns the flow that has
-    /// been idle for the longest time.
+    /// Takes a slot for one more flow. If no slot is free, evicts the flow that has been idle for
+    /// the longest time, and returns this flow.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
@@ -166,8 +166,8 @@ impl Table {
     }
 
     /// Checks one flow that may have timed out. Returns `None` if no flow is due. Returns
-    /// `Some(None)` if the flow goes on. Returns the flow if it has timed out and was removed.
-    /// Flows of a bucket for which `stays` returns true go on.
+    /// `Some(None)` if the checked flow continues. If the flow has timed out, removes and returns
+    /// it. If `stays` returns true for a bucket, its flows do not time out.
     pub(super) fn look(&mut self, now: u64, stays: impl Fn(BucketId) -> bool) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -201,8 +201,8 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket that has moved here from another CPU. If both CPUs have a flow,
-    /// the two entries are merged.
+    /// Adds the flows of a bucket that has moved here from another CPU. If this CPU already has one
+    /// of the flows, the two entries of the flow are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

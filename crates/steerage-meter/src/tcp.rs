@@ -14,8 +14,8 @@ use super::code::{Coder, MalformedEdges};
 /// out of order. A later segment is a retransmission. Wireshark uses the same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// The number of bits for a time in the state. Counted in nanoseconds, these bits last for 18
-/// minutes. The difference of two such times is known up to half of that.
+/// The number of bits for a time in the state. The times are in nanoseconds and wrap around after
+/// 18 minutes. The difference of two times is known if it is less than half of that.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
@@ -35,15 +35,15 @@ pub(super) struct Segment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest sequence number that was received. The number is 0
-    /// before the first segment.
+    /// The sequence number after the highest sequence number that was received. Before the first
+    /// segment, this number is 0.
     next: [u32; 2],
     /// The initial sequence number. The initial number is the number of the SYN, or the number
     /// before that of the first segment, or the number before the first acknowledgement number of
     /// the other side. Any number is a valid initial number. `INITIALS` and `next` show whether the
     /// initial number is known.
     initial: [u32; 2],
-    /// The last acknowledgement number. The number is 0 if the last segment had no acknowledgement.
+    /// The acknowledgement number of the last segment, or 0 if that segment had no acknowledgement.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
@@ -66,7 +66,7 @@ mod bit {
     /// The number of duplicate acknowledgements since the acknowledgement number changed: 0, 1,
     /// or 2. The number 2 means two or more.
     pub(super) const DUPLICATES: u8 = 3;
-    /// The side has sent only SYNs without ACK so far. `ANSWERED` means that the other side has
+    /// So far, the side has sent only SYNs without ACK. `ANSWERED` means that the other side has
     /// replied to these SYNs.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
@@ -75,10 +75,9 @@ mod bit {
     /// The side's last segment was a keep-alive, or a probe of a zero window.
     pub(super) const KEEPS_ALIVE: u8 = 32;
     pub(super) const PROBES: u8 = 64;
-    /// This bit, in the bits of the first endpoint, means that the handshake was complete.
+    /// A bit that only the first endpoint uses: the handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
-    /// This bit, in the bits of the second endpoint, means that the initial numbers of both sides
-    /// are known.
+    /// A bit that only the second endpoint uses: the initial numbers of both sides are known.
     pub(super) const INITIALS: u8 = 128;
 }
 
@@ -162,8 +161,9 @@ impl TcpState {
         self.highest_at_high[side] = (time >> u32::BITS) as u8;
     }
 
-    /// Returns the nanoseconds since the highest segment of a side. Returns `None` if the time of
-    /// the packets has gone back, or if the difference is too large to be known.
+    /// Returns the nanoseconds since the segment of a side with the highest sequence number.
+    /// Returns `None` if the packet's time is earlier, or if the difference is too large to be
+    /// known.
     fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
         let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
         let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
@@ -178,7 +178,8 @@ impl TcpState {
         let sets_limit = self.reply == 0;
         if (completes && self.bits[0] & bit::COMPLETE == 0) || sets_limit {
             let opener = if self.bits[side] & bit::OPENS != 0 { side } else { 1 - side };
-            // The opener has sent only its SYN so far, so its highest segment is the SYN.
+            // The side that opens the connection has sent only its SYN so far, so its segment with
+            // the highest sequence number is the SYN.
             let since = self.since_highest(opener, time, last).filter(|_| self.bits[opener] & bit::OPENS != 0);
             if let Some(nanos) = since {
                 self.reply = u32::try_from(nanos / 1000).map_or(u32::MAX, |micros| micros.saturating_add(1));
@@ -193,7 +194,7 @@ impl TcpState {
     fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
         let other = 1 - side;
         match flags & (SYN | ACK | RST) {
-            // If the SYN is repeated, the handshake time starts at the last SYN.
+            // If the SYN was repeated, the handshake time starts at the last SYN.
             SYN => {
                 self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
                 self.set_highest_at(side, time);
@@ -203,8 +204,8 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment whose data was acknowledged before, or whose sequence number was passed, as
-    /// out of order or as a retransmission.
+    /// Counts a segment as out of order or as a retransmission. The data of the segment was
+    /// acknowledged before, or a segment with a higher sequence number has arrived.
     fn note_again(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let (next, acknowledged) = (self.next[side], self.acknowledged[other]);
@@ -264,8 +265,8 @@ impl TcpState {
         *self = both;
     }
 
-    /// Adds the counts of the segments that follow the segments of this state. If this state had
-    /// segments, its handshake and its initial numbers are kept.
+    /// Adds the counts of later segments of the connection. If this state already has segments, its
+    /// handshake and its initial numbers are kept.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.
@@ -351,9 +352,9 @@ fn end_of(segment: &Segment, flags: u16) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake. The duration
-    /// of the handshake is the end-to-end round-trip time as seen by the meter. `None` if the meter
-    /// did not see the handshake.
+    /// The number of microseconds from the SYN to the acknowledgement that completes the handshake.
+    /// This is the end-to-end round-trip time, as the meter sees it. `None` if the meter did not
+    /// see the handshake.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,
@@ -400,7 +401,8 @@ impl ClosedBy {
 mod tests {
     use super::*;
 
-    /// Microseconds, the sender's side, flags, sequence and acknowledgement number, and bytes.
+    /// A test segment: its time in microseconds, the sender's side, flags, sequence number,
+    /// acknowledgement number, and the number of data bytes.
     type Line = (u64, usize, u16, u32, u32, u32);
 
     const HANDSHAKE: [Line; 3] =
@@ -417,8 +419,8 @@ mod tests {
         state
     }
 
-    /// Returns the numbers of segments of the first side that were retransmitted and that were out
-    /// of order.
+    /// For the first side, returns the number of retransmitted segments and the number of segments
+    /// that were out of order.
     fn counts(lines: &[Line]) -> (u32, u32) {
         let health = state(lines).health(false, [0; 2]);
         (health.forth.retransmitted, health.forth.out_of_order)
@@ -472,10 +474,12 @@ mod tests {
             assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
             assert_eq!(state.is_left_by(1, 7), count > 1);
         }
-        // The other side's acknowledgement shows the number before the side's first segment.
+        // The acknowledgement from the other side shows the sequence number before this side's
+        // first segment.
         let late = state(&opened[1..2]);
         assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
-        // A SYN shows nothing about the other side. The next sequence number may also be 0.
+        // A SYN does not show the sequence number of the other side. The next sequence number may
+        // also be 0.
         assert!(!state(&[syn]).is_left_by(1, 0) && !state(&[syn]).is_left_by(1, 7));
         let wraps = state(&[(0, 0, SYN, u32::MAX, 0, 0), (10, 1, SYN | ACK, 5, 0, 0)]);
         assert!(!wraps.is_left_by(0, u32::MAX) && wraps.is_left_by(0, 0));
@@ -498,14 +502,16 @@ mod tests {
     fn handshakes() {
         let time = |lines: &[Line]| state(lines).health(false, [0; 2]).handshake_us;
         assert_eq!(time(&HANDSHAKE), Some(20_000));
-        // In these cases, the clock went back, the SYN was not answered, or a reset answered it.
+        // In these cases, the clock went back, the SYN was not answered, or the answer to the SYN
+        // was a reset.
         let back = [HANDSHAKE[0], (10_000, 1, SYN | ACK, 500, 101, 0)];
         let mut early = HANDSHAKE.map(|line| (line.0 + 8_000_000, line.1, line.2, line.3, line.4, line.5));
         early[2].0 -= 8_000_000;
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A time of more than 18 minutes must not be mistaken for its remainder in 40 bits.
+        // A pause of more than 18 minutes does not fit into 40 bits. It must not be mistaken for a
+        // short pause.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

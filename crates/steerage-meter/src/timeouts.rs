@@ -19,8 +19,8 @@ pub const LATE_MAX: Duration = Duration::from_secs(1);
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// The active timeout, counted from the first packet of a record. `active` is 0 if `clock` cuts
-    /// records, so that each packet is checked in full.
+    /// The active timeout, counted from the first packet of a record. If `clock` cuts records,
+    /// `active` is 0, so that the quick check never succeeds.
     pub(super) active: u64,
     /// Records are cut at the multiples of this time since 1970. `clock` is 0 if `active` cuts
     /// records.
@@ -40,19 +40,19 @@ impl Timeouts {
         Self { active, clock, inactive, closed: nanos(CLOSED_TIMEOUT).min(inactive) }
     }
 
-    /// Returns true if the active timeout ends a record with the times `first` and `last` before a
-    /// packet of the time `time`.
+    /// Returns true if the active timeout ends a record before a packet that arrives at `time`.
+    /// `first` and `last` are the times of the record's first and last packet.
     pub(super) fn cuts(&self, first: u64, last: u64, time: u64) -> bool {
         if self.clock == 0 {
             return time.saturating_sub(first) >= self.active;
         }
-        // Returns true if a multiple of the clock is after `last`, and not after `time`.
+        // Returns true if a multiple of `clock` is later than `last`, and not later than `time`.
         time > last && time % self.clock < time - last
     }
 }
 
-/// The time of the first packet with a timestamp on any CPU. Packets without a timestamp on a CPU
-/// that has had no packet with a timestamp get this time.
+/// The time of the first packet with a timestamp on any CPU. Another CPU may have had only packets
+/// without a timestamp, and gives them this time.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -67,7 +67,7 @@ impl FirstTime {
         Some(self.0.load(Ordering::Relaxed)).filter(|time| *time != Self::UNKNOWN)
     }
 
-    // This time is the only shared value, so its order with other values does not matter.
+    // `Relaxed` suffices, because this time is the only shared value.
     fn set(&self, time: u64) {
         let _ = self.0.compare_exchange(Self::UNKNOWN, time, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -75,16 +75,16 @@ impl FirstTime {
 
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet's time is its timestamp, or else the time of the packet before it. If no packet has a
-/// timestamp, a packet's time is the time of the path's clock. Between packets, the packet clock
-/// advances with the path's clock.
+/// A packet's time is its timestamp. A packet without a timestamp has the time of the previous
+/// packet. If no packet has a timestamp, a packet's time is the time of the path's clock. Between
+/// packets, the packet clock advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall time at which the path's clock began.
     epoch: u64,
     now: u64,
     noted: Timestamp,
-    /// The time of the last packet, if that packet or an earlier one had a timestamp.
+    /// The time of the last packet, if that packet or an earlier packet had a timestamp.
     packet_time: Option<u64>,
     first_time: FirstTime,
     began: bool,
@@ -98,9 +98,8 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
     }
 
-    /// Returns the time for a packet without a timestamp before any other packet of a batch.
-    /// `first` is the first timestamp in the batch. Returns `None` if no packet has had a
-    /// timestamp.
+    /// Returns the time for a packet without a timestamp at the start of a batch. `first` is the
+    /// first timestamp in the batch. Returns `None` if no packet has had a timestamp.
     pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
         self.packet_time.or_else(first).or_else(|| self.first_time.get())
     }
@@ -174,8 +173,8 @@ mod tests {
         assert_eq!(clock.now(), 990 * S);
         clock.note(989 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
-        // A packet without a time gets the time of the packet before it, and not of the next
-        // packet.
+        // A packet without a time gets the time of the previous packet, and not the time of the
+        // next packet.
         assert_eq!(clock.packet_time(|| Some(7)), Some(989 * S));
         // The next capture file was recorded a day earlier.
         clock.note(100 * S, true, at(2));

@@ -13,8 +13,8 @@ use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes, at most `most`. The record with the fewest bytes is at the top
-/// of the heap.
+/// The records with the most bytes. There are at most `most` such records. The record with the
+/// fewest bytes is at the top of the heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -124,7 +124,8 @@ pub struct MeterReport {
     pub(super) features: Features,
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// The packet bytes that were handled: fewer than on the wire if the capture truncated packets.
+    /// The number of packet bytes that were handled. If the capture truncated packets, this number
+    /// is less than the number of bytes on the wire.
     pub handled_bytes: u64,
     pub(super) part: Option<Box<Collected>>,
 }
@@ -154,7 +155,7 @@ pub struct Metered {
     pub earliest: Option<WallTime>,
 }
 
-/// The flows that were still open at the end of the run, or closed without a record so far.
+/// The flows that were still open at the end of the run, and closed flows that have no record yet.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
@@ -186,7 +187,7 @@ impl OpenFlows {
     }
 
     /// Returns the records that [`into_records`](Self::into_records) returns. Each record is made
-    /// only when it is needed, so that the records of many flows need little memory.
+    /// only when it is needed, so that even many flows need little memory for their records.
     pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
@@ -196,7 +197,7 @@ impl OpenFlows {
     /// Merges the entries of each flow that has several entries. Three things can split a flow into
     /// several entries: receive queues with different masks, a CPU that was declared dead, and
     /// fragments that arrived before the first fragment of their datagram. Only flows with equal
-    /// hashes are compared.
+    /// hashes are compared with each other.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -220,18 +221,18 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. Flows that are still open count too, and are returned so
-    /// that the caller can write their records.
+    /// Combines the reports of all CPUs. The totals include flows that are still open. These flows
+    /// are also returned, so that the caller can write their records.
     ///
     /// `top` is the number of records with the most bytes to return, as in
-    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact: each of these records
-    /// is among the top records of its CPU, or its flow is still open.
+    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact, because each of these
+    /// records is either among the top records of its CPU, or belongs to a flow that is still open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
-            // The CPU with the last packet determines the end time.
+            // The end time is the time of the last packet on any CPU.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {
@@ -296,7 +297,8 @@ mod tests {
 
     #[test]
     fn parts_of_a_flow_on_several_cpus_are_one_record() {
-        // The third flow shares its hash with another flow. The fourth flow is on one CPU only.
+        // In this test, the third flow shares its hash with another flow. The fourth flow is on one
+        // CPU only.
         let cpus = [
             report(&[flow(1, 5, 1), flow(2, 1, 2), flow(4, 9, 4)]),
             report(&[flow(3, 3, 2), flow(2, 2, 2), flow(1, 4, 1)]),

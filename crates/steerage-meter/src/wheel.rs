@@ -1,9 +1,9 @@
-//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987) that packets do not
-//! touch.
+//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987). Packets do not
+//! change the wheel.
 //!
 //! A flow is put into the slot in which its timeout ends if no further packet arrives. When the
 //! wheel reaches this slot, the flow is checked. Either the flow has timed out, or the flow moves
-//! to the slot in which its timeout ends now. Therefore a flow needs one check per timeout, however
+//! to the slot in which its new timeout ends. Therefore a flow needs one check per timeout, however
 //! many packets the flow has.
 
 use super::lists::Lists;
@@ -18,7 +18,7 @@ pub(super) struct Wheel {
     lists: Lists,
     /// The duration of a slot, in nanoseconds.
     span: u64,
-    /// The first slot of time that has not passed yet, counted from 1970.
+    /// The number of the first time slot that has not passed yet, counted from 1970.
     cursor: u64,
 }
 
@@ -32,7 +32,7 @@ impl Wheel {
     }
 
     /// Schedules the check of a flow for the time after `end`. If `end` is more than one round of
-    /// the wheel away, the check comes too early.
+    /// the wheel away, the check is made before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -46,8 +46,8 @@ impl Wheel {
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // A jump of more than one round of the wheel visits every slot once. If the clock was set
-        // back, the wheel restarts at the new time.
+        // If the time jumps by more than one round of the wheel, each slot is visited once. If the
+        // clock was set back, the wheel restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }
@@ -62,7 +62,7 @@ impl Wheel {
 
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // A flow never goes to the current slot again. Therefore a loop over all due flows ends.
+        // A checked flow never moves to the current slot. Therefore a loop over all due flows ends.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }

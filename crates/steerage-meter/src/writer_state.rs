@@ -1,11 +1,12 @@
 //! The state that is shared by the meters, the writer thread and the end of the run. The state
 //! determines how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for any length of time, as a pager does. A source that can wait then waits
-//! for the reader. The end of a run waits too, unless the user has requested the stop. After a
-//! request to stop, a reader that takes nothing for a second is abandoned: [`LOOKS`] checks, one
-//! every [`LOOK`]. The writer thread is then stuck in a write that cannot be interrupted, so the
-//! run ends without it.
+//! A reader may pause for any length of time, as a pager does. During such a pause, a source that
+//! can wait waits for the reader. The end of a run also waits for the reader, unless the user has
+//! requested the stop. After a request to stop, a reader that takes nothing for a second is
+//! abandoned. The second consists of [`LOOKS`] checks, with a pause of [`LOOK`] before each check.
+//! The writer thread is stuck in a write that cannot be interrupted, so the run ends without
+//! waiting for this thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -22,13 +23,13 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is abandoned after this many checks in a row without progress. The checks take half
-/// of the time that a stop allows for packets in flight, so a CPU that waits for the writer still
-/// ends in time.
+/// The writer is abandoned after this many checks in a row without progress. All checks together
+/// take half of the time that a stop allows for packets in flight. Therefore a CPU that waits for
+/// the writer still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
-/// collector that restarts is away for about a second.
+/// restart makes a collector unavailable for about a second.
 pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Several writers can share these records.
+    /// The records are shared, because several writers may write the same records.
     pub(super) records: Arc<Vec<FlowRecord>>,
     /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
@@ -57,8 +58,8 @@ pub(super) enum WriterEnd {
 #[derive(Debug)]
 pub(super) struct WriterState {
     name: String,
-    /// The queue that the writer reads. The queue is dropped when the writer ends, so that no meter
-    /// waits for the writer.
+    /// The queue that the writer reads. When the writer ends, the queue is dropped, so that no
+    /// meter waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
@@ -69,9 +70,9 @@ pub(super) struct WriterState {
     message_bytes: AtomicU64,
     connections: AtomicU64,
     refusals: AtomicU64,
-    /// The messages in the queue. A message counts from shortly before it is in the queue.
+    /// The messages in the queue. A message is counted shortly before it is put into the queue.
     waiting: AtomicUsize,
-    /// Counts how often the reader has taken something.
+    /// Counts how often the reader has taken records.
     taken: AtomicU64,
     hurried: AtomicBool,
     sample: AtomicU32,
@@ -135,8 +136,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// The writer calls this function when it ends. From then on, meters cannot send anything to
-    /// the writer, and `FlowWriter::finish` gets the result.
+    /// The writer calls this function when it ends. After that, meters cannot send messages to the
+    /// writer, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -192,8 +193,8 @@ impl WriterState {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the writer ends, or abandons the writer if the reader has taken nothing for too
-    /// long.
+    /// Waits until the writer ends. If the reader has taken nothing for too long, this function
+    /// abandons the writer and returns.
     fn watch(&self) {
         let (mut seen, mut looks) = (None, 0);
         loop {
@@ -210,8 +211,8 @@ impl WriterState {
                         return;
                     }
                 }
-                // The writer holds this lock while it waits for messages. While the writer waits
-                // for messages, the reader has nothing to take.
+                // If the lock is taken, the writer is waiting for messages. During this wait, the
+                // reader has nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }

@@ -39,13 +39,14 @@ pub struct Collector {
     pub(super) transport: Transport,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The maximum length of an IP packet, for UDP only.
+    /// The maximum length of an IP packet. Only UDP uses this value.
     pub(super) mtu: usize,
-    /// The interval between transmissions of statistics, and over UDP also of templates.
+    /// The interval between two transmissions of statistics. Over UDP, templates are sent at the
+    /// same interval.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
     pub(super) rate: Option<ExportRate>,
-    /// True if a record describes both directions of a flow.
+    /// True if each record describes both directions of a flow.
     pub(super) biflows: bool,
 }
 
@@ -80,18 +81,18 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Sets the rate, unless the address has a `rate`. Without any rate, a collector over UDP gets
-    /// as many records per second as a default receive buffer takes, and a collector over TCP gets
-    /// all records at once. If more than half of the queue of a live run is in use, a collector
-    /// without a rate gets the records as fast as they come.
+    /// Sets the rate, unless the address has a `rate`. If there is no rate, a collector over UDP
+    /// gets as many records per second as fit into a receive buffer of the default size. A
+    /// collector over TCP gets all records at once. If more than half of the queue of a live run is
+    /// in use, a collector without a rate gets the records as fast as they come.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// Returns the address for TCP with its options, if this address is for UDP. Over UDP, an
-    /// exporter does not learn which records arrived.
+    /// Returns the address for TCP with its options, if this address is for UDP. Over UDP, a
+    /// program that exports records does not learn which records arrived.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;
@@ -199,7 +200,8 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The address for TCP lacks the options that only UDP has, and the rate, which only UDP needs.
+    /// The address for TCP has neither the options that exist only for UDP nor the rate, which only
+    /// UDP needs.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {
         let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();

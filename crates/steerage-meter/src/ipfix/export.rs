@@ -1,9 +1,9 @@
 //! The thread that sends records to a collector.
 //!
 //! The socket is opened before the run starts. Packet CPUs put records into the thread's bounded
-//! queue, and never wait for an unreachable collector. While a connection is down, records stay in
-//! the queue for up to [`DOWN_MAX`], and records that do not fit are lost. After [`DOWN_MAX`], all
-//! records are lost until the collector returns. Lost records are counted.
+//! queue, and never wait for an unreachable collector. While the connection is down, records stay
+//! in the queue for up to [`DOWN_MAX`]. Records that do not fit into the queue are lost. After
+//! [`DOWN_MAX`], all records are lost until the collector returns. Lost records are counted.
 
 use std::fmt;
 use std::io;
@@ -20,14 +20,13 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// The time for which records wait for a new connection. This time is longer than the restart of a
-/// collector takes.
+/// The time for which records wait for a new connection. A collector needs less time for a restart.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest time for which the thread sleeps, so that it soon notices a request to stop.
+/// The longest time for which the thread sleeps. The thread must notice a request to stop soon.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A function that returns the number of packets that the meters never saw.
+/// A function that returns how many packets were lost before the meters saw them.
 pub(in super::super) type Ignored = Box<dyn Fn() -> u64 + Send>;
 
 pub(in super::super) struct Export {
@@ -47,7 +46,8 @@ pub(in super::super) struct Export {
 
 /// A collector with an open socket.
 ///
-/// A program that drops privileges opens the socket first and starts the thread afterwards.
+/// A program that drops privileges opens the socket before it drops them, and starts the thread
+/// afterwards.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
@@ -87,8 +87,8 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// Creates the thread's state. If `must_arrive` is set, lost records and a collector that does
-    /// not answer are errors. Otherwise, the thread connects again later.
+    /// Creates the state of the sending thread. If `must_arrive` is set, lost records and a
+    /// collector that does not answer are errors. Otherwise, the thread connects again later.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -148,7 +148,7 @@ impl Export {
         true
     }
 
-    /// Sends records. Records that remain in `unwritten` are lost.
+    /// Sends `records`. Records that could not be sent remain in `unwritten` and count as lost.
     fn send(&mut self, mut records: &[FlowRecord], mut unwritten: Unwritten) {
         while !records.is_empty() && self.reconnect() {
             self.refresh_if_due();
@@ -170,7 +170,7 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // The program that listens at the address from now on does not know the
+                    // Another program may listen at the address now. This program does not know the
                     // templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
@@ -192,9 +192,10 @@ impl Export {
         }
     }
 
-    /// Encodes the first records that can be sent together. Returns the number of these records,
-    /// and whether the records form a single message, which the encoder does not count as sent yet.
-    /// A message with templates is sent alone, because the send may fail.
+    /// Encodes records from the front of `records`: as many as can be sent together. Returns the
+    /// number of these records. The second result is true if the records form a single message,
+    /// which the encoder does not count as sent yet. A message with templates is sent alone,
+    /// because the send may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains();
         let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
@@ -232,8 +233,8 @@ impl Export {
 
     /// Waits until the rate allows further records, and counts `count` records towards the rate. If
     /// the source is live and the user has set no rate, records are sent at once while more than
-    /// half of the queue is in use. The collector might lose them, but a full queue certainly
-    /// would.
+    /// half of the queue is in use. The collector might lose records that come too fast, but a full
+    /// queue would certainly lose records.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

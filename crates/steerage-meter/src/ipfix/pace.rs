@@ -19,12 +19,12 @@ const UDP_DEFAULT: u64 = 10_000;
 /// messages fill a sixth of the smallest receive buffer.
 const TOGETHER_MAX: u64 = 8;
 
-/// The rate in records per second for each message that is sent in the same system call. At this
+/// For each message in a system call, the rate must allow this many records per second. At this
 /// rate, a message of 20 records stands for 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// The longest delay for which the sender catches up. Catching up on a longer delay would cause a
-/// burst. At the default rate, 10 ms are 5 messages.
+/// If the sender is late, it makes up for at most this delay. Making up for a longer delay would
+/// cause a burst. At the default rate, 10 ms are 5 messages.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.
@@ -32,7 +32,7 @@ const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 pub enum ExportRate {
     /// As fast as possible.
     Max,
-    /// This many records per second.
+    /// A rate of this many records per second.
     Records(NonZero<u64>),
 }
 
@@ -82,7 +82,7 @@ impl Pace {
         self.rate.map(|rate| (rate / RATE_TOGETHER).clamp(1, TOGETHER_MAX) as usize)
     }
 
-    /// Returns true if the user leaves the rate to this program.
+    /// Returns true if the user has set no rate, and this program chooses it.
     pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
@@ -101,7 +101,7 @@ impl Pace {
         }
     }
 
-    /// Records that `count` records are sent now.
+    /// Counts `count` records as sent now.
     pub(super) fn sent(&mut self, count: usize, now: Instant) {
         let Some(rate) = self.rate else { return };
         let from = now.checked_sub(CATCH_UP_MAX).map_or(self.next_at, |earliest| self.next_at.max(earliest));
@@ -113,8 +113,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Simulates sending for `time`, with messages of `count` records and a sender that is `late`
-    /// each time. Returns the number of records, and the most records within 10 ms.
+    /// Simulates sending for `time`, with messages of `count` records. The sender is late by `late`
+    /// each time. Returns the number of records in total, and the largest number of records within
+    /// 10 ms.
     fn run(pace: &mut Pace, start: Instant, time: Duration, count: usize, late: Duration) -> (usize, usize) {
         let (mut now, mut sent, mut all) = (start, Vec::<(Instant, usize)>::new(), 0);
         while now < start + time {
@@ -140,7 +141,7 @@ mod tests {
             assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
             assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
         }
-        // A sender that did not run for a second does not catch up on that second.
+        // A sender that did not run for a second does not send the records of that second later.
         let mut pace = Pace::new(None, true, start);
         let late = start + Duration::from_secs(1);
         let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! The shape of a record, which determines its elements.
+//! The shape of a record, which determines the elements of the record.
 //!
 //! A shape has one bit for each property of a record that determines which elements the record has.
 //! The id of a template is computed from these bits, so there is no table of templates. The
@@ -32,7 +32,7 @@ const DIRECTION_INITIATOR: u8 = 1;
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits of a shape are the `Kind` of the key.
+    // The mask of a shape's lowest three bits, which are the `Kind` of the flow's key.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;

@@ -24,8 +24,8 @@ const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 /// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The maximum number of messages in a train of messages. Linux accepts trains of at least 64
-/// datagrams (`UDP_MAX_SEGMENTS`).
+/// The maximum number of messages that are sent with one system call (a train). Linux accepts
+/// trains of at least 64 datagrams (`UDP_MAX_SEGMENTS`).
 pub(super) const TRAIN_MESSAGES: usize = 64;
 /// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
 /// the longest headers (IPv6 and UDP).
@@ -90,7 +90,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP is used, and no connection to the collector exists.
+    /// The transport is TCP, and there is no connection to the collector.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -101,8 +101,8 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent. The message was sent. The collector's host had refused an earlier
-    /// message, so no program was listening then.
+    /// The message was sent. The collector's host had refused an earlier message, so no program was
+    /// listening at that time.
     AfterRefusal,
     TooLong,
     /// The kernel does not accept several datagrams at a time, so no message was sent.
@@ -142,7 +142,7 @@ impl Way {
         }
     }
 
-    /// Returns the maximum message length in bytes that every network supports.
+    /// Returns the length in bytes of the longest message that every network supports.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -181,7 +181,7 @@ impl Way {
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Messages are as large as possible, so Nagle's algorithm would gain nothing.
+                // Messages are as large as possible, so Nagle's algorithm would bring no advantage.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -203,8 +203,8 @@ impl Way {
     }
 
     /// Sends all messages of a train, or none of them. If the collector is slow, calls
-    /// `progress(true)` after the collector has taken some bytes, and `progress(false)` if it has
-    /// taken none for a while.
+    /// `progress(true)` each time the collector has taken some bytes. Calls `progress(false)` if
+    /// the collector has taken no bytes for a while.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -256,9 +256,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports the refusal of an earlier datagram instead of sending this one. The
-        // program that listens now does not know the templates. This program must get at most one
-        // message without templates.
+        // The kernel reports that an earlier datagram was refused, and does not send the current
+        // datagram. The program that listens now does not know the templates. A program that was
+        // started in the meantime must get at most one message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,

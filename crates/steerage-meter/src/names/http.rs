@@ -5,14 +5,14 @@ use super::text::Text;
 
 /// The length of the longest known method: UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;
-/// The end of a request line without the minor version.
+/// The end of a request line, up to the minor version of HTTP.
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// The HTTP method that requests a tunnel, in which another message follows.
+/// The HTTP method that requests a tunnel. Another message follows in the tunnel.
 const TUNNEL: &[u8] = b"CONNECT ";
 
-/// Returns true if a stream with this beginning may be a request: capital letters, `_` and `-`,
-/// then a space.
+/// Returns true if a stream with this beginning may be a request. A request begins with capital
+/// letters, `_` and `-`, and then has a space.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     let is_of_method = |byte: &&u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
     let method = stream.iter().take(METHOD_MAX).take_while(is_of_method).count();

@@ -4,8 +4,8 @@
 const TEXT: &[u8] = b"PROXY ";
 /// The maximum length of the header of version 1, with the end of its line.
 const TEXT_MAX: usize = 107;
-/// The first bytes of a version 2 header. The last two bytes of the header's fixed part are the
-/// length of the rest.
+/// The first bytes of a version 2 header. The fixed part of the header ends with the length of the
+/// variable part, in two bytes.
 const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const BINARY_MIN: usize = 16;
 
@@ -28,7 +28,8 @@ pub(super) fn skip(stream: &[u8]) -> Option<&[u8]> {
     Some(stream)
 }
 
-/// Returns true if the stream begins with these bytes, as far as the stream has arrived.
+/// Returns true if the stream begins with these bytes. If only a part of these bytes has arrived,
+/// this part must be equal.
 fn begins(stream: &[u8], bytes: &[u8]) -> bool {
     let length = stream.len().min(bytes.len());
     length > 0 && stream[..length] == bytes[..length]

@@ -1,4 +1,5 @@
-//! Names as text: bounded in length, printable, without spaces and commas.
+//! Names as text. The text has a limited length and only printable characters, without spaces and
+//! commas.
 
 use std::fmt::Write;
 

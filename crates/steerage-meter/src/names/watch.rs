@@ -34,7 +34,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// Adds the new bytes of a segment. Returns false if bytes before the segment are missing.
+    /// Adds those bytes of a segment that have not arrived before. Returns false if bytes before
+    /// the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
         // The number of bytes of this segment that have arrived already. If bytes before the
         // segment are missing, the subtraction wraps around to a huge number.
@@ -63,8 +64,8 @@ impl Watch {
         self.names.clone()
     }
 
-    /// Searches a packet of this direction for names. The beginning of a message is kept only if
-    /// `may_wait` is set.
+    /// Searches a packet of this direction for names. An incomplete message is kept only if
+    /// `may_wait` is true.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         self.left[side] -= 1;
         let Some(sequence) = payload.sequence else {
@@ -76,7 +77,7 @@ impl Watch {
         let read = match &mut self.begun[side] {
             Some(begun) => {
                 if !begun.add(sequence, payload.data) {
-                    // A segment is missing, so the later segments cannot be read.
+                    // A segment of the stream is missing, so the later segments cannot be read.
                     return self.settle(side);
                 }
                 let bytes = std::mem::take(&mut begun.bytes);
@@ -143,7 +144,7 @@ impl Watch {
             message
         };
         if message.is_empty() && !stream.is_empty() {
-            // The next segment is read as if it began the stream.
+            // After a missing segment, the next segment is read as if it began the stream.
             self.begun[side] = None;
             return Read::Whole(());
         }
@@ -238,7 +239,7 @@ mod tests {
     }
 
     fn segments_from<'a>(begin: usize, bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
-        // The sequence numbers wrap around.
+        // In this stream, the sequence numbers wrap around.
         let (mut rest, mut sequence, mut all) = (bytes, (u32::MAX - 100).wrapping_add(begin as u32), Vec::new());
         let mut lengths = lengths.iter().cycle();
         while !rest.is_empty() {
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(sni(segments(&hello, &[2000])), name);
         let mut parts = segments(&hello, &[1, 300, 200]);
         assert_eq!(sni(parts.clone()), name);
-        // A segment is repeated, and the server's first bytes arrive in between.
+        // The client repeats a segment, and the server's first bytes arrive between the two copies.
         parts.insert(2, parts[1]);
         parts.insert(2, (true, Payload { data: b"\x16\x03\x03\0\x7a\x02", sequence: Some(9), is_whole: true }));
         assert_eq!(sni(parts.clone()), name);
@@ -282,8 +283,8 @@ mod tests {
         assert_eq!(sni(alone.collect()), name);
     }
 
-    /// The request for a tunnel and the first message in the tunnel are divided into segments in any
-    /// way.
+    /// The test divides the request for a tunnel and the first message in the tunnel into segments
+    /// at every position.
     #[test]
     fn a_message_follows_a_request_for_a_tunnel() {
         let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);

@@ -1,5 +1,5 @@
-//! One column of a row group: a page of values, a page with the dictionary of the values if a
-//! dictionary is shorter, and a description.
+//! One column of a row group. A column has a page of values and a description. If a dictionary of
+//! the values is shorter, the column also has a page with the dictionary.
 
 use std::io::{self, Write};
 
@@ -13,8 +13,8 @@ use super::thrift::{Thrift, structure};
 /// are left out, because a reader reads the statistics of all columns before the first page.
 const STATISTICS_BYTES_MAX: usize = 64;
 
-/// The numbers that the format uses for compression, kinds of pages, encodings, physical types and
-/// repetition.
+/// The numbers that the Parquet format uses for compression, kinds of pages, encodings, physical
+/// types and repetition.
 const GZIP: i32 = 2;
 const DATA_PAGE: i32 = 0;
 const DICTIONARY_PAGE: i32 = 2;
@@ -61,7 +61,7 @@ impl Field {
         to.i32(1, self.physical());
         to.i32(3, if self.is_optional { OPTIONAL } else { REQUIRED });
         to.binary(4, self.name.as_bytes());
-        // The next field is the older name of the type. The type "nanoseconds" has no older name.
+        // The next field has the type in its older form. The type "nanoseconds" has no older form.
         match self.kind {
             Kind::Time => {}
             Kind::Count => to.i32(6, 14),
@@ -199,11 +199,11 @@ fn write_page(kind: i32, bytes: &[u8], group: &mut Vec<u8>, describe: impl FnOnc
 }
 
 impl Values {
-    /// Encodes the values and removes them.
+    /// Encodes the values of the column, and empties the column.
     fn encode(&mut self) -> Encoded {
         match self {
             Self::Times(values) => {
-                // Times rarely repeat, and increase slowly.
+                // Times rarely repeat and increase slowly, so their differences are encoded.
                 let mut bytes = Vec::new();
                 differences(values, &mut bytes);
                 let range = range(values.iter(), |time| time.to_le_bytes().to_vec());
@@ -232,8 +232,8 @@ impl Values {
     }
 }
 
-/// Writes the values of a column: as indices of a dictionary if that is shorter, and otherwise each
-/// value in full. `plain` appends one value.
+/// Writes the values of a column. If it is shorter, writes a dictionary and the index of each
+/// value. Otherwise writes each value in full. `plain` appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),
@@ -248,7 +248,7 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     match dictionary(values.iter().copied()).filter(|(entries, _)| !entries.is_empty()) {
         None => Encoded { encoding: PLAIN, bytes: each(&values), dictionary: None, range },
         Some((entries, indices)) => {
-            // Some readers refuse indices with a width of 0 bits.
+            // Some readers reject indices with a width of 0 bits.
             let width = width_of(entries.len() as u64 - 1).max(1);
             let mut bytes = vec![width as u8];
             runs(&indices, width, &mut bytes);
@@ -266,7 +266,7 @@ fn range<'a, T: Ord + 'a>(
     Some([bytes(least), bytes(largest)])
 }
 
-/// A column of a row group that was written to the file.
+/// The description of a column in a row group that was written to the file.
 #[derive(Debug)]
 pub(super) struct Chunk {
     field: Field,
@@ -276,8 +276,8 @@ pub(super) struct Chunk {
     range: Option<[Vec<u8>; 2]>,
     dictionary_at: Option<u64>,
     data_at: u64,
-    /// The length of the pages with their headers, without compression. The next field is their
-    /// length in the file.
+    /// The length of the pages and their headers before compression. The next field is the length
+    /// of the pages and their headers in the file.
     pub(super) plain_bytes: u64,
     file_bytes: u64,
 }
@@ -288,8 +288,8 @@ impl Chunk {
         to.i64(2, self.dictionary_at.unwrap_or(self.data_at));
         to.structure(3, |to| {
             to.i32(1, self.field.physical());
-            // The list also has the encoding of the presence of values (runs) and the encoding of a
-            // dictionary (plain).
+            // The list of encodings also contains "runs", which encodes the presence of values, and
+            // "plain", which encodes the dictionary.
             let all = [self.encoding, RLE, PLAIN];
             to.numbers(2, if self.dictionary_at.is_some() { &all } else { &all[..2] });
             to.texts(3, &[self.field.name]);

@@ -7,8 +7,8 @@ use std::hash::Hash;
 /// The number of values that are packed together. The bits of these values fill whole bytes.
 const GROUP: usize = 8;
 
-/// The number of values in a block of differences. The next constant is the number in each of its
-/// parts. These are the smallest sizes that the format allows.
+/// The number of values in a block of differences. The next constant is the number of values in
+/// each part of a block. Both are the smallest sizes that the format allows.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
@@ -16,8 +16,8 @@ const PART: usize = 32;
 /// two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// The number of values after which a dictionary is given up if it has more than half as many
-/// entries. Such a dictionary would be longer than the values.
+/// After this many values, a dictionary is dropped if it has more than half as many entries. Such a
+/// dictionary would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest first.
@@ -51,13 +51,13 @@ fn pack(values: impl Iterator<Item = u64>, width: u32, to: &mut Vec<u8>) {
     }
 }
 
-/// Returns the number of bits that the largest of these values needs.
+/// Returns the number of bits that are needed for the largest of these values.
 pub(super) fn width_of(largest: u64) -> u32 {
     u64::BITS - largest.leading_zeros()
 }
 
-/// Appends values of `width` bits each: runs of equal values by their length, and other values
-/// packed.
+/// Appends values of `width` bits each. A run of equal values is stored as its length and one
+/// value. Other values are packed.
 pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     let (mut packed_from, mut at) = (0, 0);
     while at < values.len() {
@@ -87,7 +87,8 @@ fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     pack(values.iter().map(|value| u64::from(*value)).chain(zeros), width, to);
 }
 
-/// Appends values by their differences (`DELTA_BINARY_PACKED`).
+/// Appends values in the encoding `DELTA_BINARY_PACKED`, which stores the differences between
+/// consecutive values.
 pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
     varint(BLOCK as u64, to);
     varint((BLOCK / PART) as u64, to);

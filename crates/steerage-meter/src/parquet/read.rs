@@ -1,4 +1,4 @@
-//! Reads the files that this crate writes, for tests.
+//! Reads the Parquet files that this crate writes. Only tests use this module.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -154,7 +154,7 @@ impl<'a> Cursor<'a> {
         (0..count).map(one).collect()
     }
 
-    /// Reads a page. Returns its header and its bytes.
+    /// Reads a page. Returns the page's header and the page's bytes.
     fn page(&mut self) -> (Item, Vec<u8>) {
         let header = self.fields();
         let mut bytes = Vec::new();
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads the description of a file, which is at its end.
+/// Reads the description of a file, which is at the end of the file.
 fn footer(file: &[u8]) -> Item {
     let rest = file.strip_suffix(b"PAR1").unwrap();
     let (rest, length) = rest.split_at(rest.len() - 4);

@@ -12,7 +12,7 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// A structure that is being written. Its fields are in the order of their numbers.
+/// A structure that is being written. The fields must be written in the order of their numbers.
 pub(super) struct Thrift<'a> {
     to: &'a mut Vec<u8>,
     last: u8,

@@ -4,8 +4,8 @@ use std::io;
 
 use steerage::DeviceError;
 
-/// For each such kind of device: the first characters of its text, its feature, and true if the
-/// feature is on.
+/// The devices that belong to a feature. Each entry has the first characters of the device's text,
+/// the feature, and true if the feature is on.
 const FEATURES: [(&str, Feature, bool); 3] = [
     ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
     ("tap:", Feature::Tap, cfg!(feature = "tap")),
@@ -51,7 +51,7 @@ fn error(spec: &str, feature: Feature) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
-    /// .ci/full runs this test with and without the features.
+    /// The script .ci/full runs this test with and without the features.
     #[test]
     fn a_device_whose_feature_is_off_is_named() {
         let said = |spec: &str| crate::check(spec).err().map(|error| error.to_string()).unwrap_or_default();

@@ -1,19 +1,20 @@
-//! Live interfaces with AF_PACKET. The device listens, and takes no packets away from the kernel.
-//! The user's guide is docs/interfaces.md.
+//! Receives from live interfaces with AF_PACKET. The device only listens: the kernel still gets all
+//! packets. The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
 //! ring, and passes on the block when it is full or its timeout expires. The queue lends the frames
-//! from the ring without a copy, each after a [`FrameHeader`](steerage::device::FrameHeader). With
-//! PACKET_FANOUT, several sockets share an interface. Frames that the kernel drops because the ring
-//! is full are counted as [lost](steerage::device::Completions::lost).
+//! directly from the ring, without another copy. Before each frame is a
+//! [`FrameHeader`](steerage::device::FrameHeader). With PACKET_FANOUT, several sockets share an
+//! interface. Frames that the kernel drops because the ring is full are counted as
+//! [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
 //! returned to the kernel. If a block is not returned for too long, a copy replaces this block, so
 //! that no handler can stop the ring: see `af_packet/ring.rs`.
 //!
-//! Each socket is set up in libpcap's order, so that no unwanted frame gets in: a socket without a
-//! protocol, its ring, a filter that accepts nothing, the interface, the fanout group, and finally
-//! the real filter.
+//! Each socket is set up in the same order as in libpcap, so that it never receives an unwanted
+//! frame. The steps are a socket without a protocol, its ring, a filter that accepts nothing, the
+//! interface, the fanout group, and finally the real filter.
 
 mod interface;
 mod program;
@@ -47,24 +48,25 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// The default size of a ring in bytes. The ring has room for 0.2 s of small frames at a million
-/// per second.
+/// The default size of a ring in bytes. At a million frames per second, the ring has room for the
+/// small frames of 0.2 s.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The minimum size of a ring, with just enough blocks to rescue a block while the kernel fills
-/// others.
+/// The minimum size of a ring. Such a ring has just enough blocks to rescue one block while the
+/// kernel fills other blocks.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
 /// The maximum size of a ring. The kernel counts its bytes in 32 bits, and never swaps the ring
 /// out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// The default block timeout, after which the kernel passes on a block that is not full. For
-/// counting and metering, 10 ms is short enough, and a hundred wake-ups per second cost little.
-/// Users who need less delay can set 1 ms.
+/// The default block timeout. After this time, the kernel passes on a block that is not full. A
+/// delay of 10 ms is short enough for counting and metering, and a hundred wake-ups per second cost
+/// little. Users who need less delay can set 1 ms.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
-/// The longest block timeout. With a longer timeout, a user would think that no frames arrive.
+/// The longest block timeout. With a longer timeout, frames would appear so late that a user might
+/// think that none arrive.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// The maximum number of sockets per interface: the kernel's default for a fanout group
@@ -80,25 +82,27 @@ pub const SNAPLEN_MAX: usize = 262_144;
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// The number of blocks in a ring, if its size permits. The ring is full when this many blocks are
-/// lent or wait for their timeout.
+/// The number of blocks in a ring, if the ring's size permits. The ring is full when all of its
+/// blocks are lent or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The units that a full block counts for in the limit on lent memory per CPU (see
-/// [`Blocks::shared`](steerage::device::Blocks::shared)). A block whose timeout expired early
-/// counts for less. With the default ring, a unit is 64 KiB, the size of a super-frame.
+/// The limit on lent memory per CPU counts in units (see
+/// [`Blocks::shared`](steerage::device::Blocks::shared)), and a full block has this many units. A
+/// block that was passed on before it was full has fewer units. With the default ring, a unit is 64
+/// KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
-/// The bytes that a socket may have in flight, as the kernel counts them: about 1800 frames of 1500
-/// bytes, more than a card's ring holds. The kernel's default is enough for 90 frames.
+/// The number of bytes that a sending socket may have in flight, as the kernel counts them. This is
+/// enough for about 1800 frames of 1500 bytes, which is more than the ring of a network card holds.
+/// The kernel's default is enough for 90 frames.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The bytes that the kernel leaves free before each frame. The frame header and a reinserted VLAN
-/// tag fit into this space, so that neither overwrites the kernel's data.
+/// The number of bytes that the kernel leaves free before each frame. The frame header and a
+/// reinserted VLAN tag fit into this space, so that they do not overwrite the kernel's data.
 const RESERVE_BYTES: u32 = 8;
 
-/// The longest frame that a handler can keep or write to, in bytes. The limit is above the length
-/// of a jumbo frame. Every page has this length.
+/// The length of the longest frame that a handler can keep or write to, in bytes. The limit is
+/// above the length of a jumbo frame. Every page has this length.
 const COPY_BYTES_MAX: usize = 9_728;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -113,13 +117,13 @@ pub enum Direction {
     In,
     /// Frames that this machine sends through the interface.
     Out,
-    /// Both directions. On the loopback interface, each frame is sent and received, so only
-    /// received frames count.
+    /// Both directions. On the loopback interface, each frame is both sent and received. There, the
+    /// device delivers only the received frames.
     #[default]
     InOut,
 }
 
-/// The interface to listen to, and the options for it.
+/// The interface to listen to, and the options for listening.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::{AfPacketOptions, Direction};
@@ -139,27 +143,27 @@ pub struct AfPacketOptions {
     pub buffer: usize,
     /// The block timeout, in whole milliseconds.
     pub block_timeout: Duration,
-    /// True to receive frames for other machines too.
+    /// If true, frames for other machines are received too.
     pub promiscuous: bool,
     /// The direction of the frames to receive.
     pub direction: Direction,
     /// The length to which each frame is cut. `None` if frames are not cut.
     pub snaplen: Option<usize>,
-    /// The filter that the kernel applies. `None` if all frames pass. Only with the cargo feature
-    /// `capture`, which compiles filters.
+    /// The filter that the kernel applies. `None` if all frames pass. The field exists only with
+    /// the cargo feature `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// The condition on which the kernel's hash of each frame is used. Packets that this hash does
-    /// not keep together are listed in docs/interfaces.md.
+    /// The condition on which the kernel's hash of each frame is used. The page docs/interfaces.md
+    /// lists the packets that this hash does not keep together.
     pub device_hash: DeviceHash,
-    /// True to compute checksums that were left to a network card. Programs that forward packets
-    /// need the finished checksums. Merged datagrams cannot be split. With this option, merged
-    /// datagrams are dropped and counted as lost.
+    /// If true, the device computes checksums that were left to a network card. Programs that
+    /// forward packets need the finished checksums. The device cannot split merged datagrams. With
+    /// this option, it drops them and counts them as lost.
     pub finish_checksums: bool,
-    /// True to deliver super-frames whole, marked as super-frames. The output that sends a
-    /// super-frame then completes its checksums.
+    /// If true, super-frames are delivered whole, and are marked as super-frames. Their checksums
+    /// are completed by the output that sends them.
     pub offloads: bool,
-    /// True if the time of a frame is the time of the card's clock, provided that the card stamps
+    /// If true, the time of a frame is taken from the card's clock, provided that the card stamps
     /// the frame.
     pub card_time: bool,
 }
@@ -254,7 +258,7 @@ impl AfPacketOptions {
 
     /// The type of the first header of the interface's frames.
     pub(crate) fn link(&self) -> LinkType {
-        // `open` reports an interface that is missing or not supported.
+        // If the interface is missing or not supported, `open` reports this.
         Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)
     }
 
@@ -280,7 +284,8 @@ impl AfPacketOptions {
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
             // Super-frames cannot be copied to pages. Therefore CPUs hold at most a part of the
-            // ring. There are enough places for all lent frames and for the whole ring.
+            // ring. There are enough places (address ranges of blocks) for all lent frames and for
+            // the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -337,7 +342,7 @@ impl AfPacketOptions {
         self.filter.as_ref().map(program::of_filter)
     }
 
-    /// Without the feature `capture`, no filter can be compiled.
+    /// This build does not have the feature `capture`, so no filter can be compiled.
     #[cfg(not(feature = "capture"))]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         None
@@ -353,7 +358,7 @@ impl AfPacketOptions {
             .then(|| format!("{name}: its card stamps no frames: they have the system's time"))
     }
 
-    /// Sets up a socket that listens, with a filter that still accepts no frame.
+    /// Sets up a socket that listens. At first, the socket has a filter that accepts no frame.
     fn listen(
         &self,
         socket: &Socket,
@@ -428,7 +433,7 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // If the permission is missing, report it once, and not for each interface.
+    // If the permission to listen is missing, report this once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {
@@ -438,7 +443,7 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// Returns the ring size of each of `count` interfaces, which share the default size.
+/// Returns the ring size for each interface. The default size is divided among `count` interfaces.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }

@@ -1,5 +1,5 @@
-//! Decides whether to use an interface's own flow hash, and finds out where the key of this hash
-//! comes from.
+//! Decides whether steerage uses the flow hash that an interface provides, and finds out where the
+//! key of this hash comes from.
 //!
 //! A network card that hashes packets uses a key that its driver sets. Most drivers use the
 //! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so that an attacker
@@ -14,7 +14,8 @@ use steerage_netlink::ethtool::Ethtool;
 
 use crate::sys;
 
-/// The flow hash of an interface's packets: the device's or steerage's.
+/// Selects the flow hash of an interface's packets: the hash of the device, or the hash of
+/// steerage.
 ///
 /// ```
 /// use steerage_device::DeviceHash;
@@ -31,30 +32,31 @@ pub enum DeviceHash {
     /// steerage computes the hash.
     #[default]
     Never,
-    /// The device's hash is used if steerage knows that its key is random. In addition, either all
-    /// fragments of a datagram must get the same hash, or no fragment may get a hash. The device
-    /// keeps together each direction of a flow separately ([`Affinity::OneDirection`]).
+    /// The device's hash is used under two conditions. First, steerage knows that the key of the
+    /// hash is random. Second, either all fragments of a datagram get the same hash, or fragments
+    /// get no hash. The device keeps together each direction of a flow separately
+    /// ([`Affinity::OneDirection`]).
     IfSafe,
-    /// The device's hash is used if the device has one. The user guarantees that the hash keeps the
-    /// packets of a flow together.
+    /// The device's hash is used if the device provides a hash. The user guarantees that the hash
+    /// keeps the packets of a flow together.
     Always,
 }
 
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// The part of the system that hashes the packets which an interface receives, as far as steerage
-/// can determine it.
+/// The part of the system that hashes the packets of an interface. `Unknown` means that steerage
+/// cannot determine this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel, with a random key. All fragments of a datagram have the same hash, because the
-    /// kernel does not hash the ports of any fragment.
+    /// The kernel hashes, with a random key. All fragments of a datagram have the same hash,
+    /// because the kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card. The card's key may or may not be random, and the card may hash a first fragment by
-    /// its ports.
+    /// The card hashes. The card's key may or may not be random, and the card may hash a first
+    /// fragment by its ports.
     Card { random_key: bool },
-    /// Unknown: packets may have arrived through other interfaces, and keep the hash that they got
-    /// there.
+    /// It is not known which part hashes. Packets may have arrived through other interfaces, and
+    /// keep the hash that they got there.
     Unknown,
 }
 
@@ -81,8 +83,9 @@ impl DeviceHash {
     }
 }
 
-/// The driver of TUN and TAP devices. Packets of a TUN or TAP come from a program without a hash,
-/// so the kernel hashes them. Other drivers without a card pass on packets of other interfaces.
+/// The driver of TUN and TAP devices. A program that writes packets to a TUN or TAP provides no
+/// hash, so the kernel hashes these packets. Other drivers without a card pass on packets of other
+/// interfaces.
 const TUN: &str = "tun";
 
 /// Finds the part of the system that hashes the packets of this interface, if `wanted` requests the
@@ -122,7 +125,7 @@ fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// Returns a warning for a user who insists on a hash with a key that is not random.
+/// Returns a warning for a user who requires the device's hash although its key is not random.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -145,7 +148,7 @@ mod tests {
         let kernels: Vec<u8> = (1..=52).collect();
         let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
         let random = HashedBy::Card { random_key: true };
-        // A driver uses as many bytes of the key as its card needs.
+        // In this test, the driver uses only as many bytes of the published key as its card needs.
         assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
         let known = HashedBy::Card { random_key: false };
         assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);

@@ -3,8 +3,8 @@
 use steerage::device::DeviceName;
 use steerage_netlink::Rtnetlink;
 
-/// Makes the name of the interface that is now called `name` in this thread's network namespace.
-/// The name follows the interface by its index.
+/// Makes an `InterfaceName` for the interface that is now called `name` in this thread's network
+/// namespace. Later names of the interface are found by its index.
 pub(crate) fn following(name: &str) -> DeviceName {
     let found = Rtnetlink::open().and_then(|mut kernel| Ok((kernel.link(name)?.index, kernel)));
     match found {

@@ -22,11 +22,11 @@
 //! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
 //!
 //! Architecture invariant: no device knows about CPUs, hashes or handlers. No device has its own
-//! clock or thread, with two exceptions. Each capture file or stream that is written has a thread,
-//! because writing may block. Another thread opens the files of a capture, so that packet threads
-//! never open files.
-// The exceptions are the `sys` modules: one for the system calls of each device, and one for shared
-// system calls.
+//! clock, and only two kinds of devices have threads. Each capture file or stream that is written
+//! has a thread, because writing may block. Each capture that is read has a thread that opens its
+//! files, so that packet threads never open files.
+// Only the `sys` modules contain unsafe code. Each device has such a module for its system calls,
+// and one module has shared system calls.
 #![deny(unsafe_code)]
 
 mod absent;
@@ -94,7 +94,7 @@ use udp::UdpOptions;
 ///
 /// # Errors
 /// [`OpenError::Spec`] for a mistake in the text, and [`OpenError::Device`] for a device that
-/// cannot be opened. A device whose cargo feature is off cannot be opened.
+/// cannot be opened. If the cargo feature of a device is off, the device cannot be opened.
 ///
 /// ```
 /// let input = steerage_device::open("synthetic:flows=1000,queues=2,packets=100")?;
@@ -147,8 +147,8 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
-/// Returns true if the device that `spec` names supports a filter, because it listens to an
-/// interface or reads a capture file. The function opens no device.
+/// Returns true if the device that `spec` names supports a filter. Devices that listen to an
+/// interface or read a capture file do. The function opens no device.
 ///
 /// ```
 /// assert!(steerage_device::takes_filter("evening.pcap"));
@@ -238,7 +238,8 @@ impl From<steerage_capture::CaptureError> for OpenError {
     }
 }
 
-/// Shows the text of the error, because `main` prints returned errors with `Debug`.
+/// `Debug` shows the text of the error, because an error that `main` returns is printed with
+/// `Debug`.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

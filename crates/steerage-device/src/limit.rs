@@ -26,7 +26,7 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// The number of frames that were not delivered yet, which is at least `free`. The difference
+    /// The number of frames that may still be delivered. It is at least `free`. The difference
     /// between `left` and `free` is reserved for polls that are in progress.
     left: AtomicU64,
 }
@@ -36,7 +36,8 @@ impl Limit {
     /// together, or earlier if the devices have fewer frames. Lost frames do not count. The name,
     /// kind and mode of the input stay unchanged.
     ///
-    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) sees the end at its next poll.
+    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) does not learn of the end before
+    /// its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, packets: u64) -> Input {
         Self::with(&Self::allowance(packets), input)
@@ -60,15 +61,15 @@ impl Limit {
 
 impl Allowance {
     fn take(&self, wanted: u64) -> u64 {
-        // `Relaxed` here and below: `left` and `free` are only counts, and no other memory depends
-        // on them.
+        // `Relaxed` suffices here and below, because `left` and `free` are only counts and no other
+        // memory depends on them.
         let taken = |free| Some(free - wanted.min(free));
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Ends a reservation of `taken` frames, of which the poll has delivered `used`. Returns the
-    /// number of frames that remain.
+    /// Ends a poll's reservation of `taken` frames, of which the poll has delivered `used` frames.
+    /// Returns the number of frames that may still be delivered.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);
         self.left.fetch_sub(used, Ordering::Relaxed) - used

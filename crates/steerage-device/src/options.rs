@@ -5,11 +5,11 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The maximum number of characters of an invalid text in an error.
+/// The maximum number of characters of an invalid text that an error message shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// A mistake in a device's options. The message is one line. The message names the option, its
-/// value and the allowed values.
+/// A mistake in a device's options. The error message is one line, and names the option, its value
+/// and the allowed values.
 ///
 /// ```
 /// use steerage_device::synthetic::SyntheticOptions;

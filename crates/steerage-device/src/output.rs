@@ -21,7 +21,7 @@ const PCAP: &str = "pcap:";
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-/// The end of an error message about a text that names no output.
+/// The end of the error message for a text that names no output.
 macro_rules! kinds {
     ($begin:literal) => {
         concat!(
@@ -48,7 +48,7 @@ pub enum OutputError {
     Spec {
         /// The text as the user wrote it.
         spec: String,
-        /// The mistake, and the correct syntax.
+        /// A description of the mistake, and the correct syntax.
         wrong: &'static str,
     },
     /// An option of the output has a mistake.
@@ -88,7 +88,7 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     if names.iter().all(|name| is_output(name)) { Ok(names) } else { Err(wrong(what_is_wrong(spec))) }
 }
 
-/// Returns the mistake in a text that names no output.
+/// Returns the error message for a text that names no output.
 fn what_is_wrong(spec: &str) -> &'static str {
     let is_file = [".pcap", ".pcapng"].iter().any(|end| spec.ends_with(end));
     match spec.contains(':') {
@@ -142,7 +142,8 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 /// client.
 ///
 /// The function calls `waits` repeatedly until there is a reader. The arguments are the path of the
-/// FIFO or the listening address, and the current state. `waits` returns true to continue waiting.
+/// FIFO or the listening address, and the state of the wait. `waits` returns true to continue
+/// waiting.
 ///
 /// # Errors
 /// The errors of [`open`], and an error if `waits` returns false.
@@ -167,7 +168,7 @@ fn capture_of(spec: &str) -> Option<(&'static str, &str)> {
     kinds.find_map(|kind| Some((kind, spec.strip_prefix(kind).filter(|place| !place.is_empty())?)))
 }
 
-/// Opens an output that is not a capture. Only AF_XDP must know the number of CPUs.
+/// Opens an output that is not a capture. Only an AF_XDP output needs the number of CPUs.
 #[cfg_attr(not(feature = "af_xdp"), allow(unused_variables))]
 fn open_device(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     absent::check(spec).map_err(OutputError::Device)?;

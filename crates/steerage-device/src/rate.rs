@@ -114,7 +114,7 @@ mod tests {
         assert_eq!((polled, frames.len()), (Polled::More, 64));
         let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
         assert_eq!((polled, frames.len()), (Polled::NotBefore(Timestamp::from_nanos(start + S + S / 100)), 36));
-        // A device without more frames ends, however late it is polled.
+        // A device that has no more frames ends, even if it is polled late.
         let late = Timestamp::from_nanos(start + 100 * S);
         let mut left = 0;
         loop {

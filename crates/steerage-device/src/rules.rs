@@ -1,6 +1,6 @@
-//! Rules of a network card, which direct chosen traffic to chosen queues (`ethtool -n`, `ethtool
-//! -N`): `struct ethtool_rxnfc` of linux/ethtool.h. Any user may read rules, and `CAP_NET_ADMIN` is
-//! needed to change them.
+//! Reads and changes the rules of a network card, which direct chosen traffic to chosen queues
+//! (`ethtool -n`, `ethtool -N`). The kernel's interface for rules is `struct ethtool_rxnfc` of
+//! linux/ethtool.h. Any user may read rules, and `CAP_NET_ADMIN` is needed to change them.
 //!
 //! A rule is written in the syntax of `ethtool -N`:
 //!
@@ -20,8 +20,8 @@ use std::str::FromStr;
 
 use crate::sys;
 
-/// The types of flows: the name in ethtool, the kernel's number (`TCP_V4_FLOW` and others), and the
-/// fields that a rule compares.
+/// The types of flows. Each type has a name in ethtool, the kernel's number (`TCP_V4_FLOW` and
+/// others), and the fields that a rule compares.
 const KINDS: [(&str, u32, &[Field]); 7] = [
     ("ether", 0x12, &ETHER),
     ("tcp4", 1, &IPV4),
@@ -43,16 +43,16 @@ const IPV4: [Field; 4] =
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
-/// The field by whose bits several queues share a flow.
+/// The field whose bits select one of several queues that share a flow.
 const SOURCE_PORT: &str = "src-port";
-/// The length of ports and of a frame's type, which are written as numbers.
+/// The length of ports and of a frame's type (EtherType), which are written as numbers.
 const PORT_BYTES: usize = 2;
 const MAC_BYTES: usize = 6;
 const FIELDS_MAX: usize = 4;
 const FIELD_BYTES_MAX: usize = 16;
 
-/// The offsets in `struct ethtool_rxnfc` of the type of the flow, the values to compare, their
-/// masks, the end of all masks, the queue, and the location.
+/// Offsets in `struct ethtool_rxnfc`. They are the offsets of the flow's type, the values to
+/// compare, their masks, the end of all masks, the queue, and the location.
 const KIND: usize = 16;
 const VALUES: usize = 20;
 const MASKS: usize = 92;
@@ -73,12 +73,13 @@ const OF_ANOTHER_KIND: &str = "a rule of another kind";
 /// smallest tables of network cards have about this size.
 const SHARING_MAX: usize = 256;
 
-/// The lowest bit of the source port distributes nothing, because Linux connects from even ports as
-/// long as some are free (`__inet_hash_connect`).
+/// The lowest bit of the source port is not used to distribute traffic, because Linux connects from
+/// even ports as long as some even ports are free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// Returns the number of values of the source port's bits that `queues` queues share. The result is
-/// the least power of two with which no queue gets more than 1.25 times an equal share.
+/// Returns the number of different values that the compared bits of the source port can have.
+/// `queues` queues share these values. The result is the smallest power of two with which no queue
+/// gets more than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -146,7 +147,7 @@ pub struct Rule {
 /// The table of rules of a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The number of locations. The number is 0 if the card chooses the locations itself.
+    /// The number of locations in the table, or 0 if the card chooses the locations itself.
     pub size: u32,
     /// The locations that contain a rule.
     pub used: Vec<u32>,
@@ -256,7 +257,7 @@ impl fmt::Display for Flow {
                     write!(f, " {name} {}", address.map_err(|_| fmt::Error)?)?;
                 }
             }
-            // In a mask of ethtool(8), the set bits are the bits that are not compared.
+            // In a mask of ethtool(8), a set bit means that the bit is not compared.
             if *length == PORT_BYTES && !compared.is_any() && number(mask) != u16::MAX {
                 write!(f, " m {:#06x}", !number(mask))?;
             }
@@ -363,7 +364,7 @@ fn decoded(bytes: &[u8]) -> Option<Rule> {
         let mask = &mut masks[*at..at + length];
         let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
         let is_any = mask.iter().all(|byte| *byte == 0);
-        // Only fields that are numbers have masks.
+        // Only fields that are written as numbers have masks.
         if is_whole || *length == PORT_BYTES && !is_any {
             compared.value[..*length].copy_from_slice(bytes.get(VALUES + at..VALUES + at + length)?);
             compared.mask[..*length].copy_from_slice(mask);
@@ -434,8 +435,8 @@ mod tests {
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
     }
 
-    /// Each source port matches exactly one rule. Linux prefers even ports, and these ports reach
-    /// all queues.
+    /// Each source port matches exactly one rule. Linux prefers even source ports, and the even
+    /// ports alone reach all queues.
     #[test]
     fn any_number_of_queues_has_equal_shares() {
         let flow: Flow = "udp4".parse().unwrap();
@@ -447,7 +448,8 @@ mod tests {
             let at = flow.known().iter().position(|(name, ..)| *name == SOURCE_PORT).unwrap();
             let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
             let mask = number(&rules[0].flow.fields[at].mask);
-            // All rules have the same mask, so a port matches the rule that has the port's bits.
+            // All rules have the same mask. Therefore a port matches the rule whose value is equal
+            // to the port's bits under this mask.
             let by_bits: std::collections::HashMap<u16, u32> =
                 rules.iter().map(|rule| (number(&rule.flow.fields[at].value), rule.queue)).collect();
             assert_eq!(by_bits.len(), rules.len());

@@ -8,25 +8,25 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use steerage::limits::HANDLE_BUDGET;
 
-/// The most bytes of the send buffer that the kernel charges for a packet. The kernel charges twice
-/// the packet's length, because memory is allocated in powers of two, plus the kernel's own data
-/// about the packet.
+/// The largest number of bytes that the kernel counts for a packet in the send buffer. The kernel
+/// allocates memory in powers of two, so a packet may count for twice its length. In addition, the
+/// kernel's own data about the packet counts.
 const fn charged(bytes: usize) -> i64 {
     2 * bytes as i64 + 1024
 }
 
-/// The packet length for which `BATCH` is computed: jumbo frames.
+/// The packet length for which `BATCH` is computed: the length of a jumbo frame.
 const PACKET_BYTES: usize = 9216;
 
-/// The bytes that the kernel charges for a batch.
+/// The number of bytes that the kernel counts for a batch in the send buffer.
 const BATCH: i64 = HANDLE_BUDGET as i64 * charged(PACKET_BYTES);
 
 /// The free space in a send buffer. CPUs that share the socket share this value.
 ///
 /// The kernel reports a socket as writable while less than half of its send buffer is in use. After
-/// such a report, the other half is free. `spend` subtracts each packet that is sent from it. The
-/// kernel is asked again only when this half has been spent. The kernel also frees space while it
-/// sends packets, so more space is free than is known here.
+/// such a report, at least half of the buffer is free. `spend` subtracts each sent packet from this
+/// half. The kernel is asked again only when this half has been spent. The kernel also frees space
+/// while it sends packets, so the real free space is larger than the known free space.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     known: AtomicI64,
@@ -34,7 +34,7 @@ pub(crate) struct SendRoom {
 }
 
 impl SendRoom {
-    /// Makes the state for a socket whose buffer size will not change.
+    /// Makes a `SendRoom` for a socket. The size of the socket's buffer must not change later.
     pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         let buffer = getsockopt(socket, sockopt::SndBuf)?;
         Ok(Self { known: AtomicI64::new(0), half: (buffer / 2) as i64 })

@@ -18,7 +18,7 @@
 //! | `queues` | number of receive queues | 1 | 1 to 1024, and at most `flows` |
 //! | `buffer` | bytes of a receive buffer | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`] |
 //!
-//! - `seed`: the same options with the same seed generate the same frames.
+//! - `seed`: options with the same values and the same seed generate the same frames.
 //! - `mix`: each kind gets the same number of flows.
 //! - `queues`: each flow belongs to one queue.
 //! - `buffer`: a longer frame arrives in several buffers, as a chain of at most 18 pages.
@@ -28,8 +28,8 @@
 //! Checksums are correct. The data begins after the UDP or TCP header, in big-endian order. The
 //! data has the magic number [`MAGIC`] and the flow's number in 32 bits each, and the frame's
 //! number within its flow in 64 bits, starting at 0. [`parse_payload`] reads these numbers. If the
-//! headers of a kind need more than `size` bytes, its frames are longer: `tcp4` frames have at
-//! least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
+//! headers of a kind need more than `size` bytes, the frames of this kind are longer: `tcp4` frames
+//! have at least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. All flows go to port 9 (discard) of 198.18.0.1 or
@@ -47,7 +47,8 @@
 //!
 //! # Memory
 //!
-//! 8 bytes per flow. With `zipf`, 16 bytes per flow, and 20 during the start.
+//! The device needs 8 bytes per flow. With `zipf`, it needs 16 bytes per flow, and 20 bytes per
+//! flow during the start.
 
 mod frame;
 mod queue;
@@ -80,15 +81,15 @@ pub const SIZE_MAX: usize = 9018;
 /// numbers after them.
 pub const BUFFER_MIN: usize = 128;
 
-/// The highest exponent of the flows' weights. With an exponent of 10, all but one packet in a
-/// thousand belong to the first flow.
+/// The highest exponent of the flows' weights. With this exponent, only one packet in a thousand
+/// does not belong to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
 /// The highest rate in packets per second. At this rate, a poll is full every 64 ns, which is ten
 /// times what one CPU can generate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The maximum number of kinds in a mix. A kind of flow may occur several times in a mix to get a
+/// The maximum number of kinds in a mix. A kind of flow that occurs several times in a mix gets a
 /// larger part of the flows.
 pub const MIX_MAX: usize = 16;
 
@@ -115,7 +116,7 @@ pub struct SyntheticOptions {
     pub size: usize,
     /// The exponent of the flows' weights.
     pub zipf: f64,
-    /// The number of frames over all queues. `None` means no end.
+    /// The number of frames over all queues. If `None`, the device does not end.
     pub packets: Option<u64>,
     /// Frames per second over all queues. With `None`, frames are generated as fast as polls take
     /// them.
@@ -207,8 +208,8 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// Returns the number of flows in queue `queue`. A flow is in the queue if its number modulo
-    /// the number of queues is `queue`.
+    /// Returns the number of flows in the queue with the number `queue`. A flow is in this queue if
+    /// the flow's number modulo the number of queues is `queue`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
@@ -233,14 +234,14 @@ impl Share {
         up_to(self.to) - up_to(self.from)
     }
 
-    /// Returns the length of the range.
+    /// Returns the size of the share, which is the length of the range.
     fn parts(self) -> u64 {
         self.to - self.from
     }
 }
 
-/// Divides [`Share::WHOLE`] in the proportion of `weights`. Returns the bounds of the shares: one
-/// more bound than there are weights.
+/// Divides [`Share::WHOLE`] into shares that are proportional to `weights`. Returns the bounds of
+/// the shares. There is one more bound than there are weights.
 fn share_bounds(weights: &[f64]) -> Vec<u64> {
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;
@@ -249,7 +250,7 @@ fn share_bounds(weights: &[f64]) -> Vec<u64> {
         sum += weight;
         bounds.push(((sum / total * Share::WHOLE as f64).round() as u64).min(Share::WHOLE));
     }
-    // Rounding must not lose the last packet.
+    // The last bound is set exactly, so that rounding does not lose the last packet.
     *bounds.last_mut().expect("it holds a 0 at least") = Share::WHOLE;
     bounds
 }

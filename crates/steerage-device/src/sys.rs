@@ -17,10 +17,11 @@ pub(crate) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 /// texts of 32 bytes, and 32 more bytes.
 const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
 const TEXT_WORDS: usize = 8;
-/// The length of `struct ethtool_rxfh` in words, without the data after it: the command, the
-/// context, two sizes, and eight more bytes.
+/// The length of `struct ethtool_rxfh` in 32-bit words, without the data that follows the
+/// structure: the command, the context, two sizes, and eight more bytes.
 const RSS_WORDS: usize = 6;
-/// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
+/// The length of the longest key that is read, in bytes. The kernel's key has 52 bytes
+/// (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
 /// The length of `struct ethtool_rxnfc` in words, on machines that align 64-bit numbers. The next
@@ -30,7 +31,7 @@ pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
 
-/// The longest name of an interface, with its terminating zero.
+/// The length of the longest name of an interface, with its terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
 
 /// `struct ifreq` of linux/if.h: the name of an interface, and a value that the kernel reads or
@@ -43,8 +44,8 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// Makes a request about the interface called `name`. `name` is empty if the kernel should
-    /// return the name.
+    /// Makes a request about the interface `name`. If the kernel should return the name, `name` is
+    /// empty.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -145,9 +146,9 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends one of the commands about rules. The structure of these commands begins with `struct
-/// ethtool_rxnfc`. After the structure, the kernel writes as many locations as the field of the
-/// structure states.
+/// Sends one of the commands that read or change rules. The structure of these commands begins with
+/// `struct ethtool_rxnfc`. After the structure, the kernel writes as many locations as the field of
+/// the structure states.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

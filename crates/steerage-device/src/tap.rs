@@ -6,17 +6,17 @@
 //! packets of a TUN with an IPv4 or IPv6 header. An interface that does not exist is created, and
 //! the kernel removes the interface when no process has it open. Each queue is a file descriptor.
 //! One CPU reads packets from the descriptor, one by one, into pages. Any CPU may write packets to
-//! the descriptor, since the kernel takes each packet whole.
+//! the descriptor, because the kernel accepts each packet as a whole.
 //!
 //! A process cannot attach to an interface twice, so an input and an output with the same name
 //! share the interface. [`Tap`] provides both. Within a process and network namespace,
 //! [`open`](crate::open) and [`output::open`](crate::output::open) share the interfaces that they
 //! open by name.
 //!
-//! By default, the device requests no offloads. The kernel then completes checksums and segments
-//! packets before it delivers them, so that they look as on a wire. With [`TapOptions::offloads`],
-//! the kernel delivers and accepts uncut super-frames: `offloads/lent.rs` receives them, and
-//! `offloads/merged.rs` merges packets into super-frames, and cuts super-frames.
+//! By default, the device requests no offloads. In that case, the kernel completes checksums and
+//! segments packets before it delivers them, so that they are the same as on a wire. With
+//! [`TapOptions::offloads`], the kernel delivers and accepts uncut super-frames: `offloads/lent.rs`
+//! receives them, and `offloads/merged.rs` merges packets into super-frames, and cuts super-frames.
 
 mod drops;
 mod queue;
@@ -98,7 +98,7 @@ impl Layer {
         }
     }
 
-    /// Returns true if the interface accepts packets of that link type.
+    /// Returns true if an interface of this layer accepts packets of that link type.
     fn takes(self, link: LinkType) -> bool {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -132,13 +132,13 @@ pub struct TapOptions {
     /// The interface's name.
     pub name: String,
     /// The number of queues. The kernel spreads flows over the queues. `None` means one queue, or
-    /// as many as this process has open already.
+    /// the number of queues that this process has open already.
     pub queues: Option<usize>,
     /// The longest packet, without an Ethernet header. `None` leaves the interface's MTU unchanged,
     /// which is 1500 for a new interface.
     pub mtu: Option<usize>,
-    /// True to receive and send super-frames whole. The last sender of a super-frame then completes
-    /// its checksums.
+    /// If true, super-frames are received and sent whole. The last sender of a super-frame
+    /// completes its checksums.
     pub offloads: bool,
 }
 
@@ -153,16 +153,16 @@ struct Shared {
     /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// The length of the header before each packet. The length is 0, unless there are offloads, or
-    /// a caller's file descriptor has a header.
+    /// The length of the header before each packet. The length is 0, except with offloads, or if
+    /// the caller's file descriptor uses a header.
     header_bytes: usize,
     mtu: usize,
     /// The longest super-frames that the kernel accepts. `None` without offloads.
     whole: Option<Whole>,
     /// True if this process receives from the interface.
     is_input: AtomicBool,
-    /// The kernel's drop counter, until the receiver takes it. `None` if the kernel does not report
-    /// drops.
+    /// The counter of the packets that the kernel dropped, until the receiver takes this counter.
+    /// `None` if the kernel does not report drops.
     drops: Mutex<Option<Drops>>,
     /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
@@ -179,15 +179,15 @@ impl TapOptions {
     }
 
     setters! {
-        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has
-        /// open already.
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or the number of queues that this
+        /// process has open already.
         queues: usize => Some;
         /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`].
         /// Default: the interface's MTU stays unchanged. A new interface has an MTU of 1500.
         mtu: usize => Some;
         /// Sets whether packets that the kernel has merged, or has not cut yet, are received and
-        /// sent in one piece (TSO, USO, GRO). Their checksums are then left unfinished. Handlers
-        /// then see [super-frames](steerage::Packet::offload). Default: no.
+        /// sent in one piece (TSO, USO, GRO). With this option, their checksums are left
+        /// unfinished, and handlers see [super-frames](steerage::Packet::offload). Default: no.
         offloads: bool;
     }
 
@@ -242,7 +242,7 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // Without another program's queue, the interface would have no header.
+            // If no other program had a queue of the interface, the interface would use no header.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
@@ -251,7 +251,7 @@ impl TapOptions {
             header_bytes = vnet::HEADER_BYTES_MIN;
             whole = Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
-            // An earlier owner may have left the offloads on.
+            // A program that had the interface before may have left the offloads switched on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
         let link = kernel.link(&name).map_err(|e| self.error("look at the interface", e))?;
@@ -317,8 +317,8 @@ impl Tap {
     /// is read and written. The descriptors must have been created with `IFF_NO_PI`, which the
     /// kernel does not report.
     ///
-    /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, it is the MTU of the
-    /// interface with that name in this namespace, or 1500.
+    /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, the MTU of the interface with
+    /// that name in this namespace is used, or 1500.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -356,7 +356,7 @@ impl Tap {
         &self.0.name
     }
 
-    /// The interface's kind: TUN or TAP.
+    /// The layer of the interface's packets: TUN or TAP.
     pub fn layer(&self) -> Layer {
         self.0.layer
     }
@@ -366,7 +366,7 @@ impl Tap {
     /// # Errors
     /// [`DeviceError`] if this interface has an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // Relaxed: the flag guards no other memory.
+        // `Relaxed` suffices, because the flag guards no other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));

@@ -12,13 +12,13 @@ use crate::wrapper::delegate_to_queue;
 ///
 /// Without this wrapper, a live device is always polled. Packets for which a backlog or an output
 /// has no room are then dropped (`backlog_full`, `tx_full`). With the wrapper, the device is polled
-/// only while each CPU has room for the packets of a poll. Packets wait in the backlogs while an
-/// output has no room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)). All further
-/// packets stay in the buffer of the device. When that buffer is full, the device loses packets
-/// (`device`), or its sender waits.
+/// only while each CPU has room for the packets of a poll. While an output has no room
+/// ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in the backlogs. All
+/// further packets stay in the buffer of the device. When that buffer is full, the device loses
+/// packets (`device`), or its sender waits.
 ///
-/// A handler that does not return stops the whole input, and its CPU is not declared dead. After a
-/// stop, packets wait for an output for up to one second.
+/// A handler that does not return stops the whole input, and the handler's CPU is not declared
+/// dead. After a stop, packets wait for an output for up to one second.
 ///
 /// ```
 /// use steerage::Builder;

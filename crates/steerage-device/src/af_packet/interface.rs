@@ -14,7 +14,7 @@ use steerage_netlink::{Link, Rtnetlink};
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// The properties that an interface had when they were read.
+/// The properties of an interface at the time of reading.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -27,8 +27,8 @@ pub(super) struct Interface {
     pub(super) up: bool,
     /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// True if the interface merges received packets: by generic receive offload, and by large
-    /// receive offload.
+    /// True if the interface merges received packets. The first value is for generic receive
+    /// offload, and the second for large receive offload.
     pub(super) merges: (bool, bool),
 }
 
@@ -64,7 +64,7 @@ impl Interface {
         Ok(names.filter(|name| is_usable(name)).map(str::to_owned).collect())
     }
 
-    /// Returns hints for the user about the interface. `whole` means that merged packets stay
+    /// Returns hints for the user about the interface. `whole` is true if merged packets stay
     /// whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
@@ -99,12 +99,13 @@ fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     }
 }
 
-/// Returns whether the interface merges received packets, by generic and by large receive offload.
-/// If the kernel does not report the offloads, there is no note for the user.
+/// Returns two values: true if the interface merges packets by generic receive offload, and true if
+/// it does so by large receive offload. If the kernel does not report the offloads, both values are
+/// false, so that the user gets no note.
 fn merges(name: &str) -> (bool, bool) {
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
     (features.is_on("rx-gro"), features.is_on("rx-lro"))
 }
 
-/// Advice for a missing interface.
+/// The advice for the error that an interface is missing.
 const GONE: &str = "`ip link` lists the interfaces there are";

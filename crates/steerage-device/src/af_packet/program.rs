@@ -1,5 +1,5 @@
-//! The socket's filter. One program of classic BPF combines direction, the user's filter and the
-//! snap length.
+//! The filter of a packet socket. One program of classic BPF combines the direction, the user's
+//! filter and the snap length.
 
 use libc::sock_filter as Instruction;
 
@@ -54,8 +54,8 @@ pub(super) fn program(
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
-        // A filter accepts a frame by returning a length. Returning a shorter length cuts the
-        // frame.
+        // A filter accepts a frame by returning a length. A length that is shorter than the frame
+        // cuts the frame.
         Some(filter) => program.extend(filter.into_iter().map(|each| match each.code {
             RETURN => Instruction { k: each.k.min(most), ..each },
             _ => each,

@@ -2,16 +2,17 @@
 //!
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
-//! the block at the address from which its frames are read, and the kernel gets the block back. The
-//! frames that the kernel then puts into that block are lent from another address. If no address is
-//! free, these frames are copied one by one.
+//! the block at the address from which its frames are read, and the kernel gets the block back.
+//! After that, the kernel puts new frames into that block. These frames are lent from another
+//! address. If no address is free, these frames are copied one by one.
 //!
 //! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,
-//! the ring is full of frames that were not delivered yet. The lent blocks will then return soon,
-//! and a copy would only make the queue slower.
+//! the ring is full of frames that were not delivered yet. In that case, the lent blocks will
+//! return soon, and a copy would only make the queue slower.
 //!
-//! Another design would copy the frames for a slow CPU when they arrive. A rescue does not need to
-//! guess which CPU will be slow, and copies nothing while the ring has room.
+//! In another design, the frames for a slow CPU would be copied when they arrive. A rescue has two
+//! advantages: steerage need not predict which CPU will be slow, and nothing is copied while the
+//! ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,9 +27,9 @@ use super::{BLOCK_UNITS, BLOCKS_MIN};
 /// the block that was lent first is rescued.
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if this part of the ring was delivered after it: one half. If the kernel
-/// is stopped by a younger block, more than one fourth of the ring has frames that were not
-/// delivered yet.
+/// A block is rescued only if at least this part of the ring was delivered after the block: one
+/// half. If the kernel stops at a block that was delivered later, more than one fourth of the ring
+/// has frames that were not delivered yet.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -39,16 +40,16 @@ pub(super) struct Current {
     pub(super) frames: u32,
     pub(super) at: usize,
     pub(super) used: usize,
-    /// The place from which the block's frames are lent. `None` if the frames must be copied
-    /// because no place was free.
+    /// The place (an address range) from which the block's frames are lent. `None` if no place was
+    /// free, so that the frames must be copied.
     pub(super) place: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// The place shows a copy with this number of bytes. The copy is unused if no frame of the
-    /// place is lent.
+    /// The place shows a copy of a block, with this number of bytes. If no frame of the place is
+    /// lent, the copy is not used any more.
     Copy(usize),
 }
 
@@ -138,13 +139,13 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Makes the first free place show the block. Places that were used before are first in the
-    /// order, so that the memory of their copies becomes free.
+    /// Maps the block to the first free place. Places that were used before come first, so that the
+    /// memory of their copies becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
         let free = (0..self.shows.len()).find(is_free);
-        // If mapping the block fails, its frames are copied this time.
+        // If mapping the block fails, the frames that the block has now are copied.
         if let Some(place) = free.filter(|place| self.memory.show(socket, block, *place).is_ok()) {
             (self.places[block], self.shows[place]) = (Some(place), Shown::Block);
         }
@@ -171,8 +172,8 @@ impl Ring {
     }
 
     /// Rescues the block that was lent first, if the kernel has too little free space before this
-    /// block. Returns the number of the block's frames that were lent, because these frames were
-    /// copied.
+    /// block. Returns the number of frames that were copied, which are the lent frames of this
+    /// block.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -196,8 +197,8 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Returns true if the copies in use, plus another copy of `used` bytes, take at most the
-    /// memory of the ring.
+    /// Returns true if another copy of `used` bytes is allowed: all copies in use may together take
+    /// as much memory as the ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,

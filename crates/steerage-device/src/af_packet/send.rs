@@ -1,9 +1,9 @@
 //! Sends through an interface with packet sockets, one packet per system call. The user's guide is
 //! docs/outputs.md.
 //!
-//! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But the messages of
-//! `sendmmsg` can name an interface other than the socket's bound interface, and the sandbox cannot
-//! see that interface.
+//! With `sendmmsg`, 64 packets would leave per call, which would cost 6 to 9 % less. However, a
+//! message of `sendmmsg` can name another interface than the one to which the socket is bound, and
+//! the sandbox cannot see which interface a message names.
 
 use std::io;
 use std::num::NonZero;
@@ -34,8 +34,8 @@ use crate::send_room::SendRoom;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of parts in a packet. A merged batch has one part for each packet, one for
-/// its headers, and one for the kernel's header.
+/// The maximum number of parts in a packet. A merged batch has one part for the payload of each
+/// packet, one part for the packet's headers, and one part for the header that the kernel requires.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
 /// The interface for sending, and the options.
@@ -51,11 +51,11 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// True if packets bypass the queueing discipline. Bypassing the discipline costs less CPU
-    /// time, but packets are dropped at once if the driver's ring is full. Without the discipline,
-    /// no traffic is shaped, and packet sockets (tcpdump) do not see the packets.
+    /// True if packets bypass the queueing discipline. This saves CPU time, but packets are dropped
+    /// at once if the driver's ring is full. Packets that bypass it are not shaped, and packet
+    /// sockets (tcpdump) do not see them.
     pub qdisc_bypass: bool,
-    /// True to send super-frames whole, and to merge consecutive packets of a batch into
+    /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
     /// super-frames. If false, super-frames are cut.
     pub offloads: bool,
 }
@@ -133,8 +133,9 @@ impl AfPacketOutput {
                 sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
             }
         } else {
-            // All CPUs share these two sockets. The kernel runs their filters for each packet that
-            // the interface receives, so two sockets for each CPU would cost more.
+            // All CPUs share these two sockets. Separate sockets for each CPU would cost more,
+            // because the kernel runs the filter of each socket for every packet that the interface
+            // receives.
             let second = open()?;
             self.make_ready(&first, interface.index, ethertype::IPV4)?;
             self.make_ready(&second, interface.index, ethertype::IPV6)?;
@@ -168,7 +169,7 @@ impl AfPacketOutput {
         socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
     }
 
-    /// Makes the state of a socket that is ready to send.
+    /// Makes a `Ready` from a bound socket.
     fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
         let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
         Ok(Ready { socket, room })
@@ -179,7 +180,7 @@ impl AfPacketOutput {
     }
 }
 
-/// A socket that is bound to the interface, and the room in its buffer.
+/// A socket that is bound to the interface, and the free space in the socket's buffer.
 #[derive(Debug)]
 struct Ready {
     socket: Socket,
@@ -188,10 +189,11 @@ struct Ready {
 
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// For an interface whose packets have a link header, which contains their protocol.
+    /// One socket, for an interface whose packets have a link header. The link header contains the
+    /// protocol.
     Link(Arc<Ready>),
-    /// For an interface whose packets begin with an IP header: a socket for IPv4, and a socket for
-    /// IPv6.
+    /// Two sockets, for an interface whose packets begin with an IP header: one socket for IPv4,
+    /// and one socket for IPv6.
     Ip(Arc<[Ready; 2]>),
 }
 
@@ -200,8 +202,8 @@ struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// The super-frames that the kernel accepts. With `Some`, each packet needs a header that
-    /// describes its offload.
+    /// The super-frames that the kernel accepts. If this is `Some`, each sent packet must have a
+    /// header that describes its offload.
     whole: Option<Arc<Whole>>,
     /// True if the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
@@ -217,7 +219,7 @@ impl Send {
         self.attempt(&all[..count], before)
     }
 
-    /// Sends a packet. `before` is the number of parts before the packet's first byte.
+    /// Sends a packet. `before` is the number of parts in front of the packet's own bytes.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let Ready { socket, room } = match &self.sockets {
@@ -254,7 +256,8 @@ impl Send {
             }
             // The packet is longer than the MTU.
             Some(libc::EMSGSIZE) => Attempt::Is(Outcome::TooLong),
-            // The interface does not accept the packet, which may be shorter than a header.
+            // The interface does not accept the packet, for example because the packet is shorter
+            // than a header.
             _ => Attempt::Is(Outcome::Unfit),
         })
     }
@@ -272,8 +275,8 @@ impl TxQueue for Send {
         can
     }
 
-    /// The kernel does not report whether the queueing discipline or the driver has room too.
-    /// Packets that the discipline or the driver drops are counted.
+    /// The kernel does not report whether the queueing discipline and the driver also have room. If
+    /// they drop packets, the packets are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {
@@ -295,7 +298,8 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room. The kernel would then refuse the rest of the batch too.
+    /// True if the kernel has no room. In that case, the kernel would also refuse the rest of the
+    /// batch.
     full: bool,
     failed: Option<DeviceError>,
 }

@@ -32,11 +32,12 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The kernel's counts since the last request.
+/// The counts that the kernel reports. They begin at 0 after each request.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames that passed the filter, including frames that did not fit into the ring.
+    /// The number of frames that passed the filter, including frames that did not fit into the
+    /// ring.
     pub(super) packets: u32,
     pub(super) drops: u32,
     pub(super) freezes: u32,
@@ -83,7 +84,7 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
-    /// Makes the kernel give each frame the card's time, if the card stamped it.
+    /// Makes the kernel report the card's time for each frame that the card has stamped.
     pub(super) fn card_time(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
     }
@@ -134,7 +135,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Skips outgoing frames before they cost anything. Linux supports this option since 4.20.
+    /// Makes the kernel skip outgoing frames early, so that they cost no time. Linux supports this
+    /// option since version 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
@@ -154,8 +156,8 @@ impl Socket {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
-    /// Returns an error of the socket, if there is one. The kernel reports each error once. Usually
-    /// the error is that the interface went down.
+    /// Returns a pending error of the socket, if there is one. The kernel reports each error once.
+    /// Usually the error means that the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

@@ -2,10 +2,10 @@
 //!
 //! Super-frames do not fit into pages. The device therefore receives super-frames into blocks of
 //! memory, one frame after the other, and lends the frames from these blocks. A block is filled
-//! again when its last frame has returned. The blocks of a queue limit how much memory the frames
-//! of this queue use in all backlogs, and frames for one CPU may use only a part of the blocks. If
-//! all blocks are lent, frames that fit into a page are received into pages. Super-frames that
-//! arrive while all blocks are lent are lost and counted.
+//! again when its last frame has returned. The size of a queue's blocks limits the memory that the
+//! queue's frames use in all backlogs. Frames for one CPU may use only a part of the blocks. If all
+//! blocks are lent, frames that fit into a page are received into pages. Super-frames that arrive
+//! while all blocks are lent are lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHe
 use steerage::flow::offload::Offload;
 
 /// The maximum number of bytes per poll. Finished packets return between two polls. If a poll
-/// received more, the memory would have left the caches before its next use.
+/// received more bytes, its memory would no longer be in the caches at the next use.
 const POLL_BYTES: usize = 1 << 20;
 
-/// The time to wait if all pages are in use. At five million packets per second, the kernel's queue
-/// of a TUN, which holds 500 packets by default, fills up in this time.
+/// The time to wait if all pages are in use. By default, the kernel's queue of a TUN holds 500
+/// packets. At five million packets per second, the queue fills up in this time.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The indices of counts. The first counts are the same in all devices: frames that stand for
-/// several packets, packets on the wire, and their bytes. The next two counts are losses: invalid
-/// frames, and frames that arrived while all blocks were lent.
+/// The indices of a device's own counts. The first counts are the same in all devices: frames that
+/// stand for several packets, packets on the wire, and bytes on the wire. The next two counts are
+/// losses: invalid frames, and frames that arrived while all blocks were lent.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -33,7 +33,7 @@ pub(crate) const BAD: usize = 3;
 pub(crate) const NO_BLOCK: usize = 4;
 
 pub(crate) trait Source {
-    /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each.
+    /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each frame.
     ///
     /// # Errors
     /// Returns the error of the system call.
@@ -45,10 +45,10 @@ pub(crate) trait Source {
     /// Returns the error of the system call.
     fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
 
-    /// Handles an error that does not affect the queue. Returns any other error.
+    /// Handles an error if the queue can continue after it. Returns any other error.
     ///
     /// # Errors
-    /// Returns the error that was passed in, if it affects the queue.
+    /// Returns the error that was passed in, if the queue cannot continue.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
@@ -80,7 +80,7 @@ impl Short {
     }
 }
 
-/// The reason why a frame is lost: the index of the count to which the frame adds.
+/// The reason why a frame is lost, as the index of the count that is increased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -95,7 +95,7 @@ pub(crate) struct Room<'l, 'm> {
 }
 
 impl Room<'_, '_> {
-    /// Delivers the frame of `len` bytes that begins `at` bytes into the free part.
+    /// Delivers a frame of `len` bytes. The frame begins at the offset `at` of the free part.
     #[inline]
     pub(crate) fn lend(&mut self, at: usize, len: usize, offload: Option<Offload>) {
         let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: self.link.0, interface: 0 };
@@ -123,8 +123,8 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// Memory for the end of a frame that does not fit into a page while all blocks are lent. The
-    /// content is never used.
+    /// Memory for the excess bytes of a frame that does not fit into a page, while all blocks are
+    /// lent. The bytes in this memory are never used.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -141,8 +141,8 @@ pub(crate) struct Limits {
 }
 
 impl Lent {
-    /// Creates a queue with `counted` counts of use, one for each block. `counts` may have more
-    /// than `counted` names, for counts that the queue adds itself.
+    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` of them
+    /// are counted here, and the device counts the others itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -189,7 +189,7 @@ impl Lent {
                 Err(error) => return source.forgive(error).map(|()| Polled::More),
             }
             if bytes >= POLL_BYTES {
-                // There may be more frames, but finished frames must return first.
+                // More frames may be waiting, but finished frames must return first.
                 return Ok(Polled::NotBefore(out.now()));
             }
         }

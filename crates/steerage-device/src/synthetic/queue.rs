@@ -17,7 +17,7 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame that was drawn but not generated yet.
+/// A frame whose flow was drawn, but that was not generated yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -25,8 +25,9 @@ struct NextFrame {
     number: u64,
 }
 
-/// The number of frames that are drawn at a time. With many flows, the cache misses on the tables
-/// of the flows then overlap.
+/// The number of frames that are drawn at a time. If there are many flows, the accesses to the
+/// tables of the flows cause cache misses. Drawing many frames at a time lets these cache misses
+/// overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
@@ -39,7 +40,8 @@ pub(super) struct SyntheticQueue {
 
     places: Places,
     templates: Box<[Template]>,
-    /// The overall number of a flow is `flow * stride + first`.
+    /// A flow has the number `flow * stride + first` in the whole device. Here, `flow` is the flow's
+    /// number within this queue.
     first: u32,
     stride: u32,
 
@@ -48,7 +50,7 @@ pub(super) struct SyntheticQueue {
     schedule: Option<Schedule>,
     /// The number of frames after which the queue ends. Lost frames count too.
     limit: u64,
-    /// The number of frames so far that were sent or lost.
+    /// The number of frames that were delivered or lost so far.
     gone: u64,
     /// The state for receive buffers that are shorter than frames. `None` if each frame fits into
     /// one buffer.
@@ -94,7 +96,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Writes and pushes up to `count` frames. Returns the number of frames that got a page.
+    /// Generates and delivers up to `count` frames. Returns the number of frames that got a page.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

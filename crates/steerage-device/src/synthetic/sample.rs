@@ -14,8 +14,8 @@ pub(super) struct Sampler {
     aliases: Box<[Alias]>,
 }
 
-/// One column of an alias table. A draw below `threshold` (in units of 2^-32) gives the flow
-/// itself, and any other draw gives `other`.
+/// One column of an alias table. If the random fraction is below `threshold` (in units of 2^-32),
+/// the flow of this column is drawn. Otherwise the flow `other` is drawn.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -24,8 +24,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the seed, so that neighbouring queues or seeds do not draw the same numbers one step
-        // apart.
+        // Mix the bits of the seed. Otherwise neighbouring queues or seeds would draw the same
+        // sequence of numbers, shifted by one step.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -71,7 +71,8 @@ impl Sampler {
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that no other flow fills up belongs to its own flow, up to one part in 2^32.
+    // A column that is not filled up by another flow belongs to its own flow, except for one part
+    // in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
     // One array holds both kinds of columns: columns that are not full from the left, and columns
     // that are too full from the right.
@@ -123,7 +124,8 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // The slack is six standard deviations, which gives one false alarm in 500 million.
+                // The allowed difference is six standard deviations, so that one check in 500
+                // million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

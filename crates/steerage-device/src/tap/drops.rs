@@ -9,12 +9,12 @@ use steerage_netlink::Rtnetlink;
 pub(super) struct Drops {
     kernel: Rtnetlink,
     interface: u32,
-    /// The interface's `tx_dropped` at the last call of `look`.
+    /// The value of the interface's `tx_dropped` at the last call of `look`.
     seen: u64,
 }
 
 impl Drops {
-    /// Makes a counter of the drops from now on.
+    /// Makes a counter of the packets that are dropped from now on.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
         let mut drops = Self { kernel: Rtnetlink::open()?, interface, seen: 0 };
         drops.seen = drops.read()?;

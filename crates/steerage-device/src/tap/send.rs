@@ -28,7 +28,8 @@ impl Send {
     }
 }
 
-/// The output always has room: the kernel receives a packet during the call that writes the packet.
+/// The output always has room, because the kernel processes a packet during the system call that
+/// writes it.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -52,7 +53,8 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room. The kernel would then refuse the rest of the batch too.
+    /// True if the kernel has no room. In that case, the kernel would also refuse the rest of the
+    /// batch.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -73,8 +75,8 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // Relaxed: exactly one of the sending CPUs reports the deletion, and it does not matter
-            // which.
+            // `Relaxed` suffices: exactly one of the sending CPUs reports the deletion, and it does
+            // not matter which CPU does so.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused

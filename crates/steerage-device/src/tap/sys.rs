@@ -24,8 +24,8 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The maximum number of separate pieces of memory in one sent packet: the headers of a
-/// super-frame, and the payload of each packet of a batch.
+/// The maximum number of separate pieces of memory in one sent packet. A super-frame has one piece
+/// for its headers, and one piece for the payload of each packet of a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// The device file that creates TUN and TAP interfaces.
@@ -48,7 +48,7 @@ impl From<OwnedFd> for TunFd {
 }
 
 impl TunFd {
-    /// Opens a descriptor that belongs to no interface yet.
+    /// Opens a file descriptor that does not belong to an interface yet.
     pub(super) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)?;
         Ok(Self(file.into()))
@@ -108,7 +108,8 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Like [`read`](Self::read), but `rest` receives the bytes that do not fit into `packet`.
+    /// Like [`read`](Self::read), but the bytes that do not fit into `packet` are written to
+    /// `rest`.
     pub(super) fn read_far(&self, header: &mut [u8], packet: &mut [u8], rest: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet), IoSliceMut::new(rest)];
         // SAFETY: `IoSliceMut` has the layout of `iovec`, and the kernel writes no more than these slices.
@@ -127,7 +128,7 @@ impl TunFd {
         let parts = &parts[usize::from(header.is_empty())..count];
         // SAFETY: `IoSlice` has the layout of `iovec`, and the kernel reads no more than these slices.
         let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr().cast(), parts.len() as c_int) };
-        // The kernel takes a packet whole or not at all.
+        // The kernel accepts a packet as a whole or not at all.
         if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

@@ -1,5 +1,5 @@
-//! Tests with file descriptors that other programs set up, with a header before each packet and
-//! with offloads.
+//! Tests TUN and TAP with file descriptors that other programs have set up, with a header before
+//! each packet and with offloads.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ fn set_up(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("link set {name} up"));
 }
 
-/// Makes a second descriptor for the same queue, like a descriptor that a caller has duplicated.
+/// Makes a second file descriptor for the same queue, as if a caller had duplicated the descriptor.
 fn owned(fd: &TunFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
@@ -79,7 +79,8 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // A child that another test forks keeps the interface open until it executes another program.
+    // A child process that another test forks keeps the interface open until the child executes
+    // another program.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -96,8 +97,8 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     let fd = made(&namespaces, "vm", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR);
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
-    // Before this process opens the interface, some datagrams are queued with unfinished checksums.
-    // More datagrams are queued afterwards.
+    // Before the device opens the interface, some datagrams are queued with unfinished checksums.
+    // After the opening, more datagrams are queued.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {

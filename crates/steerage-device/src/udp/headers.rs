@@ -10,7 +10,7 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 
 use super::sys::{Control, NAME_BYTES, Name};
 
-/// The length of the longest headers.
+/// The length of the longest IP and UDP headers that the device writes.
 pub(super) const HEADERS_MAX: usize = ipv6::BYTES + udp::BYTES;
 /// `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
 pub(super) const UDP_SEGMENT: i32 = 103;
@@ -85,12 +85,12 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
 
 /// Writes the headers of a packet. The rest of `packet` is the payload. `segment` is the size of
 /// the datagrams that the payload stands for, or 0 for a single datagram. The kernel has already
-/// checked the UDP checksum. The checksum is left unfinished, or is 0 (none) for a single IPv4
-/// datagram.
+/// checked the UDP checksum. The written checksum is unfinished, except for a single IPv4 datagram:
+/// its checksum is 0, which means that there is none.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
-    // The kernel does not report the real hop limit, so the header has a default.
+    // The kernel does not report the real hop limit, so the header has a default value.
     let ip = IpHeader { class: ends.class, ..IpHeader::new(ends.source.ip(), ends.destination.ip(), protocol::UDP) };
     let pseudo = ip.write(network, datagram.len()).ok_or(BadOffload::Header)?;
     put(datagram, 0, ends.source.port().to_be_bytes());
@@ -150,7 +150,7 @@ pub(super) struct Report {
     /// True if a router or a peer sent the ICMP error. If false, this machine's kernel reported the
     /// error.
     pub(super) is_icmp: bool,
-    /// The MTU of the path, if a packet was too long for it.
+    /// The MTU of the path, if a packet was too long for the path.
     pub(super) path_mtu: Option<u32>,
 }
 

@@ -1,10 +1,10 @@
 //! The output of one CPU to UDP sockets.
 //!
-//! Packets of a batch to one destination become one message, if all packets except the last have
-//! equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into datagrams again.
-//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable here: `coalesce` compares
-//! checksums, which packets to a UDP output need not have. All messages of a batch are one system
-//! call, and the payload of the messages is sent directly from the packets' pages.
+//! Packets of a batch that have the same destination become one message, if all of these packets
+//! except the last have equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into
+//! datagrams again. [`coalesce`](steerage::flow::offload::coalesce) is not suitable here:
+//! `coalesce` compares checksums, but packets that are sent to a UDP output may have none. All
+//! messages of a batch are sent with one system call, directly from the packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -23,13 +23,13 @@ use crate::offloads::merged::{self, Outcome};
 /// The maximum number of datagrams of a message in all kernels with `UDP_SEGMENT`
 /// (`UDP_MAX_SEGMENTS`).
 const DATAGRAMS_MAX: usize = 64;
-/// The longest payload of a message: the UDP payload of the longest IPv4 packet.
+/// The length of the longest payload of a message: the UDP payload of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of messages of a batch to which a packet may be added. Each packet is
-/// compared with these messages.
+/// The maximum number of messages of a batch to which further packets may be added. Each packet is
+/// compared with all of these messages.
 const OPEN_MAX: usize = 8;
-/// The maximum number of times that a message is sent because the socket reports errors of earlier
-/// messages.
+/// The maximum number of attempts to send a message. An attempt fails if the socket reports an
+/// error of an earlier message.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -38,8 +38,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The memory for the messages of a batch. This memory of 19 KB is not cleared for every system
-    /// call.
+    /// The memory for the messages of a batch. It has 19 KB, so it is not cleared before each
+    /// system call.
     messages: Box<[Message]>,
 }
 
@@ -48,15 +48,15 @@ struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The size of the datagrams for which the packet stands. For a single datagram, the length of
-    /// its payload.
+    /// The payload size of the datagrams for which the packet stands. For a single datagram, this
+    /// is the length of its payload.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
     pieces: usize,
 }
 
-/// Packets that leave as one message.
+/// Several packets that leave as one message.
 #[derive(Clone, Copy)]
 struct Run {
     members: u64,
@@ -72,7 +72,8 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// Reads a packet. An error is the outcome of a packet that cannot be sent.
+    /// Reads the headers of a packet. If the packet cannot be sent, the error is the outcome for
+    /// this packet.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -132,7 +133,7 @@ impl Send {
             (std::net::SocketAddr::V6(_), std::net::SocketAddr::V4(v4)) => {
                 to = (v4.ip().to_ipv6_mapped(), v4.port()).into();
             }
-            // A link-local destination is on the link to which the socket is bound.
+            // A link-local destination address is on the link to which the socket is bound.
             (std::net::SocketAddr::V6(local), std::net::SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
                 v6.set_scope_id(local.scope_id());
             }
@@ -317,15 +318,16 @@ impl Send {
     }
 }
 
-/// Returns the number of datagrams that is too large for a message, because the kernel refused a
-/// message of `datagrams`. Returns `None` if the error has another reason.
+/// Returns the smallest number of datagrams that is known to be too large for a message, after the
+/// kernel refused a message of `datagrams` datagrams. Returns `None` if the error has another
+/// reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
-        // The kernel cuts no messages on this path: through IPsec, or before Linux 6.11 by an
-        // interface without checksum offload.
+        // The kernel does not cut messages on this path. The path may lead through IPsec, or,
+        // before Linux 6.11, through an interface without checksum offload.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
-        // A datagram is too long for the path.
+        // A datagram of the message is too long for the path.
         _ => None,
     }
 }
@@ -364,7 +366,8 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet to the message, if cutting the message then gives the same datagrams.
+    /// Adds a packet to the message, if the kernel would still cut the message into the original
+    /// datagrams.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes

@@ -1,4 +1,4 @@
-//! Parses `udp:ADDR:PORT,queues=2`.
+//! Parses the text of a UDP device, such as `udp:ADDR:PORT,queues=2`.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ pub fn is_spec(spec: &str) -> bool {
 }
 
 impl UdpOptions {
-    /// Reads `udp:ADDR:PORT,option=value,...`.
+    /// Parses `udp:ADDR:PORT,option=value,...`.
     ///
     /// # Errors
     /// [`SpecError`] for an invalid address, for an option that does not exist or is named twice,

@@ -13,13 +13,13 @@ use crate::sys::checked;
 /// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The maximum number of messages that one system call sends, and also of pieces of memory in these
-/// messages.
+/// The maximum number of messages that one system call sends. These messages together also have at
+/// most this many pieces of memory.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// The room for ancillary data of a message. The room is enough for an address, a traffic class and
-/// a segment size, each for IPv4 and for IPv6.
+/// The number of bytes for the ancillary data of a message. This is enough for an address, a
+/// traffic class and a segment size, each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 
 /// The length of `struct sockaddr_in6`, which is longer than the address structure of IPv4.
@@ -59,7 +59,7 @@ impl Control {
         self.len += Self::aligned(len);
     }
 
-    /// Returns the items of the ancillary data: level, kind and data.
+    /// Returns the items of the ancillary data. Each item has a level, a kind and data.
     pub(super) fn items(&self) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
         let mut rest = &self.bytes[..self.len.min(CONTROL_BYTES)];
         std::iter::from_fn(move || {
@@ -96,7 +96,7 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
     message
 }
 
-// With musl, lengths of messages are `u32`.
+// In the C library musl, the lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
 /// Receives up to `into.len()` datagrams. Datagram `n` goes to the `room` bytes at `first + n *
 /// stride` of `buffer`. Returns the number of received datagrams.

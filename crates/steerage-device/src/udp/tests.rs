@@ -16,7 +16,7 @@ fn open(address: &str) -> Udp {
     UdpOptions::new(address.parse().unwrap()).open().unwrap()
 }
 
-/// Returns the address at which a peer on this machine reaches the sockets.
+/// Returns the address at which another socket on this machine reaches the device's sockets.
 fn reached(udp: &Udp, ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
 }
@@ -107,8 +107,8 @@ fn an_error_says_how_long_messages_may_be() {
     assert_eq!([refused(libc::EIO), refused(libc::EINVAL), refused(libc::EMSGSIZE)], [Some(2), Some(45), None]);
 }
 
-/// `offloads` is the device's option of the same name. Without the option, the kernel merges no
-/// received datagrams either.
+/// `offloads` is the device's option with the same name. Without this option, the kernel also does
+/// not merge received datagrams.
 #[test]
 fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     for (cuts, offloads) in [(true, true), (false, true), (false, false)] {
@@ -135,7 +135,7 @@ fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     }
 }
 
-/// A refusal that arrives when the run ends is still in the report.
+/// If a peer's refusal arrives when the run ends, the report still counts it.
 #[test]
 fn the_last_refusal_is_in_the_report() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -161,7 +161,7 @@ fn an_address_is_shared_within_a_process_and_has_one_input() {
     assert!(other.contains("1 queue(s)"), "{other}");
 }
 
-/// Datagrams that a queueing discipline holds fill the buffer of the socket.
+/// Datagrams that wait in a queueing discipline fill the send buffer of the socket.
 #[test]
 fn an_output_knows_whether_its_socket_has_room() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -228,8 +228,8 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// A reply that is too long for the path is refused, and a reply to a closed port is reported.
-/// Further replies arrive after these two.
+/// A reply that is too long for the path is refused, and a reply to a closed port causes an ICMP
+/// error. The test checks that later replies still arrive.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };
@@ -253,7 +253,7 @@ fn path_mtus_and_closed_ports_are_reported() {
         let socket = namespaces.within(2, open_peer);
         assert_eq!([counted(&handle, "too_long"), counted(&handle, "path_mtu")], [0, 0]);
 
-        // Both ends know the MTU of their own link, and the peer's kernel fragments its own
+        // Both ends of the link know the link's MTU, and the peer's kernel fragments its own
         // packets.
         until("the router reports the MTU", || {
             socket.send_to(&[7; 1400], to).unwrap();

@@ -1,5 +1,5 @@
-//! Takes packets from interfaces, and checks each frame that arrives over a veth pair between two
-//! namespaces.
+//! Tests AF_XDP: takes packets from interfaces, and checks each frame that arrives over a veth pair
+//! between two namespaces.
 
 use std::net::UdpSocket;
 use std::ops::Range;
@@ -29,8 +29,8 @@ fn options(take: &str) -> AfXdpOptions {
     AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
-/// Another test may have started a process that still has the program of an ended queue open, until
-/// that process executes its own program.
+/// Another test may have forked a child process. The child has the XDP program of an ended queue
+/// open, until the child executes another program.
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     let mut taking = None;
     until("the interface is free", || {
@@ -43,7 +43,7 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first queue, and polls it once, so that frames are taken from now on.
+/// Opens the first queue, and polls this queue once, so that the device takes frames from now on.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -88,7 +88,7 @@ fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     });
 }
 
-/// A number, followed by bytes that depend on the number and on their position.
+/// Returns a payload: a number, and then bytes that depend on the number and on their position.
 fn payload(number: u32, bytes: usize) -> Vec<u8> {
     let pattern = (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8);
     number.to_be_bytes().into_iter().chain(pattern).take(bytes).collect()
@@ -108,7 +108,8 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert!(taking.tester.mode().is_some_and(|mode| mode.starts_with(runs)));
-        // The test sends more datagrams than there are pages, so that each page returns.
+        // The test sends more datagrams than there are pages, so each page must return and be used
+        // again.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -121,8 +122,8 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// A poll that emptied the ring returns the time of the next poll if frames arrive at short
-/// intervals. In this test the time is 10 us later, by the clock of the test. A poll that found no
+/// If frames arrive at short intervals, a poll that emptied the ring returns the time of the next
+/// poll. In this test, the next poll is 10 us later, by the clock of the test. A poll that found no
 /// frame waits for the socket.
 #[test]
 fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
@@ -137,8 +138,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
             assert!(taking.start.elapsed() < HANG, "what should come does not");
             let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
             frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
-            // Frames that arrive between the last read of the ring and the end of the poll are due
-            // now.
+            // Frames that arrived between the last read of the ring and the end of the poll are due
+            // at once.
             match polled {
                 Polled::Coalesce(until) if !frames.is_empty() && until == now + wait => waits += 1,
                 Polled::Drained if frames.is_empty() || waits == 0 => {}
@@ -149,7 +150,7 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
                 now = now + Duration::from_micros(10);
             }
         }
-        // An empty poll in between does not make the interval longer.
+        // An empty poll between two other polls does not make the interval longer.
         assert_eq!(taking.tester.poll(now, POLL_BUDGET).unwrap().0, Polled::Drained);
     }
     assert!(waits > 0 && taking.tester.lost() == 0, "{waits}");
@@ -158,7 +159,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
 
 /// Handlers hold all pages except the pages of the ring. Frames are then dropped and counted, and
 /// their pages stay in the ring, so that the kernel never has too few pages. When the pages return,
-/// frames are handed over again. The frames have one page each, or several pages each.
+/// frames are handed over again. In one part of the test each frame has one page, and in another
+/// part each frame has several pages.
 #[test]
 fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -188,9 +190,9 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     }
 }
 
-/// Handlers get the bytes that were sent, whether a frame was copied out of the ring or keeps its
-/// page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak` can be changed
-/// while the queue receives.
+/// Handlers get the bytes that were sent, both if a frame is copied out of the ring's page and if
+/// it keeps the page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak`
+/// can be changed while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
     const COUNT: u64 = 2000;
@@ -245,7 +247,8 @@ impl Handler for Checks {
 fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
-    // A chunk is a page of the kernel, and the kernel leaves its first 256 bytes free.
+    // A chunk is a page of the kernel, and the kernel leaves the first 256 bytes of each chunk
+    // free.
     let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
@@ -262,9 +265,9 @@ fn jumbo_frames_are_whole() {
     }
 }
 
-/// The MTU is raised during the run. Frames longer than a chunk arrive in several chunks, and
-/// frames longer than the maximum are lost and counted. Later frames arrive, and no page is
-/// missing.
+/// The MTU is raised during the run. Frames that are longer than a chunk arrive in several chunks.
+/// Frames that are longer than the maximum are lost and counted. Later frames still arrive, and no
+/// page is missing at the end.
 #[test]
 fn longer_frames_than_before_come_in_parts_or_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -380,9 +383,10 @@ fn what_is_wrong_is_said() {
     }
 }
 
-// ---- tests of which frames are taken
+// ---- tests of the decision which frames AF_XDP takes
 
-/// Makes a frame of that type for another machine, so that the kernel does not reply to it.
+/// Makes a frame with the EtherType `kind` for another machine, so that the kernel does not reply
+/// to the frame.
 fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
     let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
@@ -464,7 +468,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     let kinds = kinds();
     for mode in [Mode::Native, Mode::Skb] {
         for (expression, wanted) in TABLE {
-            // Every expression matches the last frame.
+            // The last frame of the list matches every expression.
             let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
             let expression = format!("{expression} or src port 61000 dst port 61001");
             let mut taking = take(&net, &options(&expression).mode(mode));
@@ -509,7 +513,8 @@ fn a_socket_that_listens_selects_the_same() {
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// On the loopback interface, no XDP program sees Ethernet frames.
+/// The loopback interface is not supported, because an XDP program does not see Ethernet frames
+/// there.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -540,8 +545,8 @@ fn without_xdp_the_same_packets_are_listened_to() {
     });
 }
 
-/// With cut frames from another host, the program neither hangs nor takes frames that it cannot
-/// parse.
+/// Another host sends frames that are cut off. The XDP program must not hang, and must not take
+/// frames that it cannot parse.
 #[test]
 fn cut_frames_are_no_trouble() {
     let Some(net) = Net::new() else { return };

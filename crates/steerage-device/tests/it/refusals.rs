@@ -29,8 +29,8 @@ const DATAGRAM_BYTES: usize = 200;
 
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// The number of frames that a kernel receives if it accepts 128 datagrams in one super-frame,
-/// or 64.
+/// The number of frames that arrive, for a kernel that accepts 128 datagrams in one super-frame and
+/// for a kernel that accepts 64.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -110,7 +110,7 @@ impl RxQueue for Given {
         let claim = self.claim.as_ref().unwrap();
         for _ in 0..budget {
             let Some(frame) = self.frames.front() else { return Ok(Polled::Ended) };
-            // Each frame has a block of its own.
+            // Each frame has a separate block.
             let mut lending = out.lending(claim, self.frames.len() - 1, 128 << 10).unwrap();
             lending.bytes()[OFFLOAD_BYTES..][..frame.len()].copy_from_slice(frame);
             let link_bytes = if self.link == LinkType::ETHERNET { 14 } else { 0 };
@@ -132,7 +132,7 @@ fn virtio(link_bytes: u8) -> [u8; VIRTIO_BYTES] {
 
 fn payloads() -> Vec<Vec<u8>> {
     let payload = |nth: usize, datagrams: usize| -> Vec<u8> {
-        // The last datagram is 7 bytes shorter.
+        // The last datagram of the super-frame is 7 bytes shorter than the others.
         (0..datagrams * DATAGRAM_BYTES - 7).map(|at| (at / DATAGRAM_BYTES * 3 + at + nth * 11) as u8).collect()
     };
     DATAGRAMS.iter().enumerate().map(|(nth, datagrams)| payload(nth, *datagrams)).collect()

@@ -1,5 +1,5 @@
-//! Tests TUN and TAP, with the kernel's network stack at the other end. The test's handler joins
-//! two interfaces.
+//! Tests TUN and TAP, with the kernel's network stack at the other end. The handler of these tests
+//! forwards packets between two interfaces.
 
 use std::net::UdpSocket;
 
@@ -37,7 +37,7 @@ fn two_kernels_speak_over_two_taps() {
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
 }
 
-/// A TUN that routes: it carries packets for addresses other than its own.
+/// A TUN that is used for routing: it carries packets for other addresses than its own.
 #[test]
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -123,7 +123,7 @@ fn one_that_is_down_refuses_and_goes_on_when_it_is_up() {
     assert!(ledger.outputs.iter().all(|output| output.error.is_none()));
 }
 
-/// Pages have the length for the MTU at the start of the run.
+/// The length of the pages fits the MTU at the start of the run.
 #[test]
 fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -158,7 +158,7 @@ fn what_the_kernel_drops_is_counted() {
         tester.stop();
         tester.lost()
     };
-    // The drops are read only at the end.
+    // The device reads the number of drops only at the end.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
@@ -194,7 +194,8 @@ fn mistakes_are_told_in_a_line() {
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));
-    // Another program created this interface for several queues and made it persistent.
+    // In this test, another program has created the interface for several queues and made it
+    // persistent.
     namespaces.must(0, "tuntap add dev kept mode tap multi_queue");
     for spec in ["tap:kept", "tap:kept,queues=3", "tap:kept"] {
         drop(namespaces.within(0, || open(spec).unwrap()));

@@ -1,4 +1,5 @@
-//! Tests a live input that waits for an output without room, and a stop that ends the wait.
+//! Tests a live input that waits for an output that has no room. Also tests that a stop ends the
+//! wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -68,7 +69,7 @@ struct Run {
 }
 
 impl Run {
-    /// CPU 0 receives, and `handles` handles the packets.
+    /// CPU 0 receives the packets, and the CPU `handles` handles them.
     fn new(waits: bool, handles: u16) -> Self {
         let (buffered, room) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let queue = Live { buffered: Arc::clone(&buffered), stopping: false };

@@ -1,12 +1,13 @@
 //! The memory of a ring, which is mapped twice: once for the status of blocks, and once to lend
 //! frames. The kernel's description of a lent frame is read at the address at which the frame is
-//! lent. Reading it at a second address of the same memory would cost a cache miss in each cache
-//! that is searched by address.
+//! lent. If the description were read at a second address of the same memory, each cache that is
+//! searched by virtual address would have a cache miss.
 //!
-//! Frames are lent from *places*. A place is an address range of a block's size that shows a block
-//! of the ring. A copy can replace the block while its frames are lent: the reader of a frame sees
-//! the same bytes, and the kernel gets its block back. Later frames of the block are then lent from
-//! another place. Places take no memory, because they are only addresses. Copies do take memory.
+//! Frames are lent from *places*. A place is an address range with the size of a block, at which a
+//! block of the ring is mapped. A copy can replace the block while its frames are lent: a program
+//! that reads a frame sees the same bytes, and the kernel gets its block back. Later frames of the
+//! block are then lent from another place. Places take no memory, because they are only addresses.
+//! Copies do take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -34,15 +35,15 @@ const FRAMES_AT: usize = 12;
 const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
-/// The frame size for old versions of the ring interface. The kernel checks the value but does not
-/// use it.
+/// The frame size, which only old versions of the ring interface use. The kernel checks the value
+/// but does not use it.
 const FRAME_BYTES: u32 = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
     pub(in crate::af_packet) places: usize,
-    /// The maximum number of units for frames that wait for CPUs, if there is a limit: see
+    /// The limit in units for lent frames that wait for CPUs, if there is a limit: see
     /// [`Blocks::shared`].
     pub(in crate::af_packet) units: Option<u32>,
     /// The size of a block in bytes: a power of two, and a multiple of the page size.
@@ -93,7 +94,8 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame in the bytes from which its description was read.
+    /// The position of the frame. It refers to the same bytes as the position of the frame's
+    /// description.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
@@ -109,9 +111,9 @@ pub(in crate::af_packet) struct Frame {
 }
 
 impl Frame {
-    /// Reads the kernel's description of a frame at `at` of `bytes`. With `offloads`, the
-    /// description includes the offloads. `None` if the description or the frame is not within
-    /// `bytes`.
+    /// Reads the kernel's description of a frame, at the position `at` of `bytes`. If `offloads` is
+    /// true, the description includes the offloads. Returns `None` if the description or the frame
+    /// is not within `bytes`.
     #[inline(always)]
     pub(in crate::af_packet) fn read(bytes: &[u8], at: usize, offloads: bool) -> Option<Self> {
         let header: &[u8; HEADER_BYTES] = bytes.get(at..)?.first_chunk()?;
@@ -123,7 +125,7 @@ impl Frame {
         }
         let status = word(FRAME_STATUS_AT);
         let tag = (status & TP_STATUS_VLAN_VALID != 0).then(|| {
-            // Old kernels do not report the type of the tag.
+            // Old kernels do not report the type of the VLAN tag.
             let is_typed = status & TP_STATUS_VLAN_TPID_VALID != 0;
             let tpid = if is_typed { half(VLAN_TPID_AT) } else { ethertype::VLAN };
             let ([a, b], [c, d]) = (tpid.to_be_bytes(), (word(VLAN_TCI_AT) as u16).to_be_bytes());
@@ -193,7 +195,8 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. The mappings of single blocks are moved from here to places.
+/// A second mapping of a whole ring. From here, the mappings of single blocks are moved to their
+/// places.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -223,7 +226,7 @@ impl Drop for Spare {
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places from which frames are lent, which live as long as the region through which frames
+    /// The places from which frames are lent. They exist as long as the region through which frames
     /// are read.
     lent: Arc<View>,
     /// The claim that gives access to the lent blocks. The claim never leaves this struct.
@@ -277,13 +280,14 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets the units of a place before frames are lent from it: see [`Blocks::weigh`].
+    /// Sets the number of units that a place counts for, before frames are lent from the place: see
+    /// [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// Returns the first `used` bytes of a filled block, which `place` shows. Returns `None` if the
-    /// kernel owns the block, or if the queue is polled with other blocks.
+    /// Returns the first `used` bytes of a filled block, which is mapped at `place`. Returns `None`
+    /// if the kernel owns the block, or if the queue is polled with other blocks.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -314,7 +318,7 @@ impl Memory {
         if !self.is_filled(block) {
             return None;
         }
-        // `Relaxed`: the `Acquire` load above makes these words visible.
+        // `Relaxed` suffices, because the `Acquire` load above makes these words visible.
         let word = |at| self.word(block, at).load(Ordering::Relaxed);
         let used = (word(USED_AT) as usize).min(self.shape.block_bytes);
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
@@ -326,8 +330,8 @@ impl Memory {
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// Returns the first `used` bytes of a filled block that no place shows. The frames of this
-    /// block must be copied. Returns an empty slice if the kernel owns the block.
+    /// Returns the first `used` bytes of a filled block that is not mapped at any place. The frames
+    /// of this block must be copied. Returns an empty slice if the kernel owns the block.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -339,8 +343,9 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(base, used.min(self.shape.block_bytes)) }
     }
 
-    /// Replaces a place by a copy of its first `used` bytes, so that its block can be returned to
-    /// the kernel. Concurrent readers see the same bytes before, during and after the call.
+    /// Replaces the block at a place by a copy of its first `used` bytes, so that the block can be
+    /// returned to the kernel. Concurrent readers see the same bytes before, during and after the
+    /// call.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
@@ -357,7 +362,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Shows a block of the ring at `place`. No frame of the place may be lent.
+    /// Maps a block of the ring at `place`. No frame of the place may be lent.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
         // A ring can only be mapped as a whole. Later calls use the other blocks of this mapping.

@@ -12,8 +12,8 @@ use super::{AHEAD, SyntheticQueue};
 pub(super) struct ShortBuffers {
     /// The maximum number of bytes in one buffer.
     buffer: usize,
-    /// The frame that is being handed over. The next fields are the length of this frame, and the
-    /// number of its bytes that were handed over.
+    /// The frame that is being handed over. The next two fields are the length of this frame, and
+    /// the number of its bytes that were already handed over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,
@@ -52,7 +52,7 @@ impl ShortBuffers {
 }
 
 impl SyntheticQueue {
-    /// Like `push`, but into buffers that may be shorter than the frames.
+    /// Like `push`, but for buffers that may be shorter than the frames.
     pub(super) fn push_parts(
         &mut self,
         parts: &mut ShortBuffers,

@@ -1,10 +1,10 @@
 //! The minimum cost of the receive path: one CPU writes frames into pages and hands them to another
 //! CPU, without any further work.
 //!
-//! There is no pool, no ledger, no limit, no move and no sleep. One writer and one reader use pages
-//! and slots in order, in batches of [`BATCH`]. The hand-over consists of two positions: the
-//! writer's `written` and the reader's `read`. Benchmarks compare the receive path with this loop,
-//! and no other code uses the loop.
+//! The loop has no pool, no ledger and no limit, and never moves flows or sleeps. One writer and
+//! one reader use pages and slots in order, in batches of [`BATCH`] frames. The hand-over consists
+//! of two positions: the writer's `written` and the reader's `read`. Benchmarks compare the receive
+//! path with this loop, and no other code uses the loop.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -23,12 +23,11 @@ pub const FRAME_BYTES: usize = 64;
 /// The number of pages, which is also the number of slots.
 const PAGES: u64 = 1024;
 
-/// The size of a page: not a multiple of 1024 bytes, so that the first lines of pages do not share
-/// a few cache sets.
+/// The size of a page. It is not a multiple of 1024 bytes, so that the first cache lines of all
+/// pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader. The description has the size of a slot of the receive
-/// path.
+/// The description of a frame for the reader. It has the same size as a slot of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -70,7 +69,7 @@ impl Shared {
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// The reader's position, as this end last read it.
+    /// The reader's position, as the writing end last read it.
     read: u64,
     prefetches: bool,
 }
@@ -86,7 +85,7 @@ pub struct BareReader {
 /// batch into the CPU's cache while it writes a batch.
 ///
 /// # Errors
-/// Returns a [`RegionError`] if there is no memory.
+/// Returns a [`RegionError`] if there is not enough memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
     // Memory that was never accessed has no physical pages yet. The tokens are dropped here, so
@@ -110,7 +109,7 @@ impl BareWriter {
         let Self { shared, written, read, prefetches } = self;
         let end = *written + BATCH as u64;
         if end - *read > PAGES {
-            // Acquire: pairs with the release in `BareReader::read`.
+            // This acquire pairs with the release in `BareReader::read`.
             *read = shared.read.load(Ordering::Acquire);
             if end - *read > PAGES {
                 return false;
@@ -129,7 +128,7 @@ impl BareWriter {
             unsafe { *shared.slot(position).get() = slot };
         }
         *written = end;
-        // Release: pairs with the acquire in `BareReader::read`.
+        // This release pairs with the acquire in `BareReader::read`.
         shared.written.store(end, Ordering::Release);
         true
     }
@@ -141,7 +140,7 @@ impl BareReader {
     #[inline(always)]
     pub fn read(&mut self, mut each: impl FnMut(&[u8; FRAME_BYTES], u32)) -> usize {
         let Self { shared, read } = self;
-        // Acquire: pairs with the release in `BareWriter::write`.
+        // This acquire pairs with the release in `BareWriter::write`.
         let written = shared.written.load(Ordering::Acquire);
         let count = (written - *read).min(BATCH as u64) as usize;
         let mut slots = [Slot::default(); BATCH];
@@ -156,7 +155,7 @@ impl BareReader {
             each(unsafe { &*shared.frame(u64::from(slot.page)) }, slot.hash);
         }
         *read += count as u64;
-        // Release: pairs with the acquire in `BareWriter::write`.
+        // This release pairs with the acquire in `BareWriter::write`.
         shared.read.store(*read, Ordering::Release);
         count
     }

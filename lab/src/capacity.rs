@@ -1,17 +1,19 @@
-//! Finds the highest rate of packets that a path keeps up with, by bisection.
+//! Finds the highest packet rate at which a path loses no packets, by bisection.
 
 use std::time::Duration;
 
 use crate::error::LabError;
 
-/// The loss in percent that counts as no loss: the published loss with `build_skb`.
+/// A loss of up to this many percent counts as no loss. This is the published loss with
+/// `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The maximum number of times that the rate is doubled or halved. After so many doublings no CPU
-/// keeps up with the rate, and after so many halvings every CPU does.
+/// The maximum number of times that the rate is doubled or halved. After so many doublings, the
+/// rate is too high for every CPU. After so many halvings, every CPU keeps up with the rate.
 const DOUBLINGS: u32 = 9;
 
-/// The number of bisections between a rate and its double: the rate is exact to within 2 %.
+/// The number of bisections between a rate and its double. With this number, the rate is exact to
+/// within 2 %.
 const BISECTIONS: u32 = 6;
 
 /// The number of runs at each rate. The run with the least loss counts, because other programs can
@@ -52,8 +54,8 @@ pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Res
 }
 
 /// Returns the highest rate per second at which at most `most_lost` percent of the packets are
-/// lost. The search begins at the rate `from`, and then lowers or raises the rate. The rate is 0 if
-/// even `from / 512` is too high.
+/// lost. The search begins at the rate `from`, and then lowers or raises the rate. If even `from /
+/// 512` is too high, the result is 0.
 ///
 /// # Errors
 /// Returns the error of a run.

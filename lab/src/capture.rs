@@ -1,4 +1,4 @@
-//! Makes a capture file for experiments, and does the minimum work of a flow meter on it.
+//! Makes a capture file for experiments, and reads it with a minimal flow meter.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -18,7 +18,7 @@ const PACKETS_A_SECOND: u32 = 1_000_000;
 /// The lengths of the packets of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// All packets have this length.
+    /// All packets have the same length, which is this number of bytes.
     All(usize),
     /// The packets are mixed as in the simple Internet mix: 7 of 12 packets are short, 4 have a
     /// medium length, and 1 is full (IP packets of 40, 576 and 1,500 bytes).
@@ -93,8 +93,8 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Writes the file with one call. The page cache then holds the file in large folios, if the
-    /// file system has them.
+    /// Writes the file with one call. If the file system supports large folios, the page cache
+    /// stores the file in large folios.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -109,12 +109,13 @@ impl CaptureFile {
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        // It is not an error if the file has been removed already.
+        // If the file has been removed already, this is not an error.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A flow: both endpoints, the lower endpoint first, then the protocol and the counts.
+/// A flow of the minimal meter: both endpoints, the lower endpoint first, then the protocol and the
+/// counts.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     ends: [u64; 2],
@@ -143,8 +144,8 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // With only one multiplication, consecutive flows would form runs, which cost hundreds of
-        // probes in a half-full table.
+        // With only one multiplication, consecutive flows would be next to each other in the hash
+        // table. In a half-full table, a search would then need hundreds of probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -165,8 +166,8 @@ impl Flows {
 }
 
 /// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions
-/// together. The function uses one thread, and has no timeouts, records and fragments. Returns the
-/// numbers of packets and flows.
+/// together. The function uses one thread, and does not handle timeouts, records or fragments.
+/// Returns the number of packets and the number of flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);

@@ -1,4 +1,4 @@
-//! The reasons why a measurement failed, each as one line of text.
+//! The error of a failed measurement. The text of each error is one line.
 
 use std::fmt;
 use std::io;

@@ -17,18 +17,18 @@ use crate::simulation::Simulation;
 pub struct Settings {
     /// The CPUs to use, at least one CPU. The first CPU receives.
     pub cpus: Vec<usize>,
-    /// The number of runs of each case. `None` selects the experiment's own number.
+    /// The number of runs of each case. If `None`, the experiment chooses the number.
     pub rounds: Option<usize>,
     /// The approximate time for which each run is measured.
     pub measured: Duration,
-    /// The length of a warm-up if the policy finds its CPUs by load.
+    /// The length of the warm-up if the policy chooses its CPUs by load.
     pub warm_up: Duration,
     /// The time for which requests and responses are measured: longer than other measurements,
     /// because connecting takes time, and the CPUs are shared.
     pub rr_measured: Duration,
     /// The number of connections with requests and responses.
     pub connections: usize,
-    /// True to measure only the first and the last point of an axis.
+    /// If true, only the first and the last point of each axis are measured.
     pub ends_only: bool,
     /// The machine of simulated experiments.
     pub simulation: Simulation,
@@ -41,7 +41,7 @@ pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
 /// The default time for which each run is measured. This time is long compared with the start of a
-/// run, but so short that all runs take only minutes.
+/// run, but so short that all runs together take only minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
 /// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
@@ -57,10 +57,10 @@ const CONNECTIONS: usize = 500;
 
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The minimum number of frames in a run: a few full rings.
+/// The minimum number of frames in a run, which is enough to fill a ring a few times.
 const FRAMES_MIN: f64 = 20_000.0;
 
-/// The minimum number of frames in a smoke test.
+/// The minimum number of frames in a run of a smoke test.
 const FRAMES_MIN_QUICK: f64 = 2_000.0;
 
 impl Settings {
@@ -108,8 +108,8 @@ impl Settings {
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// Returns the CPUs of a run on two CPUs. If there is only one CPU, the pair has this CPU
-    /// twice, and cases that need two CPUs are skipped.
+    /// Returns the CPUs of a run on two CPUs. If there is only one CPU, this CPU is twice in the
+    /// result, and cases that need two CPUs are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -159,8 +159,8 @@ pub struct Experiment {
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
     /// The number of CPUs whose distance is measured before and after each run, starting with the
-    /// first CPU. This is the highest number of CPUs that any case uses, so that near and far mean
-    /// the same for all cases.
+    /// first CPU. This is the highest number of CPUs that any case uses, so that the words near and
+    /// far have the same meaning for all cases.
     pub(crate) probed_cpus: usize,
     /// The costs and the machine, if all runs are simulated.
     pub(crate) simulated: Option<String>,
@@ -182,7 +182,8 @@ impl Experiment {
         }
     }
 
-    /// Marks all runs as simulated. One round is enough, because a seed always has the same result.
+    /// Marks all runs as simulated. One round is enough, because the same seed always gives the
+    /// same result.
     pub fn simulated(&mut self, simulation: &Simulation) {
         let machine = simulation.machine.cpus();
         self.simulated = Some(format!("{}, {machine} CPUs, seed {}", simulation.profile.name, simulation.seed));
@@ -217,7 +218,7 @@ impl Experiment {
         }
     }
 
-    /// Returns the approximate duration of all runs.
+    /// Returns the approximate duration of all runs together.
     pub fn estimate(&self) -> Duration {
         self.cases.iter().map(|case| case.takes).sum::<Duration>() * self.rounds as u32
     }

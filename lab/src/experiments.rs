@@ -1,4 +1,5 @@
-//! The experiments, in one file each. Each experiment repeats the design of a published experiment.
+//! The experiments. Each experiment has its own file, and repeats the design of a published
+//! experiment.
 
 mod handoff;
 mod late_metadata;
@@ -14,7 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The experiments that run together with the experiment of the group's name.
+    /// The other experiments of the group. They run together with the experiment that has the
+    /// group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }
@@ -60,8 +62,8 @@ pub fn others() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|group| group.others.iter().copied())
 }
 
-/// Returns the experiments of the group with this name, or the one experiment with this name.
-/// Returns an empty list if neither exists.
+/// Returns the experiments of the group with this name, or the single experiment with this name.
+/// Returns an empty list if there is no such group or experiment.
 pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
     let planned = |group: &Group| (group.plan)(settings);
     match ALL.iter().find(|group| group.name == name) {

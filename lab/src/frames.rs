@@ -11,7 +11,7 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows, which is large for hardware.
+/// The default number of flows, which is a large number for hardware.
 pub const FLOWS: u32 = 65_536;
 
 /// The seed of the frames. The seed is constant, so that every run has the same frames.
@@ -22,8 +22,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches
-    /// cannot be predicted.
+    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. The branches of
+    /// a parser cannot be predicted.
     Mixed,
 }
 
@@ -34,7 +34,7 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// True if the device provides a hash.
     pub device_hash: bool,
-    /// The maximum number of frames per poll, which form one list.
+    /// The maximum number of frames per poll. The frames of a poll form one list.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
@@ -67,8 +67,8 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// Makes a frame of UDP over IPv4. A device replaces its source address and port. After the
-/// replacement the checksums are wrong, because computing them would cost time.
+/// Makes a frame of UDP over IPv4. A device replaces the frame's source address and port. It does
+/// not compute the checksums again, because that would cost time, so the checksums are wrong.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }

@@ -4,7 +4,8 @@
 /// counted as this time.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// The significant decimal digits of each time: a percentile is exact to within 1 %.
+/// The number of significant decimal digits of each time. With this number, a percentile is exact
+/// to within 1 %.
 const DIGITS: u8 = 2;
 
 /// A histogram of times in nanoseconds. The mean and the longest time are exact.
@@ -52,8 +53,8 @@ impl Histogram {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// Returns the time that `permille` of 1,000 times do not exceed, or 0 if the histogram has no
-    /// times.
+    /// Returns a percentile: `permille` of 1,000 times are at most as long as the result. Returns 0
+    /// if the histogram has no times.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

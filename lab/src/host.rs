@@ -1,5 +1,5 @@
-//! `steerage-lab respond` replies to packets as a host does. The host is the server of the
-//! request-response experiment.
+//! The command `steerage-lab respond`, which replies to packets as a host does. This host is the
+//! server of the request-response experiment.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
@@ -25,13 +25,13 @@ use crate::respond::{Config, End, Fate, Responding};
 /// the kernel's rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The maximum number of packets that a CPU originates per batch, apart from replies in place. Each
-/// packet of a full batch may make its connection send a whole buffer.
+/// The maximum number of new packets that a CPU may send per batch, in addition to replies that
+/// overwrite a packet. Each packet of a full batch may make its connection send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
-/// The first bytes of the host's link address on a TAP. The kernel's end has the interface's
-/// address. The host's address is locally administered, and its remaining bytes come from the
-/// host's IP address.
+/// The first bytes of the host's link address on a TAP. The other end of the TAP, which belongs to
+/// the kernel, has the interface's address. The host's address is locally administered, and its
+/// remaining bytes come from the host's IP address.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 
 /// The options of `respond`.
@@ -87,7 +87,7 @@ fn exchange(text: &str) -> Result<(u16, usize, usize), &'static str> {
 /// Answers until standard input ends or the time is over, and prints the counts as one JSON line.
 ///
 /// # Errors
-/// If the device cannot be opened, or the host cannot have the addresses.
+/// Returns an error if the device cannot be opened, or if the host cannot have the addresses.
 pub fn run(args: &HostArgs) -> Result<(), LabError> {
     let order = cpus(args.cpus.as_deref())?;
     let (input, spec, is_tap) = open(args)?;
@@ -127,7 +127,7 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // If the time is over already, no thread waits for this message.
+        // The sending fails if the time is over already and no thread waits for this message.
         let _ = ended.send(());
     });
     let _ = match most {

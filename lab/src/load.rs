@@ -19,14 +19,14 @@ use crate::histogram::Histogram;
 /// card.
 const DEVICE_RING: u64 = 4096;
 
-/// The bytes of a frame that contain the time at which it was due.
+/// The bytes of a frame that contain the time at which the frame was due.
 const STAMP: std::ops::Range<usize> = 42..50;
 
 /// Computes the times at which the frames of a queue are due.
 #[derive(Debug)]
 pub struct Pace {
-    /// The nanoseconds between frames. If the number is 0, the source delivers as many frames as
-    /// the path requests.
+    /// The number of nanoseconds between two frames. If it is 0, the source delivers as many frames
+    /// as the path requests.
     gap: f64,
     next: f64,
     /// The number of frames for which the ring of the device had no room.
@@ -34,13 +34,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Makes a pace of this many frames per second, independent of the path's speed. Without a
-    /// rate, the source delivers as many frames as the path takes.
+    /// Makes a pace of this many frames per second, which does not depend on the path's speed. If
+    /// there is no rate, the source delivers as many frames as the path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
 
-    /// Returns true if frames wait until the path takes them.
+    /// Returns true if frames wait until the path accepts them.
     pub fn can_wait(&self) -> bool {
         self.gap == 0.0
     }
@@ -72,8 +72,8 @@ impl Pace {
         due
     }
 
-    /// Returns when the queue should be polled again, after a poll that delivered `count` of
-    /// `budget` frames.
+    /// Returns the result of a poll that has delivered `count` of `budget` frames. The result
+    /// states when the queue should be polled again.
     pub fn polled(&self, count: usize, budget: usize) -> Polled {
         match self.can_wait() || count == budget {
             true => Polled::More,
@@ -91,7 +91,8 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Makes a source of this many packets per second, or of as many packets as the path takes.
+    /// Makes a source that delivers this many packets per second. If there is no rate, it delivers
+    /// as many packets as the path accepts.
     pub fn input(per_second: Option<f64>) -> Input {
         Self::input_of_queues(per_second, 1)
     }
@@ -129,14 +130,15 @@ impl RxQueue for Paced {
 }
 
 /// Runs rounds of arithmetic that the compiler cannot shorten. Each round needs the result of the
-/// previous round. The value stays in a register. Passing it through memory takes some CPUs between
-/// none and five cycles, so that a round would not always take the same time.
+/// previous round. The value stays in a register. If the value were passed through memory, some
+/// CPUs would need between zero and five cycles for this, so that a round would not always take the
+/// same time.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
-/// Returns the number of rounds of [`spin`] that take this long. The CPU time of a round is
+/// Returns the number of rounds of [`spin`] that take the given time. The CPU time of a round is
 /// measured once. The fastest of several attempts counts, because other programs disturbed it
 /// least.
 pub fn spin_rounds(time: Duration) -> u64 {
@@ -187,8 +189,9 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            // A CPU works on several packets at once if it can. This packet's work needs the result
-            // of the previous packet, so that each packet takes the requested time.
+            // A CPU overlaps the work on several packets if it can. Therefore the work on each
+            // packet needs the result of the previous packet's work. In this way, each packet takes
+            // the requested time.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

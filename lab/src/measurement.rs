@@ -18,8 +18,8 @@ impl Measurement {
         Self::default().and(metric, value)
     }
 
-    /// Adds the value of another metric. A value that is not finite was not measured, and is
-    /// omitted.
+    /// Adds the value of another metric. A value that is not finite means that the metric was not
+    /// measured. Such a value is omitted.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
         if value.is_finite() {
             self.values.insert(metric.to_owned(), value);

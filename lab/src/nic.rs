@@ -14,11 +14,12 @@ use steerage::{
     limits::{HEADROOM, POLL_BUDGET},
 };
 
-/// The number of posted pages: a large ring, as in the measurement of build_skb.
+/// The number of posted pages. This is the length of a large ring, as in the published measurement
+/// of `build_skb`.
 pub const RING: usize = 4096;
 
-/// The number of entries in the table of metadata. The table is larger than the number of pages
-/// that an instance of two CPUs has for this device. The numbers of the pages are consecutive.
+/// The number of entries in the table of metadata. The table has more entries than an instance of
+/// two CPUs has pages for this device. The numbers of the pages are consecutive.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.
@@ -37,8 +38,9 @@ pub enum Metadata {
     Late,
 }
 
-/// Metadata as large as the part of an sk_buff that is cleared at its allocation (Linux 6: up to
-/// its `tail`, 184 bytes), in cache lines that contain nothing else.
+/// The metadata of a packet. It is as large as the part of an `sk_buff` that is cleared at its
+/// allocation (in Linux 6: up to its field `tail`, 184 bytes). Its cache lines contain nothing
+/// else.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -99,16 +101,16 @@ pub struct NicOptions {
     pub frames: u64,
     /// The time at which metadata is created.
     pub metadata: Metadata,
-    /// The number of frames that arrive per second, independent of free pages. With `None`, frames
-    /// arrive as fast as polls take them.
+    /// The number of frames that arrive per second, even if no page is free. If `None`, frames
+    /// arrive as fast as polls accept them.
     pub rate: Option<u64>,
-    /// The device shows frames only if at least this many frames have arrived, like cards with
-    /// interrupt moderation.
+    /// The device delivers frames only if at least this many frames have arrived, like a network
+    /// card with interrupt moderation.
     pub at_once: usize,
 }
 
 impl NicOptions {
-    /// Returns the device, and the function that creates the matching handler.
+    /// Returns the device, and a function that creates a handler for the device's packets.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
         let early = (self.metadata == Metadata::Early).then(|| Allocator::new(METADATA));
         let slab = early.as_ref().map(|early| Arc::clone(&early.slab));
@@ -144,8 +146,8 @@ struct Nic {
 }
 
 impl Nic {
-    /// Posts a page. The metadata of the packet that the page had before is freed only now, by the
-    /// CPU that allocated it.
+    /// Posts a page. The page may still have the metadata of its previous packet, which is freed
+    /// only now, by the CPU that allocated it.
     fn post(&mut self, page: Page) -> Option<Page> {
         if let Some(early) = &mut self.early {
             let metadata = &mut self.metadata_of[page.number() as usize % METADATA];
@@ -155,8 +157,8 @@ impl Nic {
         Some(page)
     }
 
-    /// Returns the number of frames in the ring: frames that arrived, minus frames that were taken
-    /// or did not fit into the ring.
+    /// Returns the number of frames in the ring: the frames that arrived, minus the frames that
+    /// were delivered or did not fit into the ring.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -195,7 +197,7 @@ impl RxQueue for Nic {
             self.ring.push(posted);
         }
         if begins {
-            // Frames arrive only after the ring is filled.
+            // Frames arrive only after pages were posted in the whole ring.
             return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
@@ -203,8 +205,8 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            // With one target, the hash does not choose the CPU, so the hash can carry the number of
-            // the metadata.
+            // With one target, the hash is not needed to choose the CPU. Therefore the hash field
+            // can contain the number of the metadata.
             let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
             let hash = metadata.map_or(number, |(early, metadata)| {
                 early.slab[metadata as usize].fill_in(len, number);
@@ -297,7 +299,7 @@ mod tests {
         };
         // The sum contains the lengths, the link type and the numbers of the frames.
         let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
-        // The sum also contains the numbers of the pages, and every run uses other pages.
+        // The sum also contains the numbers of the pages, which differ from run to run.
         let pages = 1..=20_000 * u64::from(u32::MAX);
         for metadata in [Metadata::Early, Metadata::Built, Metadata::Late] {
             let found = sum(metadata);

@@ -21,8 +21,8 @@ pub fn pin(cpu: usize) -> Result<(), LabError> {
     set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|error| LabError::Pin { cpu, error })
 }
 
-/// Returns the distance of `cpus`: the median one-way time of a cache line, in nanoseconds, between
-/// the first CPU and the farthest other CPU. The distance is 0 if there is only one CPU.
+/// Returns the distance of `cpus`: the median time in nanoseconds that a cache line takes from the
+/// first CPU to the farthest other CPU (one way). The distance is 0 if there is only one CPU.
 ///
 /// # Errors
 /// Returns an error if this process may not use one of the CPUs.
@@ -35,7 +35,8 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     Ok(farthest)
 }
 
-/// The state that two threads share. The threads pass a cache line, the ball, back and forth.
+/// The state that two threads share. The threads pass a cache line back and forth, which is called
+/// the ball.
 struct Game {
     ball: Ball,
     over: AtomicBool,
@@ -44,8 +45,8 @@ struct Game {
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// The number of times that a thread checks for the ball before it checks for the end of the game,
-/// which reads another cache line.
+/// The number of times that a thread checks for the ball before it checks whether the measurement
+/// has ended. The second check reads another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -60,8 +61,8 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// Waits for the ball. Returns true if it arrived. Acquire and release pair with the other
-    /// side's operations. The two threads share no data other than the ball.
+    /// Waits for the ball. Returns true if the ball has arrived. Acquire and release pair with the
+    /// other side's operations. The two threads share no data other than the ball.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

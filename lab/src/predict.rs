@@ -24,20 +24,20 @@ use crate::placement::{pin, probe};
 use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
-/// The least work in nanoseconds for which a prediction must be right. With less work, the
-/// processor overlaps the work on several packets, and this overlap differs between one CPU and two
-/// CPUs.
+/// The smallest work per packet, in nanoseconds, for which a prediction must be right. If there is
+/// less work, the processor overlaps the work on several packets, and this overlap differs between
+/// one CPU and two CPUs.
 pub const WORK_MIN: f64 = 50.0;
 
-/// The part by which a prediction may differ from the measurement.
+/// The relative error that a prediction may have.
 pub const OFF_MAX: f64 = 0.1;
 
-/// The part by which the best map may be better than the result of the policy `balance`. For far
-/// CPUs and light work, the map of `balance` is not the best.
+/// The relative amount by which the best map may be better than the result of the policy `balance`.
+/// For far CPUs and light work, the map of `balance` is not the best.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
-/// The distance above which CPUs are far, as in lab/page.py: the time of a cache line in
-/// nanoseconds.
+/// The distance above which CPUs are far, as in lab/page.py. A distance is the time of a cache line
+/// in nanoseconds.
 const FAR_NANOS: f64 = 100.0;
 
 /// The number of times that each cost is measured. The median of these measurements is used.
@@ -101,7 +101,7 @@ impl Rates {
                 },
                 steering,
                 work: Work::Fixed(work),
-                // The warm-up has 40,000 packets of the slowest case.
+                // The warm-up is long enough for 40,000 packets of the slowest case.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -136,7 +136,7 @@ impl Rates {
 /// Returns an error if there are no runs, or if a prediction differs by more than [`OFF_MAX`].
 pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
-    // If the profile is for one pair of CPUs, these CPUs have only one distance.
+    // If the profile is for a single pair of CPUs, there is only one distance.
     let has_one_distance = profile.line[0] == profile.line[1];
     let measured = measured(&args.runs, has_one_distance)?;
     if let Some(path) = &args.table {
@@ -187,7 +187,7 @@ pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
 }
 
 /// Returns the medians of the runs, by distance and work. Leaves out incomplete rows. Also leaves
-/// out runs during which the CPUs moved, unless the costs are the same at each distance.
+/// out runs during which the host moved the CPUs, unless the costs are the same at each distance.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
@@ -240,13 +240,13 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (near_line, near) = pair(distances[0])?;
     let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
-    // A CPU that does nothing else with a packet shows the cost of receiving. A CPU that reads a
-    // header shows the cost of reading.
+    // The cost of receiving is measured on a CPU that does nothing else with a packet. The cost of
+    // reading is measured on a CPU that reads a header of each packet.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // The profile has the costs with two targets, as in a spread run. With two targets the lists
-    // are shorter, so the work of fewer packets overlaps. A packet function that does some work has
-    // the same effect.
+    // The profile has the costs with two targets, as in a spread run. With two targets, the lists
+    // of packets are shorter, so that the CPU overlaps the work of fewer packets. A packet function
+    // that does some work also reduces the overlap.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -263,24 +263,24 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     write!(out, "{note}{text}").map_err(LabError::Output)
 }
 
-/// The number of targets, if there are many, as in the experiment `path`.
+/// The number of target CPUs in measurements with many targets, as in the experiment `path`.
 const MANY: usize = 16;
 
-/// The nanoseconds of the two clock readings of a round.
+/// The time in nanoseconds that the two clock readings of a round take.
 const ROUND: f64 = 50.0;
 
 /// The nanoseconds per packet on one pair of CPUs.
 #[derive(Clone, Copy)]
 struct Pair {
     two_targets: f64,
-    /// The receiving CPU with 16 targets: with the device's hash, and in the next field with
-    /// steerage's hash.
+    /// The time on the receiving CPU with 16 targets and the device's hash. The next field has the
+    /// time with steerage's hash.
     device_many: f64,
     ours_many: f64,
-    /// A worker that handles the packets of two targets.
+    /// The time on a worker that handles the packets of two targets.
     worker_of_two: f64,
-    /// One CPU that receives and has a packet function that does nothing. In the next field, the
-    /// packet function reads a header.
+    /// The time on one CPU that receives packets and handles them with a packet function that does
+    /// nothing. In the next field, the packet function reads a header.
     alone: f64,
     alone_reading: f64,
 }
@@ -328,8 +328,8 @@ fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
     Ok(Pair { two_targets, device_many, ours_many, worker_of_two, alone, alone_reading })
 }
 
-/// Measures the cost of waking a sleeping CPU for the waking CPU, and the time until the other CPU
-/// runs, in nanoseconds.
+/// Measures two times in nanoseconds: the time that a CPU needs to wake a sleeping CPU, and the
+/// time until the woken CPU runs.
 fn measure_wake(on: CpuPair) -> Result<(f64, f64), LabError> {
     let failed = |error: io::Error| LabError::set_up("a bell", error);
     let bell = std::sync::Arc::new(Bell::new().map_err(failed)?);

@@ -1,7 +1,6 @@
 //! Replies to packets as a host with its own addresses, after steering. The host replies to ARP,
 //! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
-//! a fixed length with responses of another fixed length. The packets to which the host replies,
-//! and the replies, are described in lab/notes/respond.md.
+//! a fixed length with responses of another fixed length.
 //!
 //! lab/notes/respond.md describes the packets to which the host replies, and the replies. This file
 //! contains the path of a packet. The other files of this module are:
@@ -55,18 +54,18 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// The output for replies. The first output of the instance must be the device that packets arrive
-/// on.
+/// The number of the output for replies. The first output of the instance must be the device on
+/// which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for due connections. The check finds connections that have
-/// arrived from another CPU, because arrivals do not schedule a tick.
+/// The longest time between two checks for due connections. Connections that have moved here from
+/// another CPU are found only by such a check, because a move does not schedule a tick.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that are checked in one tick. Packets wait during the checks.
 const LOOKS_MAX: usize = 64;
 
-/// The state that responding CPUs share with the program that controls them.
+/// The state that the responding CPUs share with the program that controls them.
 ///
 /// ```
 /// use steerage_lab::respond::{Config, Responding};
@@ -109,9 +108,10 @@ impl Responding {
         all
     }
 
-    /// Creates a handler for one CPU. The instance of this handler must steer by the flow hash,
-    /// with [`originated_max`](steerage::Builder::originated_max) set to some hundreds. The
-    /// instance's device must be both the input and the first output.
+    /// Creates a handler for one CPU. The instance of this handler must steer by the flow hash, and
+    /// must allow some hundreds of new packets per batch
+    /// ([`originated_max`](steerage::Builder::originated_max)). The instance's device must be both
+    /// the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -245,7 +245,7 @@ impl Respond {
         answered
     }
 
-    /// `whole` is a merged packet in one piece. Its checksum was verified before it was merged.
+    /// `whole` is a merged packet in one piece. Its checksum was verified before the merging.
     fn answer_whole(
         &mut self,
         packet: &mut Packet<'_>,
@@ -276,8 +276,8 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The bucket must be read before the packet changes, because the path may compute the hash
-        // only now.
+        // The bucket must be read before the packet is changed, because the path may compute the
+        // hash only at this moment.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -286,8 +286,8 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // A SYN replaces a connection that this side has ended by a new connection: RFC 9293,
-            // 3.6.1.
+            // If this side has ended the connection, a SYN begins a new connection in its place:
+            // RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -333,7 +333,7 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A listening port does not reply to this segment: RFC 9293, 3.10.7.2. Linux also
+            // A listening port does not reply to such a segment: RFC 9293, 3.10.7.2. Linux also
             // ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
@@ -394,17 +394,18 @@ impl Respond {
             }
         }
         if next < replies {
-            // Further replies to this connection in this batch must not overtake these packets.
+            // Later replies of this connection in the same batch must not overtake these packets.
             connection.behind = self.batch;
-            // Packets that do not fit are lost, as on any wire, and TCP sends them again.
+            // Packets for which there is no room are lost, as in any network, and TCP sends them
+            // again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);
         }
         self.settle(bucket, key, cpu.now(), tcp.has(RST));
         Ok((Fate::Tcp, then))
     }
 
-    /// Called after work on a connection. Removes the connection if it is over, and otherwise
-    /// schedules the connection's next check.
+    /// The handler calls this function after work on a connection. If the connection is over, the
+    /// function removes it. Otherwise it schedules the connection's next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

@@ -15,7 +15,8 @@ use crate::error::LabError;
 use crate::load::Pace;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks of 256 addresses each. `ROUTERS` next routers lead to these networks.
+/// The number of networks, each with 256 addresses. The routes to these networks lead through
+/// `ROUTERS` next-hop routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
@@ -69,8 +70,8 @@ impl RxQueue for Packets {
     }
 }
 
-/// An output like a card that sends without cost. The output only reads the first cache line of
-/// each packet.
+/// An output like a network card that sends without cost. The output only reads the first cache
+/// line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -120,7 +121,8 @@ fn table() -> Result<Table, LabError> {
 }
 
 /// Creates the router of one run, the device that delivers this number of packets, and the output.
-/// If there is a rate per second, packets arrive at this rate even if the path does not take them.
+/// If there is a rate, packets arrive at this rate per second, even if the path does not accept
+/// them.
 ///
 /// # Errors
 /// Returns an error if the system cannot provide a socket for the router.

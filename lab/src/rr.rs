@@ -1,5 +1,6 @@
 //! The experiment with which RPS was published: requests and responses over many connections. The
-//! servers are the kernel's stack and `respond`, with steering and without.
+//! servers are the kernel's network stack and the program `respond`, each with steering and without
+//! it.
 
 mod cpu_time;
 mod load;
@@ -34,15 +35,15 @@ const PORT: u16 = 5000;
 /// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// The time for which a server may continue after its run, if this process dies and cannot stop the
-/// server.
+/// If this process dies and cannot stop a server, the server ends on its own. This is the longest
+/// time for which it continues after its run.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
-    /// The kernel's stack, with rps_cpus or without.
+    /// The server is the kernel's network stack, with `rps_cpus` or without.
     Kernel { steers: bool },
-    /// `respond` with a kind of device, on one CPU or on all CPUs.
+    /// The server is `respond` with this kind of device, on one CPU or on all CPUs.
     Respond { xdp: bool, steers: bool },
 }
 
@@ -191,8 +192,8 @@ impl Respond {
         let spawn = || {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-            // In its own process group, the `respond` process does not receive the signal of
-            // Ctrl-C. This process stops the `respond` process.
+            // The `respond` process has its own process group, so that it does not receive the
+            // signal of Ctrl-C. On Ctrl-C, this process stops the `respond` process.
             command.process_group(0).spawn()
         };
         let mut child = namespaces.within(End::Server, spawn).map_err(failed)?;

@@ -33,7 +33,8 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    /// The costs and the machine of a simulated run, instead of the machine that ran it.
+    /// For a simulated run, its costs and its simulated machine. They replace the description of
+    /// the real machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +42,7 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Makes the line of one run.
+    /// Makes the output line of one run.
     pub fn of(
         experiment: &'a str,
         series: &'a str,
@@ -60,8 +61,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// Returns the processor, its CPUs, the kernel and the version. All of these must be equal if runs
-/// are pooled.
+/// Returns a description of the processor, its CPUs, the kernel and the version. Only runs with
+/// equal descriptions may be pooled.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -168,7 +169,7 @@ fn simulate(
             scope.spawn(move || {
                 while let Some((at, mut case)) = next() {
                     let measured = run_on_new_thread(&mut case);
-                    // If the receiver is gone, the output has failed.
+                    // Sending fails if the receiver is gone, because the output has failed.
                     if done.send((at, case, measured)).is_err() {
                         return;
                     }
@@ -225,7 +226,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     Ok((Some([before, after]), measured))
 }
 
-/// Runs a case on a new thread, so that its CPU affinity or a panic has no effect on later cases.
+/// Runs a case on a new thread. Therefore a panic or a changed CPU affinity has no effect on later
+/// cases.
 fn run_on_new_thread(case: &mut Case) -> Result<Measurement, LabError> {
     let body = || (case.run)();
     thread::scope(|scope| scope.spawn(body).join()).unwrap_or(Err(LabError::Panicked))

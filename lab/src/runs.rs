@@ -1,5 +1,5 @@
-//! One run: either one CPU receives and another CPU handles the packets of all targets, or one CPU
-//! does both.
+//! Makes a run. Either one CPU receives and another CPU handles the packets of all targets, or one
+//! CPU does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,8 +18,7 @@ use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// A handler that only reads the header fields that a forwarder would read: the minimum work of a
-/// handler.
+/// A handler with the minimum work: it only reads the header fields that a forwarder would read.
 #[derive(Debug, Default)]
 pub struct ReadsHeaders(u64);
 
@@ -72,14 +71,15 @@ pub struct Times {
     /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
     /// packets.
     pub work: Option<f64>,
-    /// The time from the first packet to the last packet, divided by the number of packets.
+    /// The time per packet: the time from the first packet to the last packet, divided by the
+    /// number of packets.
     pub whole: f64,
     /// The number of packets delivered.
     pub delivered: u64,
 }
 
 impl Times {
-    /// Returns these times, if the run delivered all packets that were sent.
+    /// Returns these times, if the run has delivered all packets that were sent.
     ///
     /// # Errors
     /// Returns an error if packets were lost.
@@ -163,7 +163,8 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // If the receiver has failed, no thread waits for this message.
+        // The sending fails if the receiver has failed, because then no thread waits for this
+        // message.
         let _ = ready.send(());
         Ok(work(cpus))
     });
@@ -292,7 +293,8 @@ where
     let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
     pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
-    // A device posts its ring in the first round, which is not part of the measurement.
+    // In the first round, a device posts the pages of its ring. This round is not part of the
+    // measurement.
     cpu.step();
     let (start, mut busy) = (Instant::now(), Busy::default());
     while !cpu.is_finished() {
@@ -312,7 +314,7 @@ pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
     if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
 }
 
-/// Waits for a thread, and returns its result.
+/// Waits for a thread, and returns the thread's result.
 ///
 /// # Errors
 /// Returns the thread's own error, or an error if the thread panicked.

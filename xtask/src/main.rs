@@ -1,6 +1,6 @@
-//! Checks the walls of the workspace that the compiler does not check. There must be no circle of
-//! imports between the files of a crate, and only those imports between crates that deny.toml
-//! permits. The sizes of the core and of the facade are limited.
+//! Checks the rules for imports that the compiler does not check (the *walls* of the workspace).
+//! The files of a crate must not import each other in a circle. A crate may import only the crates
+//! that deny.toml permits. The sizes of the core and of the facade are limited.
 //!
 //! ```sh
 //! cargo run -p xtask                   # check
@@ -26,9 +26,9 @@ const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
 /// The maximum number of lines of the strict path, which one person can read in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// The maximum number of lines of the core. Of these lines, 200 let threads outside of the path
-/// send packets and wake handlers. The queues of such packets are in steerage-mem, and messages and
-/// state by bucket are in steerage-handler.
+/// The maximum number of lines of the core. About 200 of these lines let threads outside of the
+/// path send packets and wake handlers. The queues for packets from such threads are in
+/// steerage-mem. Messages, and state for each bucket, are in steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
 /// The maximum number of lines of the facade, which assembles the crates and re-exports their
 /// names. Code beyond this limit belongs in another crate. About 60 of the lines name each
@@ -61,10 +61,11 @@ fn main() -> ExitCode {
 
 struct Workspace {
     crates: BTreeMap<String, Crate>,
-    /// Pairs of a crate and another crate of the workspace that it imports outside of its tests.
+    /// Pairs of two crates of the workspace. The first crate imports the second crate outside of
+    /// its tests.
     arrows: Vec<(String, String)>,
-    /// Each line of deny.toml that names crates of the workspace. Only the other crates in the line
-    /// may import the first crate.
+    /// Each line of deny.toml that names crates of the workspace. Only the other crates in a line
+    /// may import the first crate of the line.
     rules: Vec<Vec<String>>,
 }
 
@@ -73,8 +74,8 @@ impl Workspace {
         let (mut crates, mut arrows) = (BTreeMap::new(), Vec::new());
         let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot read crates/: {error}"))?;
         for folder in folders.filter_map(|entry| Some(entry.ok()?.path())) {
-            // A folder without Cargo.toml belonged to a crate that was moved away, and has nothing
-            // to check.
+            // A folder without Cargo.toml is the rest of a crate that was moved away, and contains
+            // nothing to check.
             let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else { continue };
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let mut section = "";

@@ -1,8 +1,8 @@
 //! Reads the sources of a crate: its modules, the names that each module defines, and the paths
 //! that each module mentions. Code that is compiled only for tests is left out.
 //!
-//! The sources are read as tokens. Therefore calls of methods, and names that a macro puts
-//! together, are not found.
+//! The sources are read as tokens. Therefore method calls, and names that a macro assembles, are
+//! not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// The number of steps after which a chain of re-exports or globs counts as a circle.
+/// A chain of re-exports or globs with more steps than this counts as a circle.
 const HOPS_MAX: usize = 8;
 /// The keywords that are followed by the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
@@ -30,7 +30,8 @@ pub(crate) struct Crate {
     modules: BTreeMap<Names, Module>,
     /// Each path that a module mentions: the file, the module in the file, the path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
-    /// The module that is being read. The next field is the folder of its child modules.
+    /// The module that is being read. The next field is the folder with the child modules of this
+    /// module.
     module: Names,
     folder: PathBuf,
     /// The lines of the current file that are compiled only for tests.
@@ -81,9 +82,9 @@ impl Crate {
         self.files.iter().map(|file| file.lines).sum()
     }
 
-    /// Describes each group of modules with the same parent that import each other. An import of a
-    /// file also counts for all modules that contain the file. Every circle of files is a circle of
-    /// modules with the same parent.
+    /// Describes each circle of imports: a group of modules with the same parent that import each
+    /// other. An import of a file also counts for all modules that contain the file. Every circle
+    /// of files is a circle of modules with the same parent.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -116,7 +117,7 @@ impl Crate {
         described.collect()
     }
 
-    /// Returns the file that defines the item to which this path leads. The path is read in this
+    /// Returns the file that defines the item to which a path leads. The path is resolved in this
     /// module. Returns `None` for a whole module, and for an item of another crate.
     fn file_of(&self, module: &[String], path: &[String], hops: usize) -> Option<usize> {
         let mut at = module.to_vec();
@@ -218,7 +219,8 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // A lifetime, a raw pointer, and a module that was read declare no further names.
+                // A lifetime, a raw pointer, and a module that was already read declare no further
+                // names.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }

@@ -1,4 +1,4 @@
-//! Each test writes a small workspace and checks it.
+//! Each test writes a small workspace and checks the workspace.
 
 use std::path::PathBuf;
 use std::{env, fs, process};
@@ -52,8 +52,8 @@ fn files_that_import_each_other_are_a_circle() {
     assert!(fault.contains("folder/other.rs:3 imports"), "{fault}");
 }
 
-/// The circles lead through a name that a third file re-exports, and through files inside the two
-/// modules.
+/// In these sources, the circles of imports lead through a name that a third file re-exports, and
+/// through files inside the two modules.
 #[test]
 fn re_exports_and_folders_hide_no_circle() {
     let files = [

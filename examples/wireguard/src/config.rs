@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use boringtun::x25519::{PublicKey, StaticSecret};
 use ip_network::IpNetwork;
 
-/// The section `[Interface]` and all sections `[Peer]` of a configuration file.
+/// The contents of a configuration file: the section `[Interface]` and all sections `[Peer]`.
 #[derive(Default)]
 pub(crate) struct Config {
     pub(crate) private_key: Option<StaticSecret>,

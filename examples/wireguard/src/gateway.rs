@@ -2,8 +2,8 @@
 //! decrypts ("opens") the messages that peers send.
 //!
 //! The state of a peer is on the CPU that has the bucket of the peer's packets, and moves with the
-//! bucket. Therefore no lock protects this state. The packets of a peer leave in the order of their
-//! WireGuard numbers, on however many CPUs the gateway runs.
+//! bucket. Therefore no lock protects this state. On any number of CPUs, the packets of a peer
+//! leave in the order of their WireGuard numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -20,10 +20,10 @@ use crate::network::{Network, PeerId, Sender, datagram, newborn};
 /// expiry.
 const TIMERS_EVERY: Duration = Duration::from_millis(250);
 
-/// The longest headers in front of a WireGuard message: IPv6 and UDP.
+/// The length of the longest headers in front of a WireGuard message: IPv6 and UDP.
 const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 
-/// The longest WireGuard message: a UDP datagram of the largest size.
+/// The length of the longest WireGuard message: the payload of the longest UDP datagram.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
 /// The state of a peer. The state moves with the peer's bucket.
@@ -40,7 +40,7 @@ impl Peer {
     }
 }
 
-/// The numbers of the gateway's devices.
+/// The numbers of the gateway's input and output devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices {
     /// The input that receives packets from the inner network (the TUN). The packets of all other
@@ -50,7 +50,7 @@ pub(crate) struct Devices {
     pub(crate) to_outside: TxId,
 }
 
-/// The number of packets and messages, by outcome.
+/// For each outcome, the number of packets and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Packets from the inner network that were encrypted.
@@ -61,7 +61,7 @@ pub(crate) struct Counts {
     pub(crate) no_peer: u64,
     /// Packets for a peer whose address is not known yet.
     pub(crate) no_endpoint: u64,
-    /// Messages that are not authentic, or that are repeated.
+    /// Messages that are not authentic, or that repeat an earlier message.
     pub(crate) refused: u64,
     /// Packets from an inner address that the peer may not use.
     pub(crate) not_allowed: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived merged with others. Each of these packets also counts by
+    /// Packets and messages that arrived merged with other packets. Each of them is also counted by
     /// its outcome.
     pub(crate) merged: u64,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Gateway {
     network: Arc<Network>,
     devices: Devices,
     make: MakePeer,
-    /// The state of the peers that are on this CPU.
+    /// The state of the peers whose buckets are on this CPU.
     peers: Vec<Option<Box<Peer>>>,
     /// The buffer for a packet from the inner network in one piece.
     plain: Box<[u8]>,
@@ -123,8 +123,8 @@ impl Gateway {
         };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
-        // Without a session, the packet waits in `tunnel`, and `message` is the first message of a
-        // handshake.
+        // If there is no session, the packet waits in `tunnel`, and `message` is the first message
+        // of a handshake.
         if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
             let len = message.len();
             self.out.send_outside(len, to, cpu);
@@ -185,12 +185,12 @@ impl Gateway {
     }
 }
 
-/// The type of a cookie reply, the first byte of the message.
+/// The type of a cookie reply, which is the first byte of the message.
 const COOKIE_REPLY: u8 = 3;
 
 /// Returns the state of a peer. The state is made if this CPU has the peer's bucket but not the
-/// peer's state. The CPU has no state of a peer at the beginning, and after the state was lost with
-/// another CPU.
+/// peer's state. A CPU does not have the state at the beginning, and also not after another CPU has
+/// lost it.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],
@@ -215,7 +215,7 @@ impl Handler for Gateway {
             let bucket = |packet: &Packet<'_>| packet.bucket();
             match packet.parts() {
                 None => self.handle_one(input, packet.data(), || bucket(&packet), cpu),
-                // The packet is a super-frame, or its checksum is not finished.
+                // This packet is a super-frame, or its checksum is not finished.
                 Some(parts) => {
                     let is_merged = packet.offload().is_some_and(|offload| offload.is_super_frame());
                     let mut plain = std::mem::take(&mut self.plain);

@@ -107,7 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.ignored.iter().for_each(|key| eprintln!("{file}: {key} is left to you"));
     let private_key = config.private_key.ok_or_else(|| format!("{file}: [Interface] has no PrivateKey"))?;
 
-    // An IPv6 socket on the unspecified address also receives IPv4.
+    // An IPv6 socket that is bound to the unspecified address also receives IPv4 packets.
     let outside = UdpOptions::new((Ipv6Addr::UNSPECIFIED, config.listen_port).into());
     let outside = outside.offloads(!options.no_offload).open()?;
     let inside = TapOptions::new(Layer::Tun, interface.as_str()).mtu(MTU).offloads(!options.no_offload).open()?;

@@ -1,7 +1,8 @@
 //! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
 //! traffic of eight peers.
 //!
-//! The costs of a packet are measured in the same rounds, and give the bound for two CPUs.
+//! The costs of a packet are measured in the same rounds. They determine the highest possible rate
+//! of two CPUs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,7 +19,7 @@ use crate::gateway::{Counts, Devices, Gateway, Peer, put_headers};
 use crate::network::Network;
 use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, plain, sealed};
 
-/// A way to handle the packets.
+/// A way to handle the packets: which CPUs take part, and what they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
     /// One CPU receives packets and does nothing with them: r.
@@ -58,7 +59,7 @@ struct Run {
     own: f64,
 }
 
-/// Prints a row per round, and the medians.
+/// Prints one row for each round, and then the medians.
 pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     println!("the flow key of a handshake's first message: {:.0} us", handshake_key()?.as_nanos() as f64 / 1000.0);
     println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs");
@@ -89,7 +90,7 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
 /// The number of values of a round, in the order in which they are printed.
 const VALUES: usize = 12;
 
-/// Runs all series. Each round begins with a different series.
+/// Runs all series in turn. Each round begins with a different series.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
@@ -186,7 +187,7 @@ impl Handler for Discard {
 }
 
 fn receive_only(cpus: CpuMask, series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
-    // Packets that are handed to the other CPU have a flow key and a hash.
+    // In the series that hand packets to the other CPU, packets have a flow key and a hash.
     let builder = |builder: Builder| builder.always_hash(series == Series::Give).build(|_cpu| Discard);
     Ok(handle_all(cpus, series, frames, network, builder)?.0)
 }
@@ -303,8 +304,8 @@ mod tests {
         assert!(error.starts_with("1000 of 1000 packets were done"), "{error}"); // But not all of them were sent.
     }
 
-    /// A message with the number of an unknown session has no flow key. A packet to an address of
-    /// no peer has none either.
+    /// A message with the number of an unknown session has no flow key. A packet to an address that
+    /// belongs to no peer also has no flow key.
     #[test]
     fn strangers_have_no_flow_key() {
         let Connected { network, mut theirs, .. } = connect().unwrap();

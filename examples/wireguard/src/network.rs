@@ -24,15 +24,15 @@ pub(crate) type PeerId = usize;
 /// counted up to three times: for the flow key, by the handler and by the peer.
 const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
 
-/// The interface and all peers, as configured. The CPUs share a `Network` and only read it.
+/// The interface and all peers, as configured. All CPUs share one `Network`, and only read it.
 pub(crate) struct Network {
     private_key: StaticSecret,
     public_key: PublicKey,
     pub(crate) port: u16,
     pub(crate) peers: Vec<PeerConfig>,
     by_key: HashMap<[u8; 32], PeerId>,
-    /// The peer for each session index with which the peer's messages begin, without the lowest 8
-    /// bits of the index. The lowest 8 bits count the sessions of a peer.
+    /// Finds the peer by the session index at the beginning of the peer's messages. The keys do not
+    /// have the lowest 8 bits of the index, which count the sessions of a peer.
     by_index: HashMap<u32, PeerId>,
     indices: Vec<u32>,
     by_bucket: HashMap<u16, Vec<PeerId>>,
@@ -43,7 +43,7 @@ pub(crate) struct Network {
     pub(crate) hasher: FlowHasher,
 }
 
-/// The sender of a datagram, as far as it is known.
+/// The result of the search for the sender of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Peer(PeerId),
@@ -113,8 +113,8 @@ impl Network {
         peer.map(flow_key)
     }
 
-    /// Returns the peer to which a packet from the inner network is routed. The longest allowed
-    /// prefix that contains its destination decides.
+    /// Returns the peer to which a packet from the inner network is routed. This is the peer with
+    /// the longest allowed prefix that contains the packet's destination.
     pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
         Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
     }
@@ -124,8 +124,9 @@ impl Network {
         self.allowed.longest_match(source).is_some_and(|(_, owner)| *owner == peer)
     }
 
-    /// Returns the peer from which a message from the outer network claims to be. The message
-    /// proves nothing yet, except that the sender of a handshake knows the gateway's public key.
+    /// Returns the peer from which a message from the outer network claims to be. At this point,
+    /// nothing is proved about the sender, except that the sender of a handshake knows the
+    /// gateway's public key.
     pub(crate) fn sender(&self, from: IpAddr, message: &[u8], cookie: &mut [u8]) -> Sender {
         let indexed = |index: u32| self.by_index.get(&(index >> 8)).copied();
         let found = match Tunn::parse_incoming_packet(message) {
@@ -145,7 +146,7 @@ impl Network {
         found.map_or(Sender::Unknown, Sender::Peer)
     }
 
-    /// Returns the peers whose packets have this bucket.
+    /// Returns the peers whose packets are in this bucket.
     pub(crate) fn in_bucket(&self, bucket: u16) -> &[PeerId] {
         self.by_bucket.get(&bucket).map_or(&[], Vec::as_slice)
     }

@@ -1,4 +1,4 @@
-//! Makes traffic of eight peers in memory.
+//! Makes traffic of eight peers in memory, to measure the gateway.
 //!
 //! Each packet has a number, and the output checks that the numbers of each peer only grow.
 
@@ -28,7 +28,7 @@ const PACKET_BYTES: usize = 1420;
 /// The number of a packet is in its last bytes.
 const NUMBER_BYTES: usize = 4;
 
-/// The work that the packets need.
+/// The work that the gateway does with the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Seal,
@@ -47,7 +47,8 @@ pub(crate) struct Connected {
 /// CPU.
 const OF_FIRST: usize = 3;
 
-/// Connects the peers. Each peer is in a bucket of its own, because a policy moves whole buckets.
+/// Connects the peers with the gateway. Each peer has a separate bucket, because a policy moves
+/// whole buckets.
 pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
     let secret = || StaticSecret::from(array::from_fn(|_| fastrand::u8(..)));
     let (our_key, their_keys) = (secret(), array::from_fn::<_, PEERS, _>(|_| secret()));
@@ -97,8 +98,8 @@ pub(crate) struct Frames {
     pub(crate) each: usize,
 }
 
-/// Makes the packet with this number, whose source and destination are the inner address of its
-/// peer.
+/// Makes the packet with this number. The packet's source and destination are the inner address of
+/// its peer.
 pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     let peer = [10, 0, 0, (number % PEERS) as u8];
@@ -137,7 +138,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// The device stores in `began` the time at which the last `measured` packets begin.
+    /// When the last `measured` packets begin, the device stores the time in `began`.
     pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
         let begin = frames.bytes.len().saturating_sub(measured * frames.each);
         Self { frames, next: 0, begin, began }
@@ -198,8 +199,8 @@ impl TxQueue for Check {
         while let Some(packet) = packets.next_packet() {
             let frame = packet.received().data;
             if let Some((peer, number)) = self.0.number(frame) {
-                // Relaxed: after a bucket moves, the new CPU sees the values that the old CPU
-                // stored.
+                // `Relaxed` suffices: after a bucket has moved, the new CPU sees the values that
+                // the old CPU stored.
                 let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
                 if latest > number {
                     return Err(DeviceError::new(

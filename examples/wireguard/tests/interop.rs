@@ -37,7 +37,7 @@ fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A child process that is ended when the value is dropped.
+/// A child process, which is ended when this value is dropped.
 struct Running(Child);
 
 impl Running {
@@ -53,7 +53,7 @@ impl Drop for Running {
     }
 }
 
-/// A running wireguard-go, with the socket by which it is configured.
+/// A running wireguard-go, with the socket through which it is configured.
 struct WireguardGo {
     program: PathBuf,
     name: String,
@@ -90,7 +90,7 @@ impl WireguardGo {
         answer
     }
 
-    /// Returns a number that wireguard-go has for its peer.
+    /// Returns a number from wireguard-go's information about its peer.
     fn number(&self, key: &str) -> u64 {
         let answer = self.ask("get=1\n\n");
         let value = answer.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -98,8 +98,8 @@ impl WireguardGo {
     }
 }
 
-/// Returns how often the kernel of a namespace has seen packets overtake others (`TCPSACKReorder`
-/// in /proc/net/netstat).
+/// Returns the number of times that the kernel of a namespace has received TCP packets out of order
+/// (`TCPSACKReorder` in /proc/net/netstat).
 fn reordered(namespaces: &Namespaces, nth: usize) -> u64 {
     let text = namespaces.within(nth, || fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: ")).map(str::split_whitespace);
@@ -118,9 +118,9 @@ fn wireguard_go() -> Option<PathBuf> {
     program
 }
 
-/// The gateway and wireguard-go make handshakes, and carry traffic in both directions in order
-/// while the peer's bucket moves. The gateway and wireguard-go also find each other again after the
-/// peer has changed its address or lost its session.
+/// The gateway and wireguard-go make handshakes. Traffic in both directions stays in order while
+/// the peer's bucket moves. The connection also works again after the peer has changed its address
+/// or lost its session.
 #[test]
 fn it_understands_wireguard_go() {
     let Some(program) = wireguard_go() else { return };
@@ -158,8 +158,8 @@ fn it_understands_wireguard_go() {
     command.arg(&file).args(["wg0", "--shake"]).stdout(Stdio::null());
     let mut gateway = Running(namespaces.within(GATEWAY, || command.spawn().unwrap()));
 
-    // The gateway begins the handshake, because it sends keepalives. The peer wireguard-go does not
-    // know the gateway's address.
+    // The gateway begins the handshake, because it sends keepalives. At this time, its peer
+    // wireguard-go does not know the gateway's address.
     until("there is a session", || go.number("last_handshake_time_sec") > 0);
     let received = go.number("rx_bytes");
     until("keepalives arrive", || go.number("rx_bytes") > received);
@@ -216,8 +216,8 @@ fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, opti
     running
 }
 
-/// TCP arrives unchanged with each way of merging, and merging happens only where it is switched
-/// on.
+/// TCP data arrives unchanged with each way of merging. Packets are merged only where merging is
+/// switched on.
 #[test]
 fn merging_is_a_choice() {
     for (options, merges) in

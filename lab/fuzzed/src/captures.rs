@@ -21,14 +21,15 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // The header has a valid version. The fuzzer finds invalid versions on its own.
+        // The target writes a header with a valid version. The fuzzer finds invalid versions on its
+        // own.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
     check(&file);
 }
 
-/// Reads any bytes after a section header of pcapng, in both byte orders.
+/// Fuzz target: any bytes after a section header of pcapng, in both byte orders.
 pub(crate) fn pcapng(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
@@ -50,7 +51,7 @@ pub(crate) fn zstd(bytes: &[u8]) {
 /// Checks that reading ends, delivers no more bytes than the file has, and does not depend on the
 /// pieces in which the bytes arrive.
 fn check(bytes: &[u8]) {
-    // Each poll that finds data reads a piece or delivers something.
+    // Each poll that finds data reads a piece of the file or delivers frames.
     let polls = 3 * bytes.len() + 100;
     let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
     assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
@@ -65,8 +66,8 @@ fn check(bytes: &[u8]) {
     assert!(Some((frames, error)) == read(bytes, piece, polls), "in pieces of {piece} it reads otherwise");
 }
 
-/// Checks that the first polls do no harm. If the capture has ended by then, reading it in pieces
-/// must give the same result.
+/// Checks that the first polls cause no panic. If the capture has ended after these polls, reading
+/// it in pieces must give the same result.
 fn check_packed(bytes: &[u8]) {
     let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
     if let Some(error) = &read_whole.1 {
@@ -78,9 +79,9 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // Bytes that were unpacked in the same step as the damage are lost with it. Smaller pieces
-        // make the steps smaller. The reader may therefore find an error of the capture format
-        // before the damage.
+        // If a step of the decompressor finds damage, all bytes of this step are lost. Smaller
+        // pieces make the steps smaller. The reader may therefore find an error of the capture
+        // format before the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -109,7 +110,7 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// A reader that returns the bytes in pieces. Every other call returns no bytes, as a pipe may do.
+/// A reader that returns the bytes in pieces. Every second call returns no bytes, as a pipe may do.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,

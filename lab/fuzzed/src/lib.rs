@@ -1,5 +1,5 @@
-//! All parsers of untrusted bytes, as functions that accept any bytes. Each function panics if it
-//! finds an error.
+//! The fuzz targets: functions that pass any bytes to a parser of untrusted bytes. Each function
+//! panics if it finds an error.
 //!
 //! A fuzzer calls these functions from `fuzz/`, with address sanitizer. The test `corpus` of this
 //! crate calls them with every file in `fuzz/corpus`.
@@ -13,8 +13,8 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// A target: its name, which is also its directory in `fuzz/corpus`, and the function that accepts
-/// any bytes.
+/// A fuzz target. It has a name, which is also the name of its directory in `fuzz/corpus`, and a
+/// function that accepts any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

@@ -1,6 +1,6 @@
-//! Measures an instance of 1,024 CPUs and 256 queues on this machine: its start, its memory, a
-//! snapshot, a load check, and waking all CPUs. The CPUs are virtual, because their number matters
-//! and not their speed.
+//! Measures an instance of 1,024 CPUs and 256 queues on this machine. It measures the start, the
+//! memory, a snapshot, a load check, and waking all CPUs. The CPUs are virtual, because the
+//! experiment depends on their number and not on their speed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ const QUEUES: usize = 256;
 /// The numbers of CPUs and queues of a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory that a large instance needs, which docs/memory.md states as the default limit.
+/// The memory for a large instance. According to docs/memory.md, it is the default limit.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The longest time in which all CPUs follow a change.
+/// The longest time that all CPUs may take to follow a change of the mask.
 const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 struct Nothing;
@@ -71,7 +71,7 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     let running = build(cpus, 1)?.start()?;
     let started = millis(began);
     let handle = running.handle();
-    // The sleep gives the CPUs time to fall asleep.
+    // During this sleep, the CPUs of the instance become idle and fall asleep.
     thread::sleep(Duration::from_millis(200));
     let half: CpuMask = (0..cpus as u16 / 2).map(CpuId).collect();
     let began = Instant::now();

@@ -19,7 +19,8 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The number of polls of a queue that are in flight before its worker finishes the first of them.
+/// The worker of a queue finishes its first poll only when this many polls of the queue are in
+/// flight.
 const POLLS_UNDER_WAY: usize = 8;
 
 /// The number of polls in a burst: as many as a backlog of default size has room for.
@@ -34,7 +35,7 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// The approximate nanoseconds that a page takes: without a frame, and with a frame.
+/// The approximate time of a page in nanoseconds: without a frame, and with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -72,9 +73,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The experiment in its published form. At the rate of this experiment, the CPUs are busy all the
-/// time without the cache. The experiment measures the CPU use with the cache at this rate. The
-/// rate is found anew in each round.
+/// The experiment in its published form. The experiment first determines the rate at which the CPUs
+/// are busy all the time without the cache. At this rate, it measures the CPU use with the cache.
+/// The rate is determined again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -160,8 +161,8 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
 enum ComesHome {
     /// All pages of a poll return before the next poll.
     Inline,
-    /// For each sent poll, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] are in
-    /// flight.
+    /// For each sent poll, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] polls
+    /// are in flight.
     Steadily,
     /// The pages of many polls return at once.
     InBursts,
@@ -182,8 +183,8 @@ impl Shape {
         Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
     }
 
-    /// Returns the number of CPUs for these queues: as many as exist, but at least two if the
-    /// queues contend.
+    /// Returns the number of CPUs for these queues: all CPUs that exist, but at least two if the
+    /// queues contend for the pool.
     fn cpus(&self, there_are: usize) -> usize {
         self.queues.min(there_are.max(2))
     }
@@ -205,7 +206,7 @@ impl Shape {
 
     fn give_back(&self, (_, consumer): &mut Queue) {
         if self.frame_bytes == 0 {
-            // `take_cached` does not fetch the bytes of the pages, like a mempool of DPDK.
+            // Like a mempool of DPDK, `take_cached` does not fetch the bytes of the pages.
             consumer.take_cached(POLL_BUDGET);
         } else {
             consumer.take(POLL_BUDGET);
@@ -214,7 +215,7 @@ impl Shape {
         consumer.finish();
     }
 
-    /// Runs one turn of a queue. Returns the number of pages that were sent.
+    /// Sends the next pages of a queue. Returns the number of pages that were sent.
     fn turn(&self, queue: &mut Queue) -> usize {
         let polls = match self.comes_home {
             ComesHome::Inline | ComesHome::Steadily => 1,
@@ -300,8 +301,8 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
             // pages.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer moves to this thread's own stack. On the other thread's stack, it would
-            // share cache lines with data that the other thread writes.
+            // The consumer end of the ring is moved to this thread's own stack. On the stack of the
+            // other thread, it would share cache lines with data that the other thread writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -356,8 +357,8 @@ mod tests {
             assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
             assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
             for measured in [on, off] {
-                // A thread's CPU time is not longer than the time that it ran, but the clocks may
-                // differ a little.
+                // The CPU time of a thread should not exceed the time that it ran, but the two
+                // clocks may differ a little.
                 assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
                 assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
             }
@@ -368,7 +369,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger caches can hold the whole burst.
+        // The larger caches have room for the pages of the whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

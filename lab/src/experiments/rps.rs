@@ -21,8 +21,8 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet in the measurement of speed-up by number of CPUs: the work of a small
-/// server.
+/// The work per packet when the speed-up by the number of CPUs is measured. It is the work of a
+/// small server.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// The offered loads, in percent of the load that one CPU can handle.
@@ -49,7 +49,7 @@ const HASH: &str = "hash";
 struct Run {
     way: Way,
     cpus: Vec<usize>,
-    /// The number of queues. Each of the first CPUs receives one queue.
+    /// The number of queues. This number of CPUs receives packets, one queue for each CPU.
     queues: usize,
     warm_up: Duration,
     measured: Duration,
@@ -59,7 +59,7 @@ struct Measured {
     per_second: f64,
     /// The busy time of all CPUs per packet, in nanoseconds.
     busy: f64,
-    /// The CPU time in seconds per second.
+    /// The CPU time in seconds per second of the run.
     cpus: f64,
     delays: Histogram,
 }
@@ -75,8 +75,8 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets at this rate per second. Each packet needs this much work. If there is no rate,
-    /// packets arrive as fast as the path takes them.
+    /// Runs packets that arrive at this rate per second. Each packet needs this much work. If there
+    /// is no rate, packets arrive as fast as the path accepts them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
     }
@@ -176,8 +176,8 @@ fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// Returns the runs that compare more queues without steering and fewer queues with steering, and
-/// the number of CPUs of each run.
+/// Returns runs that compare two arrangements: more queues without steering, and fewer queues with
+/// steering. Also returns the number of CPUs of each run.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);
@@ -229,7 +229,7 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // One CPU needs for a packet about as long as the work on the packet takes. The
+            // On one CPU, a packet takes about as long as the work on the packet, because the
             // overhead is small compared with the work.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());

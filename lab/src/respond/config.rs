@@ -18,13 +18,13 @@ pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 /// default buffers, this many connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// The part of all connections that one peer may have, unless [`Config::per_peer_max`] sets another
-/// limit. With this limit, at least four peers are needed to exclude other peers, and a single load
-/// generator still has thousands of connections.
+/// One peer may have this part of all connections, unless [`Config::per_peer_max`] sets another
+/// limit. With this limit, at least four peers are needed to use up all connections, and a single
+/// load generator can still have thousands of connections.
 const PEER_PART: usize = 4;
 
 /// The default time after which a silent peer's connection is reset. An idle connection costs
-/// memory and little else.
+/// memory, but hardly any CPU time.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
 /// The default size of a connection's buffer in each direction: five Ethernet segments. With this
@@ -50,12 +50,12 @@ const MTU_MIN: usize = 1280;
 pub enum Service {
     /// The service sends all bytes back.
     Echo,
-    /// The service replies to each `request` bytes with `response` bytes, which repeat the values 0
-    /// to 250, as in netperf's TCP_RR.
+    /// For each `request` received bytes, the service sends `response` bytes, as in netperf's
+    /// TCP_RR. The sent bytes repeat the values 0 to 250.
     RequestResponse {
-        /// The bytes of a request, at least 1.
+        /// The number of bytes of a request, at least 1.
         request: usize,
-        /// The bytes of a response, which may be 0.
+        /// The number of bytes of a response, which may be 0.
         response: usize,
     },
 }
@@ -92,9 +92,9 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// A responder for `addresses` with the link address `mac`, on a link that carries IP packets
-    /// of up to `mtu` bytes. The responder serves echo at port [`ECHO_PORT`] unless
-    /// [`echo`](Self::echo) sets other ports.
+    /// Makes the configuration of a responder for `addresses` with the link address `mac`, on a
+    /// link that carries IP packets of up to `mtu` bytes. The responder serves echo at port
+    /// [`ECHO_PORT`] unless [`echo`](Self::echo) sets other ports.
     ///
     /// # Errors
     /// Returns an error if there is no address, if there are more than [`ADDRESSES_MAX`], or if an
@@ -124,8 +124,8 @@ impl Config {
             addresses,
             broadcasts: Vec::new(),
             mac,
-            // The length of a TCP segment has 16 bits, and networks use no frames larger than jumbo
-            // frames.
+            // The MTU is limited, because the length of a TCP segment has 16 bits, and because no
+            // network uses frames that are larger than jumbo frames.
             mtu: mtu.min(9216),
             echo,
             services,

@@ -49,13 +49,14 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
-    /// The sequence number after the peer's bytes that the service has read. The next field is
-    /// smoltcp's sequence number after the bytes that the service has written.
+    /// The sequence number that follows the peer's bytes that the service has read. The next field
+    /// is smoltcp's sequence number that follows the bytes that the service has written.
     read_to: u32,
     written_to: u32,
     pub(super) heard: Timestamp,
     pub(super) due: Timestamp,
-    /// The last batch in which the connection sent packets that leave after the batch.
+    /// The number of the last batch in which the connection has sent packets that leave after the
+    /// batch.
     pub(super) behind: u64,
     counted: Counted,
 }
@@ -100,7 +101,7 @@ impl Connection {
         if !connections.open(config, peer) {
             return None;
         }
-        // From here on the connection counts as open.
+        // From this point on, the connection counts as open.
         let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -178,7 +179,7 @@ impl Connection {
     }
 
     pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
-        // The sequence number after the responder's bytes may belong to its FIN.
+        // The sequence number that follows the responder's bytes may belong to the responder's FIN.
         stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
         stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);
@@ -238,7 +239,7 @@ impl Connection {
         }
         self.read_to = self.read_to.wrapping_add((counts.tcp_bytes_in - before.0) as u32);
         self.written_to = self.written_to.wrapping_add((counts.tcp_bytes_out - before.1) as u32);
-        // The peer has sent all its data, and this side has sent all its data.
+        // Both the peer and this side have sent all of their data.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
             socket.close();
         }
@@ -246,7 +247,7 @@ impl Connection {
 }
 
 /// Sends back as many received bytes as there is room for. The other received bytes stay in the
-/// socket, so that the peer has to wait too.
+/// socket, so that the peer also has to wait.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {

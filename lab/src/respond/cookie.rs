@@ -7,12 +7,12 @@
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! The two hashes are separate, so that later segments of a connection are recognized if its first
-//! segment was lost or is delayed. If a later segment arrives first, it is dropped and not reset,
-//! and the peer sends it again.
+//! A cookie has two separate hashes, so that later segments of a connection are recognized even if
+//! its first segment was lost or is delayed. If a later segment arrives first, it is dropped and
+//! not reset, and the peer sends it again.
 //!
 //! The hash with the time is in the low bits. A peer that has received bytes of the connection
-//! acknowledges a different number. Then the hash with the time does not match. Both hashes
+//! acknowledges a different number, so that the hash with the time does not match. Both hashes
 //! together have 29 bits, and two periods are valid. One in 2^28 random segments is therefore taken
 //! for the first segment of a connection.
 
@@ -125,8 +125,8 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // No period precedes the first period, so there is no second hash that could match
-            // randomly.
+            // The clock is in its first period, so there is no earlier period whose hash could
+            // match by chance.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

@@ -40,7 +40,7 @@ pub enum Fate {
     Options,
     /// A protocol or a UDP port without a service.
     Unserved,
-    /// There was no free page for the reply.
+    /// No page was free for the reply.
     NoRoom,
 }
 
@@ -138,8 +138,8 @@ pub struct Responded {
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many connections, in total or of their
-    /// peer.
+    /// Connections that were refused because there were too many connections, either in total or
+    /// from the same peer.
     pub refused: u64,
     /// Complete requests to which the responder replied, summed over all request services.
     pub transactions: u64,
@@ -147,8 +147,7 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that arrived merged with an earlier packet, and therefore are not counted by their
-    /// outcome.
+    /// Packets that arrived merged with an earlier packet. They are not counted by their outcome.
     pub merged: u64,
 }
 

@@ -22,7 +22,8 @@ const ARP_BYTES: usize = 28;
 /// The length of an advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
 const LINK_OPTION_BYTES: usize = 8;
-/// The flags of an advertisement: solicited, and the link address replaces a known address.
+/// The flags of an advertisement: it was solicited, and its link address replaces an address that
+/// the receiver knows.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// The TCP option for the maximum segment size.
@@ -48,14 +49,13 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
     // The fields must have the values for Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and a
-    // request. Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and a request.
+    // request.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    // Cut off the bytes after the ARP message. The bytes after the ARP message are padding, and may
-    // have any length.
+    // Cut off the bytes after the ARP message. These bytes are padding, and may have any length.
     let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ethernet::BYTES..];
@@ -123,7 +123,7 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     let icmp = &mut frame[ip.payload..];
     let before = be16(icmp, 0);
     icmp[0] = answers;
-    // The sum of the pseudo-header is the same in both directions.
+    // The checksum sum over the pseudo-header is the same in both directions.
     let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
     put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
@@ -138,7 +138,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
         return Err(Fate::BadHeader);
     }
     let (from, to, checksum) = (be16(udp, 0), be16(udp, 2), be16(udp, 6));
-    // An echo reply to another echo port would circulate forever.
+    // If the sender's port is also an echo port, the reply would circulate forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
     }
@@ -153,7 +153,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     };
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
-    // If checksums are not verified, the checksum of this packet may not have been computed.
+    // If checksums are not verified, the sender may not have computed the checksum of this packet.
     if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));

@@ -9,8 +9,8 @@ use steerage::flow::wire::{ipv6, protocol};
 /// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of neighbour discovery. A router would have reduced the hop limit. So the sender
-/// of a packet with this hop limit is on this link.
+/// The hop limit of neighbour discovery. A router would have reduced the hop limit. Therefore the
+/// sender of a packet with this hop limit is on the same link.
 const HOP_LIMIT: u8 = 255;
 
 const OPTION_UNIT: usize = 8;
@@ -23,7 +23,8 @@ const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicitation {
     pub(super) target: Ipv6Addr,
-    /// True if the sender has no address yet, and checks whether the target is free: RFC 4862, 5.4.
+    /// True if the sender has no address yet and sends the solicitation to check whether the target
+    /// address is free: RFC 4862, 5.4.
     pub(super) is_probe: bool,
 }
 
@@ -34,7 +35,7 @@ pub(super) enum Broken {
     Code,
     Length,
     MulticastTarget,
-    /// An option has the length 0, or ends after the packet.
+    /// The error for an option that has the length 0, or that ends after the packet.
     OptionLength,
     ProbeDestination,
     ProbeSource,
@@ -121,7 +122,7 @@ mod tests {
             // An unknown option of two units precedes the link address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
             (packet("::", GROUP, 255, 0, TARGET, &[]), true),
-            // The option is a nonce, as RFC 7527 adds it to probes.
+            // The option is a nonce, which RFC 7527 adds to probes.
             (packet("::", GROUP, 255, 0, TARGET, &[14, 1, 1, 2, 3, 4, 5, 6]), true),
         ];
         for (packet, is_probe) in cases {
@@ -136,7 +137,7 @@ mod tests {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // The packet has 23 bytes of ICMPv6, with a checksum that is right for these bytes.
+        // The packet has only 23 bytes of ICMPv6. Its checksum is right for these 23 bytes.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

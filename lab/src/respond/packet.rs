@@ -1,4 +1,4 @@
-//! Reads the fields of a packet that a reply needs.
+//! Reads those fields of a packet that are needed for a reply.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// An IP packet for this host in a frame, with a complete header without options.
+/// An IP packet for this host in a frame. Its header is complete and has no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,
@@ -39,8 +39,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. Returns the contents of the frame if the frame is for this host, and the outcome
-/// of the packet otherwise.
+/// Reads a frame. If the frame is for this host, returns its contents. Otherwise returns the
+/// outcome of the packet.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of hashes. A refused peer stops sending segments when the reset reaches it,
-/// which takes a round trip.
+/// The maximum number of hashes. A hash is needed only for the time of a round trip, because a
+/// refused peer stops sending segments when the reset reaches it.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());

@@ -4,8 +4,8 @@
 //! connections. The interface has no state of connections, so connections can move to another CPU's
 //! interface. IP packets are handled by smoltcp.
 //!
-//! smoltcp handles IP packets. The caller of this module writes link addresses and TCP checksums,
-//! because the checksums cover the shifted sequence numbers (see [`Connection`]).
+//! The library smoltcp handles only IP packets. The caller of this module writes link addresses and
+//! TCP checksums, because the checksums cover the shifted sequence numbers (see [`Connection`]).
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -22,8 +22,8 @@ use super::config::Config;
 use super::packet::Key;
 
 /// The maximum number of segments that a connection sends in reply to one segment: the largest
-/// buffer in Ethernet segments, plus one. The connection sends its other segments at the next
-/// segment or the next tick.
+/// buffer in Ethernet segments, plus one. The connection sends the remaining segments at the next
+/// received segment or the next tick.
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -35,7 +35,8 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Makes space for at most `room` replies, each after `at` bytes of link header.
+    /// Makes space for at most `room` replies. Each reply has `at` bytes of space for a link header
+    /// in front of it.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
         self.ends.clear();

@@ -146,7 +146,7 @@ fn arp_is_answered_for_our_addresses() {
     let expected = [&PEER[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &OURS, &V4, &PEER, &FROM].concat();
     assert_eq!((&reply, fate_of_it), (&expected, Fate::Arp));
     assert_eq!(fate(arp([10, 0, 0, 3])), Fate::NotOurs);
-    // The reply has its own length, however long the frame of the request is.
+    // The length of the reply does not depend on the length of the request's frame.
     let mut long = arp(V4);
     long.resize(1900, 0xff);
     assert_eq!(answer(long), (expected, Fate::Arp));
@@ -222,7 +222,7 @@ fn echo_comes_back() {
 #[test]
 fn echoes_fit_the_link() {
     for len in [1500, 1501, 1900] {
-        // The headers take 28 bytes, or 48 bytes for IPv6.
+        // The headers take 28 bytes for IPv4, or 48 bytes for IPv6.
         let bytes = vec![7; len - 28];
         let frames = [
             written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, &bytes)),
@@ -374,7 +374,7 @@ fn a_stranger_does_not_end_a_connection() {
     assert_eq!((said, counts.ended(End::Aborted)), (challenge, 1));
 }
 
-/// After the peer's FIN, the next sequence number is the number after the FIN.
+/// After the peer's FIN, the next sequence number is the number that follows the FIN.
 #[test]
 fn a_reset_after_a_fin_is_exact_after_the_fin() {
     for (sequence, aborted) in [(507, 1), (508, 0)] {
@@ -438,7 +438,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // From now on, there is no room for another connection. A SYN arrives twice.
+    // The limit of connections is reached now. One more SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);

@@ -19,8 +19,8 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which a datagram counts as lost and is sent again. The test UDP_RR of netperf
-/// would stall instead.
+/// The time after which a datagram counts as lost and is sent again. In contrast, netperf's test
+/// UDP_RR would stop.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval at which the load checks for lost datagrams, and for the end of the time.
@@ -39,7 +39,7 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct Load {
     /// The server.
     pub target: SocketAddr,
-    /// True if requests and responses are datagrams.
+    /// If true, requests and responses are UDP datagrams.
     pub udp: bool,
     /// The number of connections. Each has one request in flight.
     pub connections: usize,
@@ -60,7 +60,7 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The average number of busy CPUs: in this process, and in the machine.
+    /// The average number of CPUs that were busy: with this process, and on the whole machine.
     process_cpus: f64,
     machine_cpus: Option<f64>,
     /// The number of connections that broke.
@@ -123,8 +123,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The result has the longest time of all threads. The threads' times differ because each
-        // thread notices the end at a different moment.
+        // The result has the longest time of all threads. The times differ, because each thread
+        // notices the end of the measurement at a different moment.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -137,7 +137,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit of open files. If the kernel refuses the new limit, connecting fails later.
+/// Raises the limit of open files. If the kernel rejects the new limit, a later attempt to connect
+/// fails.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -334,7 +335,8 @@ impl Connection {
                 // An event follows when there is more data.
                 return Ok(());
             }
-            // No response can arrive before the request is written, so returning here saves a read.
+            // No response can arrive before the request is written. Therefore the function returns
+            // here, which saves a read.
             if self.to_write > 0 {
                 self.write(piece)?;
                 return Ok(());

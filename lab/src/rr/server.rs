@@ -38,7 +38,7 @@ impl Server {
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // `Relaxed`: no other data depends on this flag.
+        // `Relaxed` suffices, because no other data depends on this flag.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -60,8 +60,8 @@ impl Server {
     fn accept(&mut self) -> io::Result<()> {
         // A connection that was closed before it was accepted is not a reason to stop.
         while let Ok((stream, _)) = self.listener.accept() {
-            // The stream blocks. The stream is read only after an event, and a response is written
-            // completely.
+            // Reads and writes of the stream block. The stream is read only after an event, and a
+            // response is always written completely.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;
             epoll::add(&self.epoll, &stream, EventData::new_u64(at), EventFlags::IN)?;

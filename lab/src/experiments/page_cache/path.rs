@@ -16,8 +16,8 @@ use crate::load::Pace;
 use crate::runs::ReadsHeaders;
 
 /// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
-/// is the part that a packet function reads. On a real card, DMA does not move the rest of the
-/// frame through the CPU's caches.
+/// is the part that a packet function reads. With a real network card, the frame arrives by DMA,
+/// and the rest of the frame does not pass through the CPU's caches.
 struct Frames {
     pace: Pace,
     rng: Rng,
@@ -57,8 +57,8 @@ pub(super) struct Path {
     pub(super) lost_percent: f64,
 }
 
-/// Runs `queues` queues on these CPUs. Frames arrive at this rate per second, or as fast as the
-/// path takes them.
+/// Runs `queues` queues on these CPUs. If there is a rate, frames arrive at this rate per second.
+/// Otherwise frames arrive as fast as the path accepts them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

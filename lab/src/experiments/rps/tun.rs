@@ -1,5 +1,6 @@
-//! Compares more queues without steering and fewer queues with steering, for the queues of a TUN.
-//! The kernel sends the packets and chooses the queue of each flow, as a network card does.
+//! Compares two arrangements for the queues of a TUN: more queues without steering, and fewer
+//! queues with steering. The kernel sends the packets and chooses the queue of each flow, as a
+//! network card does.
 
 use std::io;
 use std::net::UdpSocket;
@@ -41,7 +42,7 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
         experiment.skip("all of it: TUNs in network namespaces take root".to_owned());
         return experiment;
     }
-    // With this work per packet, all CPUs together can just handle the offered packets.
+    // With this work per packet, all CPUs together are just fast enough for the offered packets.
     let work = Duration::from_secs_f64(all as f64 / OFFERED);
     for (name, cpus, mut run) in runs_by_queues(settings) {
         let sender = settings.cpus[0];
@@ -104,8 +105,8 @@ fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
     let (start, mut due, mut sent) = (Instant::now(), Duration::ZERO, 0_u64);
     let mut turn = sockets.iter().cycle();
     while !over.load(Ordering::Relaxed) {
-        // If a queue is full, sending returns an error and the packet is lost, as on the card of a
-        // busy machine.
+        // If a queue is full, sending returns an error and the packet is lost, as with the network
+        // card of a busy machine.
         sent += turn.by_ref().take(BURST).filter(|socket| socket.send(&PAYLOAD).is_ok()).count() as u64;
         due += Duration::from_secs_f64(BURST as f64 / OFFERED);
         thread::sleep(due.saturating_sub(start.elapsed()));
@@ -119,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// The measured time doubles until a packet arrives in it, because other programs may use all
-    /// CPUs for a while.
+    /// The measured time is doubled until at least one packet arrives in it, because other programs
+    /// may use all CPUs for a while.
     #[test]
     fn packets_that_the_kernel_sends_are_handled() {
         if Namespaces::new(1).is_none() {

@@ -23,11 +23,12 @@ pub const FRAME_BYTES: usize = 64;
 /// The number of pages, which is also the number of slots.
 const PAGES: u64 = 1024;
 
-/// The size of a page. It is not a multiple of 1024 bytes, so that the first cache lines of all
-/// pages are distributed over many cache sets.
+/// The size of a page. The size is not a multiple of 1024 bytes, so that the first cache lines of
+/// all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader. It has the same size as a slot of the receive path.
+/// The description of a frame for the reader. The description has the same size as a slot of the
+/// receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {

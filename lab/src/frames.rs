@@ -67,8 +67,9 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// Makes a frame of UDP over IPv4. A device replaces the frame's source address and port. It does
-/// not compute the checksums again, because that would cost time, so the checksums are wrong.
+/// Makes a frame of UDP over IPv4. A device replaces the frame's source address and port. The
+/// device does not compute the checksums again, because that would cost time, so the checksums are
+/// wrong.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }

@@ -14,8 +14,8 @@ use steerage::{
     limits::{HEADROOM, POLL_BUDGET},
 };
 
-/// The number of posted pages. This is the length of a large ring, as in the published measurement
-/// of `build_skb`.
+/// The number of posted pages. The number is the length of a large ring, as in the published
+/// measurement of `build_skb`.
 pub const RING: usize = 4096;
 
 /// The number of entries in the table of metadata. The table has more entries than an instance of
@@ -38,9 +38,9 @@ pub enum Metadata {
     Late,
 }
 
-/// The metadata of a packet. It is as large as the part of an `sk_buff` that is cleared at its
-/// allocation (in Linux 6: up to its field `tail`, 184 bytes). Its cache lines contain nothing
-/// else.
+/// The metadata of a packet. The metadata is as large as the part of an `sk_buff` that is cleared
+/// at its allocation (in Linux 6: up to its field `tail`, 184 bytes). The cache lines of the
+/// metadata contain nothing else.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);

@@ -33,8 +33,8 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    /// For a simulated run, its costs and its simulated machine. They replace the description of
-    /// the real machine.
+    /// For a simulated run, its costs and its simulated machine. The simulated costs and machine
+    /// replace the description of the real machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,7 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// does not exist.
 ///
 /// This function waits for a reader. During the wait, it repeatedly calls `waits` with the number
-/// of earlier calls. It gives up when `waits` returns false.
+/// of earlier calls. The function gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the FIFO cannot be created, if the path exists and is not a FIFO, or if
@@ -90,7 +90,7 @@ pub enum Waiting {
 /// read the traffic.
 ///
 /// This function waits for a client. While no client is connected, the function repeatedly calls
-/// `waits` with a [`Waiting`] event. It gives up when `waits` returns false.
+/// `waits` with a [`Waiting`] event. The function gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the

@@ -1,5 +1,5 @@
 //! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer.
-//! They never write to the file, and never wait for it.
+//! CPUs never write to the file, and never wait for the file.
 //!
 //! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
 //! a batch at a time. For the append, the CPU takes a lock, which is never held during a write.

@@ -92,9 +92,9 @@ const BLOCKS_MIN: usize = 4;
 /// KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
-/// The number of bytes that a sending socket may have in flight, as the kernel counts them. This is
-/// enough for about 1800 frames of 1500 bytes, which is more than the ring of a network card holds.
-/// The kernel's default is enough for 90 frames.
+/// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
+/// number is enough for about 1800 frames of 1500 bytes, which is more than the ring of a network
+/// card holds. The kernel's default is enough for 90 frames.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The number of bytes that the kernel leaves free before each frame. The frame header and a
@@ -160,8 +160,8 @@ pub struct AfPacketOptions {
     /// forward packets need the finished checksums. The device cannot split merged datagrams. With
     /// this option, it drops them and counts them as lost.
     pub finish_checksums: bool,
-    /// If true, super-frames are delivered whole, and are marked as super-frames. Their checksums
-    /// are completed by the output that sends them.
+    /// If true, super-frames are delivered whole, and are marked as super-frames. The output that
+    /// sends a super-frame completes its checksums.
     pub offloads: bool,
     /// If true, the time of a frame is taken from the card's clock, provided that the card stamps
     /// the frame.

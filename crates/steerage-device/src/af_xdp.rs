@@ -61,8 +61,8 @@ pub use take::{TESTS_MAX, Take, TakeError};
 /// At a million frames per second, such a ring fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The length of the shortest ring. It has room for the frames of one poll that are in flight, and
-/// for the same number of frames in the kernel.
+/// The length of the shortest ring. The shortest ring has room for the frames of one poll that are
+/// in flight, and for the same number of frames in the kernel.
 pub const RING_MIN: u32 = 128;
 
 /// The length of the longest ring. The length is limited because the kernel pins the memory of the
@@ -78,17 +78,17 @@ pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 /// without coalescing never sleeps.
 pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The longest time for which frames are coalesced. It is the default block timeout of AF_PACKET,
-/// and users who accept more delay can use AF_PACKET.
+/// The longest time for which frames are coalesced. This limit is the default block timeout of
+/// AF_PACKET, and users who accept more delay can use AF_PACKET.
 pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
 
 /// The shortest time for which frames are coalesced. A CPU needs more than this time to go to
 /// sleep.
 pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 
-/// The default number of pages that each CPU has for sending. Its tx ring has the same number of
-/// descriptors. At a million packets per second, such a ring holds the packets of 1 ms, like the
-/// ring of a network card.
+/// The default number of pages that each CPU has for sending. The tx ring of a CPU has the same
+/// number of descriptors. At a million packets per second, such a ring holds the packets of 1 ms,
+/// like the ring of a network card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
 /// The number of bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).

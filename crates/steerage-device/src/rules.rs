@@ -51,7 +51,7 @@ const MAC_BYTES: usize = 6;
 const FIELDS_MAX: usize = 4;
 const FIELD_BYTES_MAX: usize = 16;
 
-/// Offsets in `struct ethtool_rxnfc`. They are the offsets of the flow's type, the values to
+/// Offsets in `struct ethtool_rxnfc`. The offsets are those of the flow's type, the values to
 /// compare, their masks, the end of all masks, the queue, and the location.
 const KIND: usize = 16;
 const VALUES: usize = 20;

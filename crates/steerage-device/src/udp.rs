@@ -108,8 +108,8 @@ struct Shared {
     is_input: AtomicBool,
     /// The longest messages that the kernel cuts into datagrams.
     whole: Whole,
-    /// The counts that the first queue reports. They include the counts that all queues and senders
-    /// share.
+    /// The counts that the first queue reports. The counts of the first queue include the counts
+    /// that all queues and senders share.
     counts: Arc<DeviceCounts>,
     /// The path MTU that was reported last. The next field is the number of log lines about path
     /// MTUs.

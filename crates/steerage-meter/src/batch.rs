@@ -14,8 +14,7 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
-/// A batch of records. Its columns are chosen by the caller, and have the order that the caller
-/// gives.
+/// A batch of records. The caller chooses the columns of the batch and their order.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
     columns: Vec<Column>,

@@ -239,8 +239,8 @@ impl Flow {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Returns true if the packet belongs to this record in every state that the flow can have.
-    /// This is a quick check for most packets.
+    /// Returns true if the packet belongs to this record in every state that the flow can have. The
+    /// check is quick, and true for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);

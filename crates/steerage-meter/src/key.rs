@@ -53,8 +53,8 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// Start values for hashes. They are random in each run, so that attackers cannot choose flows that
-/// collide in the table.
+/// Start values for hashes. The start values are random in each run, so that attackers cannot
+/// choose flows that collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 

@@ -37,8 +37,8 @@ pub struct MeterOptions {
     /// For packets in a tunnel, the headers (outer or inner) that define the flow. Steering must
     /// use the same layers.
     pub layers: Layers,
-    /// The wall time at which the clock of the receive path began. It is needed for packets without
-    /// a timestamp from the device.
+    /// The wall time at which the clock of the receive path began. This time is needed for packets
+    /// without a timestamp from the device.
     pub epoch: WallTime,
     /// True if the packet source can wait. If the source cannot wait, flows also time out while no
     /// packets arrive.

@@ -20,9 +20,9 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
-/// A plain packet has an Ethernet header with at most one VLAN tag, or no link header. Its IP
-/// header has no options or extension headers, and the packet is not a fragment. It has a complete
-/// TCP or UDP header, and no tunnel.
+/// A plain packet has an Ethernet header with at most one VLAN tag, or no link header. The IP
+/// header of a plain packet has no options or extension headers, and a plain packet is not a
+/// fragment. A plain packet has a complete TCP or UDP header, and no tunnel.
 ///
 /// `plain` fills `seen` in place, word by word. If `seen` were copied in pieces that are wider than
 /// the earlier writes, each copy would wait for these writes. A measurement showed that this wait

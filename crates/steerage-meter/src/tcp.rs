@@ -353,8 +353,8 @@ fn end_of(segment: &Segment, flags: u16) -> u32 {
 #[non_exhaustive]
 pub struct TcpHealth {
     /// The number of microseconds from the SYN to the acknowledgement that completes the handshake.
-    /// This is the end-to-end round-trip time, as the meter sees it. `None` if the meter did not
-    /// see the handshake.
+    /// The duration of the handshake is the end-to-end round-trip time, as the meter sees it.
+    /// `None` if the meter did not see the handshake.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,
@@ -510,8 +510,8 @@ mod tests {
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A pause of more than 18 minutes does not fit into 40 bits. It must not be mistaken for a
-        // short pause.
+        // A pause of more than 18 minutes does not fit into 40 bits. Such a pause must not be
+        // mistaken for a short pause.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

@@ -1,8 +1,8 @@
 //! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
 //! traffic of eight peers.
 //!
-//! The costs of a packet are measured in the same rounds. They determine the highest possible rate
-//! of two CPUs.
+//! The costs of a packet are measured in the same rounds. These costs determine the highest
+//! possible rate of two CPUs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};

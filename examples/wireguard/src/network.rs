@@ -113,8 +113,8 @@ impl Network {
         peer.map(flow_key)
     }
 
-    /// Returns the peer to which a packet from the inner network is routed. This is the peer with
-    /// the longest allowed prefix that contains the packet's destination.
+    /// Returns the peer to which a packet from the inner network is routed. The result is the peer
+    /// with the longest allowed prefix that contains the packet's destination.
     pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
         Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
     }

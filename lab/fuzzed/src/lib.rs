@@ -13,8 +13,8 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// A fuzz target. It has a name, which is also the name of its directory in `fuzz/corpus`, and a
-/// function that accepts any bytes.
+/// A fuzz target. A target has a name, which is also the name of its directory in `fuzz/corpus`,
+/// and a function that accepts any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

@@ -1,6 +1,6 @@
-//! Measures an instance of 1,024 CPUs and 256 queues on this machine. It measures the start, the
-//! memory, a snapshot, a load check, and waking all CPUs. The CPUs are virtual, because the
-//! experiment depends on their number and not on their speed.
+//! Measures an instance of 1,024 CPUs and 256 queues on this machine. The experiment measures the
+//! start, the memory, a snapshot, a load check, and waking all CPUs. The CPUs are virtual, because
+//! the experiment depends on their number and not on their speed.
 
 use std::thread;
 use std::time::{Duration, Instant};

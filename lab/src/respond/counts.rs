@@ -147,7 +147,8 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that arrived merged with an earlier packet. They are not counted by their outcome.
+    /// Packets that arrived merged with an earlier packet. Such packets are not counted by their
+    /// outcome.
     pub merged: u64,
 }
 

@@ -137,7 +137,8 @@ mod tests {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // The packet has only 23 bytes of ICMPv6. Its checksum is right for these 23 bytes.
+        // The packet has only 23 bytes of ICMPv6. The checksum of the packet is right for these 23
+        // bytes.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

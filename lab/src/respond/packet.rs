@@ -17,7 +17,7 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// An IP packet for this host in a frame. Its header is complete and has no options.
+/// An IP packet for this host in a frame. The IP header is complete and has no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,

@@ -26,7 +26,7 @@ const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 /// tcpdump itself are shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The length of the longest packet that a filter passes uncut, in bytes. This is tcpdump's
+/// The length of the longest packet that a filter passes uncut, in bytes. The value is tcpdump's
 /// maximum, and no frame is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;

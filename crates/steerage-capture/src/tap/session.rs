@@ -34,8 +34,7 @@ const LOOK_MILLIS: u8 = 5;
 /// ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types for which a client's filter is compiled. These are the link types that interfaces
-/// have.
+/// The link types for which a client's filter is compiled. Interfaces have no other link types.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
 /// The packets that a client requests. With the feature `serde`, this value can be serialised and

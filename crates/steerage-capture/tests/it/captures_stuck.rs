@@ -1,6 +1,6 @@
 //! Tests capture outputs that take nothing for a while, or forever. Such an output drops only its
-//! own packets. It drops and counts them without delay. No other part of a run waits for the
-//! output.
+//! own packets. The output drops and counts packets without delay. No other part of a run waits for
+//! the output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -39,8 +39,8 @@ const END_LOOK: Duration = Duration::from_millis(5);
 /// have been deleted.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// After a stop, the queue waits for at most this time for CPUs whose backlog has no room. This is
-/// half of the time that a stop may take.
+/// After a stop, the queue waits for at most this time for CPUs whose backlog has no room. The
+/// limit is half of the time that a stop may take.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
 /// The maximum number of bytes per poll. The device for TUN interfaces has the same limit. Between

@@ -208,8 +208,9 @@ impl Template {
         self.len
     }
 
-    /// Returns the number of bytes that [`write`](Self::write) needs. This is the larger of two
-    /// numbers: the length of the frame, and the number of bytes that are written for any frame.
+    /// Returns the number of bytes that [`write`](Self::write) needs. The result is the larger of
+    /// two numbers: the length of the frame, and the number of bytes that are written for any
+    /// frame.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }

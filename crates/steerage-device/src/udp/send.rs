@@ -38,8 +38,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The memory for the messages of a batch. It has 19 KB, so it is not cleared before each
-    /// system call.
+    /// The memory for the messages of a batch. The memory has 19 KB, so it is not cleared before
+    /// each system call.
     messages: Box<[Message]>,
 }
 

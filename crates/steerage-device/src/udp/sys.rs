@@ -18,7 +18,7 @@ pub(super) const RECEIVED_MAX: usize = 16;
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// The number of bytes for the ancillary data of a message. This is enough for an address, a
+/// The number of bytes for the ancillary data of a message. The space is enough for an address, a
 /// traffic class and a segment size, each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 

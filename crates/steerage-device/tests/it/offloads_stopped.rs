@@ -18,8 +18,9 @@ use steerage_fixtures::{HANG, until};
 /// The size of a message, which becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
 const DATAGRAM_BYTES: usize = 1000;
-/// The number of messages of each flow that are sent while the CPU is stopped. They do not fit into
-/// all blocks together, but they are fewer frames than the backlog may have.
+/// The number of messages of each flow that are sent while the CPU is stopped. The messages do not
+/// all fit into the blocks, but their number is less than the number of frames that the backlog may
+/// have.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);

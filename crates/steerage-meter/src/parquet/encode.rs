@@ -8,7 +8,7 @@ use std::hash::Hash;
 const GROUP: usize = 8;
 
 /// The number of values in a block of differences. The next constant is the number of values in
-/// each part of a block. Both are the smallest sizes that the format allows.
+/// each part of a block. Both numbers are the smallest that the Parquet format allows.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 

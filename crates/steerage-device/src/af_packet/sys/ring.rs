@@ -94,8 +94,8 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame. It refers to the same bytes as the position of the frame's
-    /// description.
+    /// The position of the frame. The position refers to the same bytes as the position of the
+    /// frame's description.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
@@ -226,8 +226,8 @@ impl Drop for Spare {
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places from which frames are lent. They exist as long as the region through which frames
-    /// are read.
+    /// The places from which frames are lent. The places exist as long as the region through which
+    /// frames are read.
     lent: Arc<View>,
     /// The claim that gives access to the lent blocks. The claim never leaves this struct.
     claim: Option<Claim>,

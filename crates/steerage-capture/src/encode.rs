@@ -131,8 +131,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the number of bytes that a packet takes in a file, with its header. The packet has
-    /// this many captured bytes.
+    /// Returns the number of bytes that a packet takes in a file, with its header. `captured` is
+    /// the number of the packet's captured bytes.
     #[inline]
     pub(super) fn packet_len(self, captured: usize) -> usize {
         if self.takes_several_links() { PACKET_HEAD + 4 + captured.next_multiple_of(4) } else { RECORD_HEAD + captured }
@@ -163,8 +163,8 @@ impl StreamFormat {
         true
     }
 
-    /// Finds the complete packets in bytes that this module wrote and that may be cut off. In
-    /// pcapng, other blocks may be between the packets.
+    /// Finds the complete packets in bytes that this module wrote and that may be cut off. In a
+    /// pcapng file, blocks of other types may be between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();

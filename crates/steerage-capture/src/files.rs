@@ -23,10 +23,10 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// The name of standard input in messages.
+/// The name that messages use for standard input.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// The number of bytes that are read to recognise a file's format. In a pcapng file, these bytes
+/// The number of bytes that are read to recognise a file's format. The first bytes of a pcapng file
 /// usually describe all interfaces.
 const HEAD_BYTES: usize = 16 << 10;
 

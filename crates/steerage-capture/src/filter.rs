@@ -24,9 +24,9 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The longest text of a filter, in bytes. The limit is above the length of the kernel's longest
-/// program as numbers: 4096 lines of at most 28 bytes. The limit is below the longest argument of a
-/// program, which has 128 KiB.
+/// The maximum length of a filter's text, in bytes. The limit is above the length of the kernel's
+/// longest program as numbers: 4096 lines of at most 28 bytes. The limit is below the longest
+/// argument of a program, which has 128 KiB.
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
@@ -125,7 +125,7 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads a filter file, which may also be a pipe or a device. No more bytes are read than the
+/// Reads a filter file, which may also be a pipe or a device. At most as many bytes are read as the
 /// longest filter has.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
@@ -194,7 +194,8 @@ pub enum FilterError {
     /// tcpdump did not run to its end.
     #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
-        /// The operation that failed. The text completes "cannot ...".
+        /// The operation that failed. This text completes an error message that begins with
+        /// "cannot".
         operation: &'static str,
         /// The error of the kernel.
         #[source]

@@ -16,17 +16,17 @@ use steerage_guard::capabilities;
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
 /// The size of a window, in bytes. A window is a mapped part of a file. Changing the window takes
-/// two system calls and empties the processor's cache of address translations. Therefore windows
-/// are large. A process that wants to change the file waits until the file's windows are copied.
-/// Therefore windows are not larger.
+/// two system calls and empties the processor's cache of address translations. For this reason,
+/// windows are large. A process that wants to change the file waits until the file's windows are
+/// copied. This waiting time limits the size of windows.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
 /// The number of windows. With several windows, the queue can read one window while frames in
 /// another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes that one poll makes readable. For a file in the page cache, this takes less
-/// than 30 us. For other files, the poll waits for the disk.
+/// The number of bytes that one poll makes readable. For a file in the page cache, such a poll
+/// takes less than 30 us. For a file that is not in the page cache, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
 /// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most

@@ -79,8 +79,8 @@ impl CaptureInfo {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the number of bytes that were read from all files. For compressed files, these are
-    /// compressed bytes.
+    /// Returns the number of bytes that were read from all files. For compressed files, the number
+    /// counts compressed bytes.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }

@@ -34,7 +34,7 @@ impl Inner {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds these bytes in front of the packet. Returns `None` for more than 14 bytes.
+    /// Adds the given bytes in front of the packet. Returns `None` if there are more than 14 bytes.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);

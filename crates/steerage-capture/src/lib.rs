@@ -107,8 +107,8 @@ use crate::filter::{FileFilters, FilterError};
 /// of cheap work in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that contain frames, in bytes. A block has room for the longest record
-/// after a piece.
+/// The size of the blocks that contain frames, in bytes. In a block, the longest record fits after
+/// a piece of [`READ_BYTES`].
 pub const BLOCK_BYTES: usize = 1 << 20;
 
 /// The number of blocks. All blocks together have 8 MiB, which is enough for full backlogs of
@@ -199,11 +199,11 @@ pub struct Capture {
     claim: Option<Claim>,
     /// The windows through which files are read in place.
     windows: Option<Windows>,
-    /// The format of the current file. `None` until enough of the file has been read.
+    /// The format of the current file. The format is `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
     link: LinkType,
-    /// The link type that was recorded last.
+    /// The link type that was recorded last in the [`CaptureInfo`].
     noted: Option<LinkType>,
     paced: Option<Paced>,
     /// The kinds of frames that the files are known to contain.

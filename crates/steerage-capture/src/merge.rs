@@ -108,7 +108,7 @@ enum Reader {
 }
 
 impl CaptureMerge {
-    /// Makes a merger for this number of streams.
+    /// Makes a `CaptureMerge` for `streams` streams.
     pub fn new(streams: usize) -> Self {
         let streams = std::iter::repeat_with(Stream::default).take(streams).collect();
         Self { streams, head: None, interfaces: Vec::new() }
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::encode::{PacketHead, PcapngEncoder, StreamFormat};
 
-    /// Makes a pcapng file with packets of these link types and times.
+    /// Makes a pcapng file with one packet for each pair of a link type and a time.
     fn pcapng(packets: &[(LinkType, u64)]) -> Vec<u8> {
         let (mut encoder, mut bytes) = (PcapngEncoder::default(), Vec::new());
         encoder.begin(&mut bytes);

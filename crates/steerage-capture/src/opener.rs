@@ -63,7 +63,7 @@ impl Helper {
     }
 }
 
-/// Returns the error for a thread that has ended. A `Helper` thread ends only by a panic.
+/// Returns the error for a thread that has ended. A `Helper` thread ends early only if it panics.
 pub(super) fn gone() -> io::Error {
     io::Error::other("the thread that opens or unpacks files is gone")
 }

@@ -35,7 +35,8 @@ const TRAILER_BYTES: usize = 4;
 /// length, interface, time (8), captured length and original length. A simple packet block has
 /// type, length and original length. The [`FrameHeader`] overwrites the end of this header. The
 /// header of a simple packet is shorter than a [`FrameHeader`]. Therefore the [`FrameHeader`] also
-/// overwrites the length at the end of the previous block. There is always a previous block.
+/// overwrites the length at the end of the previous block. A packet block always has a previous
+/// block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
@@ -54,7 +55,7 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 pub(super) struct Pcapng {
     /// The byte order of the section.
     big_endian: bool,
-    /// True after the first section header.
+    /// True after the first section header was read.
     in_section: bool,
     /// The interfaces of the section.
     interfaces: Vec<Interface>,
@@ -347,7 +348,7 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-/// Returns true if blocks of this type are read. Blocks of all other types are skipped.
+/// Returns true if the reader reads blocks of this type. Blocks of all other types are skipped.
 fn is_read(kind: u32) -> bool {
     matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
 }

@@ -25,7 +25,7 @@ pub(super) fn of(peer: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> 
             LISTS.iter().zip([ends.each_ref().map(|end| &end.0), ends.each_ref().map(|end| &end.1)])
         {
             let file = match File::open(list) {
-                // A kernel without IPv6 has no second list.
+                // A kernel without IPv6 has no list of IPv6 sockets.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && *list == LISTS[1] => continue,
                 opened => opened?,
             };

@@ -80,7 +80,8 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         // If the pipe is standard input, other copies of its descriptor exist, and closing this
-        // copy does not close the file. The file would therefore stay in the epoll instance.
+        // copy does not close the file. Without this call, the file would therefore stay in the
+        // epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -149,8 +150,8 @@ impl Read for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// An epoll instance that becomes readable when a silent pipe has data. All pipes share the
-    /// instance, because the waiting CPU requests its descriptor only once. `None` if the input is
-    /// a reader.
+    /// instance, because the waiting CPU requests its descriptor only once. The instance is `None`
+    /// if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,

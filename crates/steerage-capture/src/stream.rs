@@ -29,7 +29,7 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Makes options for a stream of this format.
+    /// Makes options for a stream with the format `format`.
     pub fn new(format: StreamFormat) -> Self {
         Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
     }

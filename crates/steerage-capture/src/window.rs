@@ -30,14 +30,14 @@ pub(super) struct Window {
     carry: Vec<u8>,
     /// The number of bytes to skip before the next record.
     skip: u64,
-    /// True after the end of the file.
+    /// True after the end of the file was reached.
     ended: bool,
     /// The file, if it is currently read in place.
     in_place: Option<InPlace>,
 }
 
-/// The smallest number of bytes that is read into the end of a block. For fewer bytes, a system
-/// call is not worth its cost.
+/// The smallest number of bytes that is read into the end of a block. Reading fewer bytes is not
+/// worth the cost of a system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
 /// If an incomplete record has at least this many bytes and the rest of the record fits, it is

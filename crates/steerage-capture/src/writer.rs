@@ -42,8 +42,8 @@ pub(super) const BUFFER_BYTES: usize = 32 << 20;
 /// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The number of bytes that are written at a time, if enough bytes wait. A system call of this size
-/// costs almost nothing per packet.
+/// The number of bytes that are written at a time, if enough bytes wait. A write of this size costs
+/// almost nothing per packet.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The initial capacity of a chunk: a batch of full Ethernet frames. A chunk is enlarged for a
@@ -154,7 +154,8 @@ struct Buffer {
     bytes: usize,
     /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The writing thread is woken when this many bytes wait. `None` if that thread does not sleep.
+    /// The writing thread is woken when this many bytes wait. `None` if the writing thread does not
+    /// sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
@@ -205,7 +206,7 @@ impl fmt::Display for StreamFailure {
 /// The file or files to which an output writes.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// An open file, which already contains this number of bytes.
+    /// An open file, and the number of bytes that the file already contains.
     File(File, u64),
     Series(FileSeries),
 }
@@ -235,8 +236,8 @@ pub(super) struct Writer {
     lanes: AtomicUsize,
     start: Instant,
     /// The time since which the writer has tried to write without success, in milliseconds after
-    /// `start`. The value 0 means that the writer is not trying. Relaxed: the time publishes no
-    /// other memory.
+    /// `start`. The value 0 means that the writer is not waiting for a write to succeed. Relaxed:
+    /// the time publishes no other memory.
     stuck_since: AtomicU64,
 }
 
@@ -512,8 +513,8 @@ impl Lane {
 }
 
 impl Rotating {
-    /// Counts a packet with this time and this length in the file. If a new file begins with the
-    /// packet, returns the time for the name of that file.
+    /// Counts a packet with the time `nanos`, which has `len` bytes in the file. If a new file
+    /// begins with the packet, returns the time for the name of that file.
     fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
         let len = len as u64;
         let (is_new, start, ends) = match self.rotate {
@@ -619,7 +620,7 @@ impl Entry<'_> {
         buffer.bytes += len;
     }
 
-    /// Counts an appended packet with this many captured bytes.
+    /// Counts an appended packet with `bytes` captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;

@@ -20,8 +20,8 @@ const WINDOW_BYTES_MAX: u64 = 128 << 20;
 /// The number of bytes at the start of a frame: the magic number, the descriptor, and the window
 /// byte if there is one. No frame is shorter.
 const FRAME_START_BYTES: usize = 6;
-/// The bit of the frame's descriptor that is set if the frame has no window byte. The window of
-/// such a frame is its whole content.
+/// The bit of the frame's descriptor that is set if the frame has no window byte. A frame without a
+/// window byte has its whole content as its window.
 const SINGLE_SEGMENT: u8 = 0x20;
 
 /// An empty block that ends a frame, followed by zeros in place of a checksum.

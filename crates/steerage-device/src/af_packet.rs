@@ -88,8 +88,8 @@ const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
 /// The limit on lent memory per CPU counts in units (see
 /// [`Blocks::shared`](steerage::device::Blocks::shared)), and a full block has this many units. A
-/// block that was passed on before it was full has fewer units. With the default ring, a unit is 64
-/// KiB, the size of a super-frame.
+/// block that was passed on before it was full counts for fewer units. With the default ring, a
+/// unit is 64 KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
 /// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
@@ -117,8 +117,8 @@ pub enum Direction {
     In,
     /// Frames that this machine sends through the interface.
     Out,
-    /// Both directions. On the loopback interface, each frame is both sent and received. There, the
-    /// device delivers only the received frames.
+    /// Both directions. On the loopback interface, each frame is both sent and received. On the
+    /// loopback interface, the device delivers only the received frames.
     #[default]
     InOut,
 }
@@ -158,7 +158,7 @@ pub struct AfPacketOptions {
     pub device_hash: DeviceHash,
     /// If true, the device computes checksums that were left to a network card. Programs that
     /// forward packets need the finished checksums. The device cannot split merged datagrams. With
-    /// this option, it drops them and counts them as lost.
+    /// this option, the device drops merged datagrams and counts them as lost.
     pub finish_checksums: bool,
     /// If true, super-frames are delivered whole, and are marked as super-frames. The output that
     /// sends a super-frame completes its checksums.

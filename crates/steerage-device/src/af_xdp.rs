@@ -82,8 +82,8 @@ pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 /// AF_PACKET, and users who accept more delay can use AF_PACKET.
 pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
 
-/// The shortest time for which frames are coalesced. A CPU needs more than this time to go to
-/// sleep.
+/// The shortest time for which frames are coalesced. A CPU needs more time than this to go to
+/// sleep, so shorter pauses save nothing.
 pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 
 /// The default number of pages that each CPU has for sending. The tx ring of a CPU has the same

@@ -147,8 +147,8 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
-/// Returns true if the device that `spec` names supports a filter. Devices that listen to an
-/// interface or read a capture file do. The function opens no device.
+/// Returns true if the device that `spec` names supports a filter. Only devices that listen to an
+/// interface or read a capture file support filters. The function opens no device.
 ///
 /// ```
 /// assert!(steerage_device::takes_filter("evening.pcap"));

@@ -82,8 +82,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The poll of another queue may give back frames that it had reserved. Until that poll
-            // is over, this queue cannot end.
+            // The poll of another queue may give back frames that it had reserved. Until the poll
+            // of the other queue is over, this queue cannot end.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

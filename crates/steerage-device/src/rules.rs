@@ -78,8 +78,8 @@ const SHARING_MAX: usize = 256;
 const PARITY_BITS: u32 = 1;
 
 /// Returns the number of different values that the compared bits of the source port can have.
-/// `queues` queues share these values. The result is the smallest power of two with which no queue
-/// gets more than 1.25 times an equal share.
+/// `queues` queues share the values of the compared bits. The result is the smallest power of two
+/// with which no queue gets more than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;

@@ -9,8 +9,8 @@ use nix::sys::socket::{getsockopt, sockopt};
 use steerage::limits::HANDLE_BUDGET;
 
 /// The largest number of bytes that the kernel counts for a packet in the send buffer. The kernel
-/// allocates memory in powers of two, so a packet may count for twice its length. In addition, the
-/// kernel's own data about the packet counts.
+/// allocates memory in powers of two, so a packet may count for twice its length. The kernel also
+/// counts its own data about the packet.
 const fn charged(bytes: usize) -> i64 {
     2 * bytes as i64 + 1024
 }
@@ -23,10 +23,11 @@ const BATCH: i64 = HANDLE_BUDGET as i64 * charged(PACKET_BYTES);
 
 /// The free space in a send buffer. CPUs that share the socket share this value.
 ///
-/// The kernel reports a socket as writable while less than half of its send buffer is in use. After
-/// such a report, at least half of the buffer is free. `spend` subtracts each sent packet from this
-/// half. The kernel is asked again only when this half has been spent. The kernel also frees space
-/// while it sends packets, so the real free space is larger than the known free space.
+/// The kernel reports a socket as writable while less than half of its send buffer is in use. When
+/// the kernel reports a socket as writable, at least half of the buffer is free. `spend` subtracts
+/// each sent packet from this half. The kernel is asked again only when this half has been spent.
+/// The kernel also frees space while it sends packets, so the real free space is larger than the
+/// known free space.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     known: AtomicI64,

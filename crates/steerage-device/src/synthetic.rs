@@ -66,7 +66,8 @@ pub use schedule::RING;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
-/// The maximum number of flows. The 24 free bits of 10.0.0.0/8 can distinguish this many flows.
+/// The maximum number of flows. The number is limited, because the 24 free bits of 10.0.0.0/8 must
+/// distinguish all flows.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
 /// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60, without the

@@ -156,7 +156,7 @@ pub(super) struct Side {
     pub(super) urg: u64,
     pub(super) bulks: Bulks,
     pub(super) header_min: u16,
-    /// The window of the first TCP segment.
+    /// The TCP window of the first segment.
     pub(super) window: Option<u16>,
 }
 

@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(word, number);
         }
         assert!(reader.0.is_empty() && reader.word(&mut 0).is_err());
-        // These bytes have more bits than a number can have.
+        // The encoded number has more bits than a number can have.
         assert!(Reader(&[0xff; 11]).word(&mut 0).is_err());
         assert!(Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).word(&mut 0).is_err());
     }

@@ -51,7 +51,8 @@ impl Values {
 pub struct Column {
     name: &'static str,
     values: Values,
-    /// A bit for each row that has a value. `None` if every row of this column has a value.
+    /// A bit for each row that has a value. The bitmap is `None` if every row of this column has a
+    /// value.
     present: Option<Vec<u8>>,
     rows: usize,
     absent: usize,

@@ -110,7 +110,7 @@ pub(super) mod fault {
     #[derive(Clone, Copy, Debug)]
     pub(in super::super) enum Fault {
         None,
-        /// The operation with this number, counted from 1, fails.
+        /// A file operation fails. The number of the operation is counted from 1.
         Once(u64, Errno),
         From(u64, Errno),
         /// If the operation with this number is a write, it writes only a part of its bytes, and
@@ -118,7 +118,7 @@ pub(super) mod fault {
         Short(u64, Errno),
         /// Like `Short`, but all later file operations fail too.
         ShortFrom(u64, Errno),
-        /// The disk has room for this many bytes.
+        /// The disk has room for only this number of bytes.
         Room(usize),
     }
 
@@ -127,7 +127,8 @@ pub(super) mod fault {
         static DONE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plans a fault for a later file operation. The operations are counted from 1 again.
+    /// Plans a fault for a later file operation. From this call on, the file operations are counted
+    /// from 1 again.
     pub(in super::super) fn plan(fault: Fault) {
         FAULT.set(fault);
         DONE.set(0);

@@ -82,7 +82,7 @@ pub struct Traffic {
     /// that the capture cut off are included.
     pub bytes: u64,
     /// The number of bytes according to the innermost IP header, counted from that header on
-    /// (IPFIX's octet count). The number is 0 if there is no IP header.
+    /// (IPFIX's octet count). The number of IP bytes is 0 if there is no IP header.
     pub ip_bytes: u64,
 }
 
@@ -199,8 +199,8 @@ impl Flow {
             self.last = seen.time;
         } else {
             // The clocks of several interfaces may differ slightly. Therefore a packet may have an
-            // earlier time than the packet before it. Such a time can move the start of the flow,
-            // but never its end.
+            // earlier time than the packet before it. An earlier time can move the start of the
+            // flow, but never its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;

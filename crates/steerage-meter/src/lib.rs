@@ -126,8 +126,8 @@ const FETCHED_AHEAD: usize = 16;
 /// records are passed on together.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval between the meter's ticks while no packets arrive. The meter ticks only for a
-/// source that cannot wait.
+/// The interval between the meter's ticks while no packets arrive. A meter has ticks only if the
+/// source cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The state that the meters of all CPUs share. A `Metering` also creates the meters.
@@ -174,7 +174,7 @@ impl Metering {
     /// flows that no other part can continue to `exporter`. The other flows are in the report
     /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
     /// because a part does not know when a flow began. A part also has no names and no flow
-    /// statistics. The instance must have one CPU.
+    /// statistics. The instance that meters a part must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, names: false, cic: false, ..options };

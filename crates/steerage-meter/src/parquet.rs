@@ -202,8 +202,9 @@ impl Parquet {
         Ok(Group { rows, chunks })
     }
 
-    /// Writes the remaining rows and the footer. `sample` means that one flow of this many was
-    /// metered. If a group could not be written, the footer describes only the groups before it.
+    /// Writes the remaining rows and the footer. `sample` is the sampling rate: one of every
+    /// `sample` flows was metered. If a group could not be written, the footer describes only the
+    /// groups before it.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
         let start = if self.groups.is_empty() { MAGIC } else { &[] };

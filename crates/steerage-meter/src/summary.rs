@@ -79,7 +79,7 @@ pub struct Group {
     /// The common property of the flows, as text. For [`By::Flow`], the name is the kind of the
     /// flow.
     pub name: String,
-    /// The endpoints of the flow. Only groups by [`By::Flow`] have them.
+    /// The endpoints of the flow. Only groups by [`By::Flow`] have endpoints.
     pub ends: Option<[String; 2]>,
     /// The number of records.
     pub records: u64,

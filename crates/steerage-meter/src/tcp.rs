@@ -31,12 +31,13 @@ pub(super) struct Segment {
 }
 
 /// The state of a connection. Each array of two values has the value of the first endpoint as a
-/// sender, and then the value of the second endpoint. Resets are not counted here but in the flow.
+/// sender, and then the value of the second endpoint. Resets are not counted in this state, but in
+/// the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
     /// The sequence number after the highest sequence number that was received. Before the first
-    /// segment, this number is 0.
+    /// segment, the sequence number is 0.
     next: [u32; 2],
     /// The initial sequence number. The initial number is the number of the SYN, or the number
     /// before that of the first segment, or the number before the first acknowledgement number of
@@ -50,8 +51,8 @@ pub(super) struct TcpState {
     /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
     /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. The
-    /// value is 0 if this time is unknown. `COMPLETE` means that this acknowledgement completes the
-    /// handshake.
+    /// value is 0 if the time after the SYN is unknown. `COMPLETE` means that this acknowledgement
+    /// completes the handshake.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],

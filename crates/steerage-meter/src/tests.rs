@@ -73,7 +73,7 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Packet(u32),
-    /// The clock advances by this many seconds.
+    /// The clock advances by a number of seconds.
     Pass(u64),
     Move(u32, usize),
 }

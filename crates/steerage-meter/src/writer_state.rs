@@ -109,8 +109,8 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// Waits for the next message. The writer calls this function. Returns an error if the queue is
-    /// closed.
+    /// Waits for the next message. The writer thread calls this function. Returns an error if the
+    /// queue is closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv()?;
@@ -119,8 +119,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// Waits for the next message until `time`. The writer calls this function. Returns `None` if
-    /// no message arrived.
+    /// Waits for the next message until `time`. The writer thread calls this function. Returns
+    /// `None` if no message arrived.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());

@@ -69,8 +69,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived merged with other packets. Each of them is also counted by
-    /// its outcome.
+    /// Packets and messages that arrived merged with other packets. Each merged packet is also
+    /// counted by its outcome.
     pub(crate) merged: u64,
 }
 

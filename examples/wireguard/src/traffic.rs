@@ -43,8 +43,8 @@ pub(crate) struct Connected {
 }
 
 /// The number of peers on the first of two CPUs, if each CPU has half of the buckets. The first CPU
-/// also receives, which takes a fifth of its time. Therefore it gets fewer peers than the second
-/// CPU.
+/// also receives, which takes a fifth of its time. Therefore the first CPU gets fewer peers than
+/// the second CPU.
 const OF_FIRST: usize = 3;
 
 /// Connects the peers with the gateway. Each peer has a separate bucket, because a policy moves

@@ -62,7 +62,7 @@ struct WireguardGo {
 }
 
 impl WireguardGo {
-    /// Starts wireguard-go. After a restart, it has no session.
+    /// Starts wireguard-go. After a restart, wireguard-go has no session.
     fn start(&mut self, namespaces: &Namespaces) {
         self.running = None;
         let mut command = Command::new(&self.program);

@@ -31,7 +31,8 @@ enum Kind {
 /// Returns the kind of an operation code, or `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
-        // Divide and modulo by a constant. The next line has shifts by a constant.
+        // Division and modulo by a constant. The next line of this `match` has shifts by a
+        // constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
         // Other arithmetic: with a constant, with X, and negation.

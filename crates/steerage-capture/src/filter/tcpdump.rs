@@ -95,7 +95,7 @@ impl Compiler<'_> {
             // moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
             // If tcpdump may not open the interface, or if the interface is down, compile without
-            // the interface. All keywords but `vlan` then keep their meaning.
+            // the interface. In that case, all keywords except `vlan` keep their meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }

@@ -42,7 +42,7 @@ pub enum Record<'a> {
     Counts {
         /// The number of packets that the client requested.
         wanted: u64,
-        /// The number of these packets that were missed because the client was too slow.
+        /// The number of requested packets that were missed because the client was too slow.
         missed: u64,
         /// True if these are the last counts, after which the stream ends.
         is_last: bool,

@@ -47,7 +47,7 @@ pub struct Wanted {
     /// The receive queues whose packets are copied. If the list is empty, packets of all queues are
     /// copied.
     pub queues: Vec<usize>,
-    /// One of this many packets is copied.
+    /// The sampling rate: one of every `sample` packets is copied.
     pub sample: u64,
     /// The maximum number of bytes of a packet that are copied.
     pub snap: u32,

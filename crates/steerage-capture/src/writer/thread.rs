@@ -235,7 +235,7 @@ pub(super) mod fault {
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// Makes writes fail with ENOSPC after this many bytes. If `for_good` is true, cutting the file
+    /// Makes writes fail with ENOSPC after `bytes` bytes. If `for_good` is true, cutting the file
     /// fails as well.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));

@@ -1,5 +1,5 @@
-//! Tests captures that must wait: pipes, and files that are replayed at a pace. Also tests several
-//! files in a row.
+//! Tests captures that must wait: pipes, and files that are replayed at a pace. The tests also read
+//! several files one after another.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -104,7 +104,7 @@ fn a_silent_pipe_can_be_dropped() {
     fs::remove_file(path).unwrap();
 }
 
-/// Makes a capture with packets of 1 byte at these times, in nanoseconds.
+/// Makes a capture with packets of 1 byte. `times` has the times of the packets in nanoseconds.
 fn timed(times: &[u64]) -> Vec<u8> {
     let mut file = pcap(false, MAGICS[1], &[]);
     for (nth, time) in times.iter().enumerate() {

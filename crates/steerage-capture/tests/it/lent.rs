@@ -1,5 +1,5 @@
-//! Tests frames in a device's own memory. Writing to such a frame or keeping it makes a copy.
-//! Afterwards, the pages of the copies return to the pool.
+//! Tests frames in a device's own memory. Writing to a frame in a device's memory, or keeping such
+//! a frame, makes a copy. Afterwards, the pages of the copies return to the pool.
 
 use std::path::PathBuf;
 

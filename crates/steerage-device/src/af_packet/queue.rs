@@ -64,7 +64,7 @@ pub(super) struct Queue {
     /// super-frames stay whole.
     offloads: bool,
     whole: bool,
-    /// True if frames have the card's time.
+    /// True if frames have the time of the network card's clock.
     card_time: bool,
     promiscuous: bool,
     /// The packets that the kernel's hashes keep together. `None` if steerage hashes.
@@ -269,7 +269,7 @@ impl Queue {
         }
     }
 
-    /// Copies `count` frames to pages. Returns how many frames were processed, like `lend`.
+    /// Copies `count` frames to pages. Like `lend`, returns how many frames were processed.
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
@@ -474,7 +474,7 @@ impl RxQueue for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         // The socket exists as long as its memory is mapped. Therefore the filter is replaced by
-        // one that accepts no frames. If this fails, the socket only costs time.
+        // one that accepts no frames. If replacing the filter fails, the socket only costs time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

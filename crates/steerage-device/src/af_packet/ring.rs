@@ -3,8 +3,8 @@
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
 //! the block at the address from which its frames are read, and the kernel gets the block back.
-//! After that, the kernel puts new frames into that block. These frames are lent from another
-//! address. If no address is free, these frames are copied one by one.
+//! After that, the kernel puts new frames into that block. The new frames are lent from another
+//! address. If no address is free, the new frames are copied one by one.
 //!
 //! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,
 //! the ring is full of frames that were not delivered yet. In that case, the lent blocks will
@@ -68,7 +68,8 @@ pub(super) struct Ring {
     next: usize,
     /// The blocks that were delivered and not returned yet, oldest first.
     out: VecDeque<Out>,
-    /// True if mapping a copy has failed. The warning then does not appear again.
+    /// True if mapping a copy has failed. After the first failure, the warning does not appear
+    /// again.
     rescue_failed: bool,
 }
 

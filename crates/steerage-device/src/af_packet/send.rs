@@ -276,7 +276,7 @@ impl TxQueue for Send {
     }
 
     /// The kernel does not report whether the queueing discipline and the driver also have room. If
-    /// they drop packets, the packets are counted.
+    /// the queueing discipline or the driver drops packets, the packets are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {

@@ -40,7 +40,7 @@ pub struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// Reads `af_packet:IFACE,option=value,...`, or an interface's bare name. Returns `None` if
-    /// `spec` is neither.
+    /// `spec` has neither form.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {

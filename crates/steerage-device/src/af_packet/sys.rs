@@ -79,7 +79,7 @@ impl Socket {
     }
 
     /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
-    /// each sent frame. Call this before creating the ring.
+    /// each sent frame. This function must be called before the ring is created.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }

@@ -76,7 +76,8 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts the packet. If not, the error is the outcome for this packet.
+    /// Checks that the output accepts the packet. If the output does not accept the packet, the
+    /// error is the outcome for this packet.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame after all packets that were queued earlier.

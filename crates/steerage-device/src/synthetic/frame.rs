@@ -215,7 +215,7 @@ impl Template {
         self.len.max(self.kind.head_bytes())
     }
 
-    /// Writes frame `number` of `flow` to the start of `to`. `None` if `to` is shorter than
+    /// Writes frame `number` of `flow` to the start of `to`. Returns `None` if `to` is shorter than
     /// [`room`](Self::room).
     #[inline(always)]
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {

@@ -10,7 +10,7 @@ pub(super) struct Sampler {
     random: SplitMix64,
     flows: u32,
     weight: f64,
-    /// The alias table. Empty if all flows have the same weight.
+    /// The alias table, which is empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 

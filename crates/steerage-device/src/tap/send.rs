@@ -48,7 +48,7 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch that is being sent. Each frame takes a system call.
+/// A batch that is being sent. Each frame of the batch takes a system call.
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,

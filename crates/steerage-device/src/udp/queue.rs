@@ -2,8 +2,8 @@
 //!
 //! One system call receives several datagrams. For each datagram, 64 KiB of a block are available.
 //! Merged datagrams stay at the address at which they were received. Short datagrams are moved to
-//! the end of the previous frame, so that a block holds many frames. The move is cheap, because the
-//! bytes are in the cache already.
+//! the end of the previous frame, so that a block holds many frames. Moving the datagrams is cheap,
+//! because their bytes are already in the cache.
 
 use std::io;
 use std::net::SocketAddr;

@@ -202,7 +202,7 @@ impl Send {
     }
 
     /// Sends the packets of a message that the kernel refused. Returns true if the kernel has no
-    /// room.
+    /// room for further messages.
     #[cold]
     fn send_members(
         &self,
@@ -226,7 +226,8 @@ impl Send {
         is_full
     }
 
-    /// Sends the datagrams of a message one by one. Returns true if the kernel has no room.
+    /// Sends the datagrams of a message one by one. Returns true if the kernel has no room for
+    /// further messages.
     #[cold]
     fn send_each(&self, run: &Run, candidates: &[Option<Candidate<'_>>], sent: &mut Sent) -> bool {
         for candidate in members(run.members, candidates) {

@@ -133,8 +133,8 @@ fn frames_come_in_order_with_their_time_and_length() {
     }
 }
 
-/// Tests each direction alone, and both directions together. Frames of the unwanted direction do
-/// not count.
+/// Tests each direction alone, and both directions together. Frames of the unwanted direction are
+/// not counted.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };

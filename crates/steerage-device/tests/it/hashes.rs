@@ -122,7 +122,7 @@ struct Part {
 const WHOLE: Part = Part { offset: 0, more: false };
 
 /// Makes a UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the
-/// ports are payload.
+/// bytes of the ports are payload.
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let built = FrameBuilder::ip([10, 1, 0, from.0], [10, 1, 0, to.0], protocol::UDP).with_ip(|ip| {
         let more = if part.more { ipv4::MORE_FRAGMENTS } else { 0 };

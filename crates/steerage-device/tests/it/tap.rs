@@ -189,8 +189,8 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
     // The interface has been removed, so it can be created as another type. The test must first
-    // wait until no forked child of another test has the interface open. Such a child has it open
-    // until it executes another program.
+    // wait until no forked child of another test has the interface open. A forked child has the
+    // interface open until the child executes another program.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));

@@ -16,7 +16,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 const BATCH: u64 = HANDLE_BUDGET as u64;
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A live device with this many frames in its buffer.
+/// A live device that has a number of frames in its buffer.
 struct Live {
     buffered: Arc<AtomicU64>,
     stopping: bool,
@@ -40,7 +40,7 @@ impl RxQueue for Live {
     }
 }
 
-/// An output with room for this number of packets. The output counts its packets in no account.
+/// An output that has room for a number of packets. The output counts its packets in no account.
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {

@@ -63,7 +63,7 @@ impl OpenCollector {
 }
 
 impl Collector {
-    /// Resolves the host name and opens the socket. For TCP, it also tries to connect.
+    /// Resolves the host name and opens the socket. For TCP, this function also tries to connect.
     ///
     /// # Errors
     /// Returns an error if the host name has no address, or if the socket cannot be opened.
@@ -170,8 +170,8 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // Another program may listen at the address now. This program does not know the
-                    // templates.
+                    // Another program may listen at the address now. A new program at the address
+                    // does not know the templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -193,7 +193,7 @@ impl Export {
     }
 
     /// Encodes records from the front of `records`: as many as can be sent together. Returns the
-    /// number of these records. The second result is true if the records form a single message,
+    /// number of encoded records. The second result is true if the records form a single message,
     /// which the encoder does not count as sent yet. A message with templates is sent alone,
     /// because the send may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {

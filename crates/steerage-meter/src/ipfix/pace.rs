@@ -19,8 +19,8 @@ const UDP_DEFAULT: u64 = 10_000;
 /// messages fill a sixth of the smallest receive buffer.
 const TOGETHER_MAX: u64 = 8;
 
-/// For each message in a system call, the rate must allow this many records per second. At this
-/// rate, a message of 20 records stands for 10 ms.
+/// For each message in a system call, the rate must allow this many records per second. At a rate
+/// of 2,000 records per second, a message of 20 records stands for 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
 /// If the sender is late, it makes up for at most this delay. Making up for a longer delay would

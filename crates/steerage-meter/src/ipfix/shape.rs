@@ -89,8 +89,8 @@ impl Shape {
     }
 }
 
-/// The first template id after the template ids of flows. The ids of options templates begin with
-/// this id.
+/// The first template id after the template ids of flows. The ids of options templates begin after
+/// the ids of flows.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);

@@ -115,10 +115,10 @@ pub(super) enum Sent {
 }
 
 impl Way {
-    /// Opens the socket. For TCP, it also tries to connect.
+    /// Opens the socket. For TCP, this function also tries to connect.
     ///
     /// If the collector does not answer, the transport tries to connect again later. The second
-    /// result has the reason.
+    /// result has the reason why the collector does not answer.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {

@@ -37,7 +37,7 @@ pub(super) fn after_headers(stream: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Reads the beginning of a stream. Returns the host that the request names.
+/// Reads the beginning of a stream. Returns the host that the HTTP request names.
 pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
     if !may_begin(stream) {
         return Read::Other;

@@ -220,7 +220,7 @@ impl Values {
                     to.extend((text.len() as u32).to_le_bytes());
                     to.extend_from_slice(text);
                 });
-                // In statistics, no length precedes a text.
+                // In the statistics of a column, a text is stored without its length.
                 encoded.range = encoded.range.map(|range| range.map(|text| text[size_of::<u32>()..].to_vec()));
                 encoded.range =
                     encoded.range.filter(|range| range.iter().all(|text| text.len() <= STATISTICS_BYTES_MAX));

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The number of values that are packed together. The bits of these values fill whole bytes.
+/// The number of values that are packed together. The bits of the packed values fill whole bytes.
 const GROUP: usize = 8;
 
 /// The number of values in a block of differences. The next constant is the number of values in
@@ -138,7 +138,7 @@ pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -
 mod tests {
     use super::*;
 
-    /// These are the examples in the format's documentation.
+    /// The test uses the examples in the documentation of the Parquet format.
     #[test]
     fn numbers_are_encoded_as_in_the_format() {
         let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {

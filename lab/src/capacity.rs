@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// A loss of up to this many percent counts as no loss. The limit is the published loss with
+/// The largest loss, in percent, that counts as no loss. The limit is the published loss with
 /// `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 

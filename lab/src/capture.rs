@@ -85,7 +85,7 @@ pub fn flows_in(packets: u32, flows: u32) -> u64 {
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A capture in a file of the temporary directory. The file is removed when this value is dropped.
+/// A capture file in the temporary directory. The file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The path of the file.

@@ -37,7 +37,7 @@ pub struct Settings {
 /// The shortest run. In a shorter run, the start and the end would take most of the time.
 pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 
-/// The longest run. No experiment needs longer runs.
+/// The longest run. No experiment needs longer runs than this.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
 /// The default time for which each run is measured. This time is long compared with the start of a
@@ -47,7 +47,7 @@ const MEASURED: Duration = Duration::from_millis(500);
 /// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
-/// The divisor of the warm-up for policies without trials.
+/// For policies without trials, the warm-up is divided by this number.
 const FIXED_WARM_UP: u32 = 5;
 
 /// The approximate time that a simulated run takes.
@@ -195,7 +195,7 @@ impl Experiment {
         self.takes = time;
     }
 
-    /// Adds a case that needs this many CPUs. If there are fewer CPUs, the case is skipped.
+    /// Adds a case that needs `cpus` CPUs. If there are fewer CPUs, the case is skipped.
     pub fn case(
         &mut self,
         series: impl Into<String>,

@@ -1,7 +1,7 @@
 //! A histogram of times.
 
 /// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times are
-/// counted as this time.
+/// counted as the longest time that the histogram distinguishes.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
 /// The number of significant decimal digits of each time. With this number, a percentile is exact

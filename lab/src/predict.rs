@@ -43,7 +43,7 @@ const FAR_NANOS: f64 = 100.0;
 /// The number of times that each cost is measured. The median of these measurements is used.
 const ROUNDS: usize = 9;
 
-/// The time before each wake-up. This time is long enough for the sleeping CPU to be idle.
+/// The time before each wake-up. The pause is long enough for the sleeping CPU to be idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.

@@ -245,7 +245,8 @@ impl Respond {
         answered
     }
 
-    /// `whole` is a merged packet in one piece. Its checksum was verified before the merging.
+    /// `whole` is a merged packet in one piece. The checksum of the packet was verified before the
+    /// merging.
     fn answer_whole(
         &mut self,
         packet: &mut Packet<'_>,

@@ -95,8 +95,8 @@ fn table() -> Result<Table, LabError> {
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        // This address is not a source of the packets. Packets from the router's own address or
-        // from a broadcast address would be dropped.
+        // This address of the router is not a source of the packets. Packets from the router's own
+        // address or from a broadcast address would be dropped.
         ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
         broadcasts: vec![[10, 2, 0, 255].into()],

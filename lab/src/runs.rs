@@ -231,7 +231,7 @@ pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<T
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
 }
 
-/// Steps the CPUs in turn until all have finished. Returns the busy time.
+/// Steps the CPUs in turn until all CPUs have finished. Returns the busy time.
 fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     let mut busy = Busy::default();
     let mut finished = 0;

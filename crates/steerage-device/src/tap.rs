@@ -15,8 +15,9 @@
 //!
 //! By default, the device requests no offloads. In that case, the kernel completes checksums and
 //! segments packets before it delivers them, so that they are the same as on a wire. With
-//! [`TapOptions::offloads`], the kernel delivers and accepts uncut super-frames: `offloads/lent.rs`
-//! receives them, and `offloads/merged.rs` merges packets into super-frames, and cuts super-frames.
+//! [`TapOptions::offloads`], the kernel delivers and accepts uncut super-frames: The code in
+//! `offloads/lent.rs` receives super-frames. The code in `offloads/merged.rs` merges packets into
+//! super-frames, and cuts super-frames.
 
 mod drops;
 mod queue;
@@ -242,7 +243,8 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // If no other program had a queue of the interface, the interface would use no header.
+            // The interface uses a header only because another program has a queue of the
+            // interface.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }

@@ -18,7 +18,7 @@ const QUEUES: usize = 256;
 /// The numbers of CPUs and queues of a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory for a large instance. According to docs/memory.md, it is the default limit.
+/// The memory for a large instance. According to docs/memory.md, this is the default memory limit.
 const MEMORY_MAX: usize = 2 << 30;
 
 /// The longest time that all CPUs may take to follow a change of the mask.

@@ -74,8 +74,8 @@ fn whole_path(settings: &Settings) -> Experiment {
 }
 
 /// The experiment in its published form. The experiment first determines the rate at which the CPUs
-/// are busy all the time without the cache. At this rate, it measures the CPU use with the cache.
-/// The rate is determined again in each round.
+/// are busy all the time without the cache. At this rate, the experiment measures the CPU use with
+/// the cache. The rate is determined again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);

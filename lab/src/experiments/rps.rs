@@ -75,13 +75,13 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets that arrive at this rate per second. Each packet needs this much work. If there
+    /// Runs packets that arrive at this rate per second. Each packet needs the given work. If there
     /// is no rate, packets arrive as fast as the path accepts them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
     }
 
-    /// Runs the packets of `input`. Each packet needs this much work.
+    /// Runs the packets of `input`. Each packet needs the given work.
     fn measure(&self, input: Input, work: Duration, records_delays: bool) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();

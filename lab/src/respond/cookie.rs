@@ -12,9 +12,9 @@
 //! not reset, and the peer sends it again.
 //!
 //! The hash with the time is in the low bits. A peer that has received bytes of the connection
-//! acknowledges a different number, so that the hash with the time does not match. Both hashes
-//! together have 29 bits, and two periods are valid. One in 2^28 random segments is therefore taken
-//! for the first segment of a connection.
+//! acknowledges a different number, so that the hash with the time does not match. The two hashes
+//! of a cookie together have 29 bits, and two periods are valid. One in 2^28 random segments is
+//! therefore taken for the first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 

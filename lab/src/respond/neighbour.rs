@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// The test has one packet for each rule of RFC 4861, 7.1.1. Each packet violates only this
+    /// The test has one packet for each rule of RFC 4861, 7.1.1. Each packet violates only one
     /// rule.
     #[test]
     fn what_breaks_one_rule_is_discarded() {

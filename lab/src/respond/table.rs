@@ -57,7 +57,8 @@ impl Table {
         self.timers.first().map(|(due, ..)| *due)
     }
 
-    /// Returns a connection whose check is due. The caller must schedule its next check.
+    /// Returns a connection whose check is due. The caller must schedule the connection's next
+    /// check.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<(BucketId, Key)> {
         let (_, bucket, key) = self.timers.first().filter(|(due, ..)| *due <= now).copied()?;
         self.timers.pop_first();

@@ -11,8 +11,8 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time in which CPUs were not idle, summed over all CPUs. If /proc/stat cannot be read, it
-    /// is `None`.
+    /// The time in which CPUs were not idle, summed over all CPUs. If /proc/stat cannot be read,
+    /// the value is `None`.
     machine: Option<Duration>,
 }
 

@@ -41,7 +41,7 @@ pub struct Load {
     pub target: SocketAddr,
     /// If true, requests and responses are UDP datagrams.
     pub udp: bool,
-    /// The number of connections. Each has one request in flight.
+    /// The number of connections. Each connection has one request in flight.
     pub connections: usize,
     /// The threads that share the connections.
     pub threads: usize,

@@ -51,9 +51,9 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// True if packets bypass the queueing discipline. This saves CPU time, but packets are dropped
-    /// at once if the driver's ring is full. Packets that bypass it are not shaped, and packet
-    /// sockets (tcpdump) do not see them.
+    /// True if packets bypass the queueing discipline. Bypassing the discipline saves CPU time, but
+    /// packets are dropped at once if the driver's ring is full. Packets that bypass it are not
+    /// shaped, and packet sockets (tcpdump) do not see them.
     pub qdisc_bypass: bool,
     /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
     /// super-frames. If false, super-frames are cut.

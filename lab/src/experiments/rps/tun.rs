@@ -18,7 +18,8 @@ use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// The offered packets per second. One sender reaches this rate with half of a CPU.
+/// The number of packets per second that are sent to the TUN. One sender reaches this rate with
+/// half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
 /// The number of packets that the sender sends at once. A shorter burst would end before the sender

@@ -15,7 +15,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 file=$scratch/office.pcap
-"$steerage" send "pcap:$file" "synthetic:profile=office,packets=$packets" -q
+"$steerage" send "pcap:$file" "synthetic:packets=$packets,flows=5000,zipf=1,mix=tcp4+udp4+tcp6,size=800" -q
 echo "$packets packets, $(stat -c %s "$file") bytes" >&2
 
 timed() { # SERIES COMMAND...

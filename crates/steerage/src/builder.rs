@@ -306,6 +306,20 @@ impl Builder {
     /// Sets a function that determines the flow of an Ethernet frame. If the function returns
     /// `None`, and on links other than Ethernet, the flow is read from the headers as usual. To
     /// keep both directions of a flow together, return [`FlowKey::both_directions`].
+    ///
+    /// ```
+    /// use steerage::flow::{self, HeaderKind, Layers};
+    /// use steerage::{Builder, FlowKey, LinkType};
+    ///
+    /// /// A GTP-U tunnel as a whole, by its endpoint identifier (3GPP TS 29.281).
+    /// fn gtp_tunnel(frame: &[u8]) -> Option<FlowKey> {
+    ///     let found = flow::dissect(frame, LinkType::ETHERNET, Layers::Inner);
+    ///     let tunnel = found.tunnel.filter(|tunnel| tunnel.kind == HeaderKind::GtpU)?;
+    ///     Some(FlowKey::from_bytes(&tunnel.id?.to_be_bytes()))
+    /// }
+    ///
+    /// let _builder = Builder::new().flow_key(gtp_tunnel);
+    /// ```
     pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
     }

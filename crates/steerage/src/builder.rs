@@ -196,6 +196,49 @@ impl Builder {
 
     /// Adds a device for sending, and returns the number of the output. Handlers send to this
     /// number with [`Packet::transmit`](crate::Packet::transmit).
+    ///
+    /// This function sends all packets except broadcasts, and at the end a packet of its own with the
+    /// number of broadcasts:
+    ///
+    /// ```
+    /// use steerage::{Batch, Builder, Cpu, Handler, LinkType, TxId, testing};
+    ///
+    /// struct Unicast {
+    ///     to: TxId,
+    ///     broadcasts: u8,
+    /// }
+    ///
+    /// impl Handler for Unicast {
+    ///     type Moved = ();
+    ///     type Report = ();
+    ///
+    ///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    ///         for packet in batch.iter_mut() {
+    ///             if packet.data().starts_with(&[0xff; 6]) {
+    ///                 self.broadcasts += 1;
+    ///                 packet.discard();
+    ///             } else {
+    ///                 packet.transmit(self.to);
+    ///             }
+    ///         }
+    ///     }
+    ///
+    ///     fn finish(self, cpu: &mut Cpu) {
+    ///         // If there is no room, the packet is not sent.
+    ///         let _ = cpu.send(self.to, LinkType::ETHERNET, &[self.broadcasts; 60]);
+    ///     }
+    /// }
+    ///
+    /// let (output, recorded) = testing::output();
+    /// let input = testing::input([[0xff; 60], [2; 60]]);
+    /// let mut builder = Builder::new().virtual_cpus(1).originated_max(1).input(input);
+    /// let to = builder.add_output(output);
+    /// let running = builder.build(move |_cpu| Unicast { to, broadcasts: 0 })?.start()?;
+    /// let ledger = running.join().snapshot;
+    /// assert_eq!(recorded.packets(), [[2; 60].into(), [1; 60].into()]);
+    /// assert_eq!((ledger.verdicts().transmitted, ledger.cpus[0].originated), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
         // An instance with more outputs than `OUTPUTS_MAX` is refused.

@@ -27,7 +27,8 @@ const PAGES: u64 = 1024;
 /// a few cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader, as large as a slot of the path.
+/// The description of a frame for the reader. The description has the size of a slot of the receive
+/// path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -64,32 +65,32 @@ impl Shared {
     }
 }
 
-/// The writing end.
+/// The writing end of the loop.
 #[derive(Debug)]
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// The reader's position when this end last read it.
+    /// The reader's position, as this end last read it.
     read: u64,
     prefetches: bool,
 }
 
-/// The reading end.
+/// The reading end of the loop.
 #[derive(Debug)]
 pub struct BareReader {
     shared: Arc<Shared>,
     read: u64,
 }
 
-/// Creates both ends. If the writer `prefetches`, it prefetches the pages of the next batch into
-/// the CPU's cache while it writes a batch.
+/// Creates both ends of the loop. If the writer `prefetches`, it prefetches the pages of the next
+/// batch into the CPU's cache while it writes a batch.
 ///
 /// # Errors
-/// [`RegionError`] if there is no memory.
+/// Returns a [`RegionError`] if there is no memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
-    // Memory that was never touched has no physical pages yet. The tokens are dropped here, so that
-    // no other code can access the pages.
+    // Memory that was never accessed has no physical pages yet. The tokens are dropped here, so
+    // that no other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -135,7 +136,8 @@ impl BareWriter {
 }
 
 impl BareReader {
-    /// Reads the frames of at most one batch, each with its hash. Returns the number of frames.
+    /// Reads the frames of at most one batch, and passes each frame with its hash to `each`.
+    /// Returns the number of frames.
     #[inline(always)]
     pub fn read(&mut self, mut each: impl FnMut(&[u8; FRAME_BYTES], u32)) -> usize {
         let Self { shared, read } = self;

@@ -1,14 +1,14 @@
-//! The highest rate of packets that a path keeps up with, found by bisection.
+//! Finds the highest rate of packets that a path keeps up with, by bisection.
 
 use std::time::Duration;
 
 use crate::error::LabError;
 
-/// As good as no loss, in percent: the published loss with `build_skb`.
+/// The loss in percent that counts as no loss: the published loss with `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The number of doublings, after which no CPU keeps up with the rate, and of halvings, after which
-/// every CPU does.
+/// The maximum number of times that the rate is doubled or halved. After so many doublings no CPU
+/// keeps up with the rate, and after so many halvings every CPU does.
 const DOUBLINGS: u32 = 9;
 
 /// The number of bisections between a rate and its double: the rate is exact to within 2 %.
@@ -21,24 +21,24 @@ const TRIES: u32 = 3;
 /// The approximate number of runs of a search.
 pub const SEARCH_RUNS: u32 = 2 * (BISECTIONS + DOUBLINGS / 2);
 
-/// What a run at a rate lost.
+/// The loss of a run at one rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// The part of the packets that was lost.
+    /// The part of the packets that was lost, in percent.
     pub lost_percent: f64,
-    /// The part of the time in which the receiving CPU worked.
+    /// The part of the time in which the receiving CPU worked, in percent.
     pub cpu_percent: f64,
 }
 
-/// The number of frames that come in this time at this rate per second.
+/// Returns the number of frames that arrive in this time at this rate per second.
 pub fn frames_in(time: Duration, rate: f64) -> u64 {
     ((time.as_secs_f64() * rate) as u64).max(1)
 }
 
-/// The run with the least loss at this rate.
+/// Returns the run with the least loss at this rate.
 ///
 /// # Errors
-/// The error of a run.
+/// Returns the error of a run.
 pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<Loss, LabError> {
     let mut least = run(rate)?;
     for _ in 1..TRIES {
@@ -51,11 +51,12 @@ pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Res
     Ok(least)
 }
 
-/// The highest rate per second at which at most `most_lost` percent are lost. The search begins at
-/// `from`, and goes down or up. The rate is 0 if even `from / 512` is too high.
+/// Returns the highest rate per second at which at most `most_lost` percent of the packets are
+/// lost. The search begins at the rate `from`, and then lowers or raises the rate. The rate is 0 if
+/// even `from / 512` is too high.
 ///
 /// # Errors
-/// The error of a run.
+/// Returns the error of a run.
 pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<f64, LabError> {
     let keeps_up = |rate| least_loss(rate, &run).map(|loss| loss.lost_percent <= most_lost);
     let mut low = from;

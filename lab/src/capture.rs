@@ -1,4 +1,4 @@
-//! A capture file that experiments read, and the minimum work of a flow meter.
+//! Makes a capture file for experiments, and does the minimum work of a flow meter on it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -38,15 +38,15 @@ impl Lengths {
         }
     }
 
-    /// The mean length of a packet.
+    /// Returns the mean length of a packet.
     pub fn mean(self) -> usize {
         (0..12).map(|part| self.draw(part << 32)).sum::<usize>() / 12
     }
 }
 
-/// The flows and lengths of the packets in their order: the order is random, so that no cache can
-/// predict the flows. `lab/peers/capture/generate.c` makes captures with the same flows and lengths
-/// in the same order.
+/// Returns the flow and the length of each packet. The order of the flows is random, so that no
+/// cache can predict them. `lab/peers/capture/generate.c` makes captures with the same flows and
+/// lengths in the same order.
 fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item = (u32, usize)> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| {
@@ -55,7 +55,7 @@ fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item 
     })
 }
 
-/// A classic capture of UDP over IPv4, with at most `flows` flows.
+/// Makes a classic capture of UDP over IPv4, with at most `flows` flows.
 pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + lengths.mean() + 1));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -78,14 +78,14 @@ pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     file
 }
 
-/// The number of flows in a [`capture`] with these arguments.
+/// Returns the number of flows in a [`capture`] with these arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     packets_of(packets, flows, Lengths::All(0)).for_each(|(flow, _)| seen[flow as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A capture in a file of the temporary directory, which is removed with this value.
+/// A capture in a file of the temporary directory. The file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The path of the file.
@@ -93,11 +93,11 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Writes the file with one call, so that the page cache holds it in large folios where the
+    /// Writes the file with one call. The page cache then holds the file in large folios, if the
     /// file system has them.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(capture: &[u8]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("steerage-lab-{}-{}.pcap", process::id(), NEXT.fetch_add(1, Relaxed));
@@ -109,7 +109,7 @@ impl CaptureFile {
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        // A file that is already gone is not missed.
+        // It is not an error if the file has been removed already.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use steerage::BuildError;
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A thread cannot be pinned to a CPU.
@@ -57,7 +57,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// An error about a missing resource, with the reason as text.
+    /// Makes an error about a missing resource, with the reason as text.
     pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
         Self::SetUp { what, why: why.to_string() }
     }

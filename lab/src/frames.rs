@@ -32,7 +32,7 @@ pub enum Mix {
 pub struct FrameOptions {
     /// The kinds of frames.
     pub mix: Mix,
-    /// Whether the device provides a hash.
+    /// True if the device provides a hash.
     pub device_hash: bool,
     /// The maximum number of frames per poll, which form one list.
     pub list: usize,
@@ -67,8 +67,8 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// A frame of UDP over IPv4, whose source a device replaces. After the replacement, the checksums
-/// are wrong, which costs no time.
+/// Makes a frame of UDP over IPv4. A device replaces its source address and port. After the
+/// replacement the checksums are wrong, because computing them would cost time.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }
@@ -86,7 +86,8 @@ struct Shape {
     port: usize,
 }
 
-/// A quarter of the frames is IPv4, a quarter is IPv4 with a VLAN tag, and half is IPv6.
+/// Returns the kinds of mixed traffic: a quarter of the frames is IPv4, a quarter is IPv4 with a
+/// VLAN tag, and half is IPv6.
 fn shapes() -> [Shape; 4] {
     let v6 = FrameBuilder::udp((V6, 0), (V6, DISCARD));
     let tagged = FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)).vlan(5);

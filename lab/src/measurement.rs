@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The values that one run measured. The key is the metric.
+/// The values that one run measured, by metric. The key of `values` is the name of the metric.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {
-    /// The values. The key is the metric.
+    /// The measured values. The key is the name of the metric.
     pub values: BTreeMap<String, f64>,
 }
 
 impl Measurement {
-    /// A measurement of one metric.
+    /// Makes a measurement of one metric.
     pub fn of(metric: &str, value: f64) -> Self {
         Self::default().and(metric, value)
     }

@@ -17,14 +17,14 @@ use steerage::{
 /// The number of posted pages: a large ring, as in the measurement of build_skb.
 pub const RING: usize = 4096;
 
-/// More entries than an instance of two CPUs has pages for this device. The numbers of the pages
-/// follow each other.
+/// The number of entries in the table of metadata. The table is larger than the number of pages
+/// that an instance of two CPUs has for this device. The numbers of the pages are consecutive.
 const METADATA: usize = 4 * RING;
 
-/// The longest frame.
+/// The length of the longest frame.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// When a packet's metadata is created.
+/// The time at which a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
     /// The metadata is allocated and cleared when the receiving CPU posts the page, as drivers did
@@ -33,7 +33,7 @@ pub enum Metadata {
     /// The metadata is allocated and cleared when a CPU handles the packet, as `build_skb` does.
     Built,
     /// The metadata is created when a CPU handles the packet, on the stack of that CPU, as steerage
-    /// does. Only the fields are written.
+    /// does. Only the fields of the metadata are written.
     Late,
 }
 
@@ -69,7 +69,7 @@ struct Built {
 
 type Slab = Arc<[Allocated]>;
 
-/// An allocator of metadata for one CPU, which gives out the metadata that was freed last.
+/// An allocator of metadata for one CPU. The allocator reuses the metadata that was freed last.
 #[derive(Debug)]
 struct Allocator {
     slab: Slab,
@@ -97,18 +97,18 @@ pub struct NicOptions {
     pub frame_bytes: usize,
     /// The number of frames.
     pub frames: u64,
-    /// When metadata is created.
+    /// The time at which metadata is created.
     pub metadata: Metadata,
     /// The number of frames that arrive per second, independent of free pages. With `None`, frames
     /// arrive as fast as polls take them.
     pub rate: Option<u64>,
-    /// The device shows frames only if at least this many have arrived, like cards with interrupt
-    /// moderation.
+    /// The device shows frames only if at least this many frames have arrived, like cards with
+    /// interrupt moderation.
     pub at_once: usize,
 }
 
 impl NicOptions {
-    /// The device, and the function that creates the matching handler.
+    /// Returns the device, and the function that creates the matching handler.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
         let early = (self.metadata == Metadata::Early).then(|| Allocator::new(METADATA));
         let slab = early.as_ref().map(|early| Arc::clone(&early.slab));
@@ -155,8 +155,8 @@ impl Nic {
         Some(page)
     }
 
-    /// The number of frames in the ring: frames that arrived, minus frames that were taken or did
-    /// not fit into the ring.
+    /// Returns the number of frames in the ring: frames that arrived, minus frames that were taken
+    /// or did not fit into the ring.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -188,8 +188,8 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Touch the memory first. Without this step, the first frames would wait for the kernel
-            // to provide memory, which never happens on a network card.
+            // Write to the page's memory before the measurement. Otherwise, the first frames would
+            // wait for the kernel to provide memory, which never happens on a network card.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
@@ -224,7 +224,7 @@ impl RxQueue for Nic {
     }
 }
 
-/// Reads a packet's header and its metadata.
+/// A handler that reads a packet's header and its metadata.
 #[derive(Debug)]
 pub struct Reads {
     slab: Option<Slab>,
@@ -295,9 +295,9 @@ mod tests {
             let (input, make) = options.input();
             run_alone_at_rate(0, Builder::new(), input, 20_000, make).unwrap().1
         };
-        // The lengths, the link type and the numbers of the frames.
+        // The sum contains the lengths, the link type and the numbers of the frames.
         let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
-        // The numbers of the pages are added, and every run uses other pages.
+        // The sum also contains the numbers of the pages, and every run uses other pages.
         let pages = 1..=20_000 * u64::from(u32::MAX);
         for metadata in [Metadata::Early, Metadata::Built, Metadata::Late] {
             let found = sum(metadata);

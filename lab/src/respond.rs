@@ -1,9 +1,10 @@
-//! Answers packets as a host with its own addresses, after steering. The host answers ARP,
-//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also answers TCP requests of a
-//! fixed length with responses of another fixed length.
+//! Replies to packets as a host with its own addresses, after steering. The host replies to ARP,
+//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
+//! a fixed length with responses of another fixed length. The packets to which the host replies,
+//! and the replies, are described in lab/notes/respond.md.
 //!
-//! lab/notes/respond.md describes the answered packets and the answers. This file has the path of a
-//! packet. The other files are:
+//! lab/notes/respond.md describes the packets to which the host replies, and the replies. This file
+//! contains the path of a packet. The other files of this module are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -54,7 +55,7 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// The output for answers. The first output of the instance must be the device that packets arrive
+/// The output for replies. The first output of the instance must be the device that packets arrive
 /// on.
 const OUTPUT: TxId = TxId(0);
 
@@ -99,7 +100,7 @@ impl Responding {
         &self.config
     }
 
-    /// The sum of all CPUs' counts so far.
+    /// Returns the sum of all CPUs' counts so far.
     pub fn so_far(&self) -> Responded {
         let mut all = Responded::default();
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +129,7 @@ impl Responding {
     }
 }
 
-/// The handler that answers packets. [`Responding::handler`] creates it.
+/// The handler that replies to packets. [`Responding::handler`] creates it.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -138,7 +139,7 @@ pub struct Respond {
     refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
-    /// A merged packet in one piece.
+    /// The buffer for a merged packet in one piece.
     whole: Vec<u8>,
     /// The number of the current batch, counted from 1.
     batch: u64,
@@ -229,7 +230,8 @@ impl Respond {
         fate
     }
 
-    /// Answers a packet. Segments that were merged are one long segment of TCP, as in the kernel.
+    /// Replies to a packet. Segments that were merged are handled as one long segment of TCP, as in
+    /// the kernel.
     fn answer_to(&mut self, packet: &mut Packet<'_>, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
         if !packet.offload().is_some_and(|offload| offload.is_super_frame()) {
             return self.answer_whole(packet, None, cpu);
@@ -274,7 +276,7 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The bucket is needed before the packet changes, because the path may compute the hash
+        // The bucket must be read before the packet changes, because the path may compute the hash
         // only now.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
@@ -284,7 +286,8 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // A connection that this side has ended is replaced by a new one: RFC 9293, 3.6.1.
+            // A SYN replaces a connection that this side has ended by a new connection: RFC 9293,
+            // 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -330,7 +333,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A port that listens is silent: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
+            // A listening port does not reply to this segment: RFC 9293, 3.10.7.2. Linux also
+            // ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }

@@ -1,5 +1,5 @@
-//! A router benchmark without device costs: a device that delivers packets for many networks, a
-//! routing table for these networks, and an output without cost.
+//! A benchmark of the router without device costs. The benchmark has a device that delivers packets
+//! for many networks, a routing table for these networks, and an output without cost.
 
 use std::sync::Arc;
 
@@ -15,22 +15,21 @@ use crate::error::LabError;
 use crate::load::Pace;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks, each with 256 addresses, which are reached through `ROUTERS` next
-/// routers.
+/// The number of networks of 256 addresses each. `ROUTERS` next routers lead to these networks.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
-/// UDP packets from 65,536 sources, each to a random address.
+/// A device that delivers UDP packets from 65,536 sources, each to a random address.
 struct Packets {
     pace: Pace,
-    /// The number of packets that come, and the number that came.
+    /// The total number of packets. The next field is the number of packets that have arrived.
     frames: u64,
     sent: u64,
     rng: Rng,
     template: [u8; FRAME_BYTES],
 }
 
-/// A packet from 10.0.x.x to 100.x.x.x. The packet's checksum stays right, because the
+/// Makes a packet from 10.0.x.x to 100.x.x.x. The packet's checksum stays right, because the
 /// identification compensates for both addresses.
 fn template() -> [u8; FRAME_BYTES] {
     let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
@@ -70,7 +69,8 @@ impl RxQueue for Packets {
     }
 }
 
-/// A card that sends without cost. The card only reads the first cache line of each packet.
+/// An output like a card that sends without cost. The output only reads the first cache line of
+/// each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -87,7 +87,7 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // The destination link address of the frames that `FrameBuilder` makes.
+    // This is the destination link address of the frames that `FrameBuilder` makes.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
@@ -120,10 +120,10 @@ fn table() -> Result<Table, LabError> {
 }
 
 /// Creates the router of one run, the device that delivers this number of packets, and the output.
-/// With a rate per second, packets come whether the path takes them or not.
+/// If there is a rate per second, packets arrive at this rate even if the path does not take them.
 ///
 /// # Errors
-/// If the system cannot provide a socket for the router.
+/// Returns an error if the system cannot provide a socket for the router.
 pub fn router(packets: u64, rate: Option<f64>) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
     let forwarding = Forwarding::new(vec![0]).map_err(|error| LabError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);

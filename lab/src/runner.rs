@@ -41,7 +41,7 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The line of one run.
+    /// Makes the line of one run.
     pub fn of(
         experiment: &'a str,
         series: &'a str,
@@ -60,7 +60,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// The processor, its CPUs, the kernel and the version, which must be equal if runs are pooled.
+/// Returns the processor, its CPUs, the kernel and the version. All of these must be equal if runs
+/// are pooled.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -81,7 +82,7 @@ pub(crate) fn machine() -> &'static str {
 /// Prints a line of JSON.
 ///
 /// # Errors
-/// If the line cannot be written.
+/// Returns an error if the line cannot be written.
 pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), LabError> {
     let text = serde_json::to_string(line).map_err(|error| LabError::Output(error.into()))?;
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
@@ -90,7 +91,7 @@ pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), Lab
 /// Runs experiments one after the other.
 ///
 /// # Errors
-/// If no run could be measured or printed.
+/// Returns an error if no run could be measured or printed.
 pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), LabError> {
     let mut later: Duration = planned.iter().map(Experiment::estimate).sum();
     let (mut measured, mut why) = (0, String::new());
@@ -105,7 +106,7 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
 
 /// Runs all cases. A case that fails is not run again. Each run has its own thread, and the
 /// distance of its CPUs is measured before and after the run. Returns the number of runs, and the
-/// reason for which the first skipped case was skipped.
+/// reason why the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     for why in &experiment.skipped {
         write_line(&Skipped { experiment: experiment.name, skipped: why }, out)?;
@@ -148,8 +149,8 @@ fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write)
     Ok(why)
 }
 
-/// Runs all cases once, on all CPUs of this machine, since simulated runs do not disturb each other. The lines are in the order of the
-/// cases. Returns the same as [`run`].
+/// Runs all cases once, on all CPUs of this machine, because simulated runs do not disturb each
+/// other. The lines are in the order of the cases. Returns the same values as [`run`].
 fn simulate(
     experiment: Experiment,
     simulated: &str,
@@ -167,14 +168,14 @@ fn simulate(
             scope.spawn(move || {
                 while let Some((at, mut case)) = next() {
                     let measured = run_on_new_thread(&mut case);
-                    // If nobody receives, the output has failed.
+                    // If the receiver is gone, the output has failed.
                     if done.send((at, case, measured)).is_err() {
                         return;
                     }
                 }
             });
         }
-        // If the output fails, the threads end with the run under way.
+        // If the output fails, the threads end after their current run.
         let (results, mut early) = (results, BTreeMap::new());
         for at in 0..all {
             while !early.contains_key(&at) {
@@ -204,7 +205,7 @@ fn simulate(
 fn progress(text: &str) {
     if io::stderr().is_terminal() {
         let text: String = text.chars().take(PROGRESS_WIDTH).collect();
-        // A failed write means that standard error is closed.
+        // Writing fails only if standard error is closed.
         let _ = write!(io::stderr(), "\r{text}\x1b[K");
     }
 }
@@ -215,7 +216,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // Nothing has run since the measurement after the last run, so that measurement counts.
+    // Nothing has run since the distance was measured after the last run, so that measurement is
+    // used.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;
@@ -223,7 +225,7 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     Ok((Some([before, after]), measured))
 }
 
-/// Runs a case on a new thread, so that neither its CPU affinity nor a panic outlives it.
+/// Runs a case on a new thread, so that its CPU affinity or a panic has no effect on later cases.
 fn run_on_new_thread(case: &mut Case) -> Result<Measurement, LabError> {
     let body = || (case.run)();
     thread::scope(|scope| scope.spawn(body).join()).unwrap_or(Err(LabError::Panicked))

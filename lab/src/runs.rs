@@ -72,7 +72,7 @@ pub struct Times {
     /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
     /// packets.
     pub work: Option<f64>,
-    /// The time from the first packet to the last packet, per packet.
+    /// The time from the first packet to the last packet, divided by the number of packets.
     pub whole: f64,
     /// The number of packets delivered.
     pub delivered: u64,
@@ -82,18 +82,19 @@ impl Times {
     /// Returns these times, if the run delivered all packets that were sent.
     ///
     /// # Errors
-    /// If packets were lost.
+    /// Returns an error if packets were lost.
     pub fn of_all(self, sent: u64) -> Result<Self, LabError> {
         none_lost(self.delivered, sent).map(|()| self)
     }
 
-    /// What a run of `sent` packets at a fixed rate lost.
+    /// Returns the loss of a run of `sent` packets at a fixed rate.
     pub fn loss(&self, sent: u64) -> Loss {
         let lost_percent = 100.0 * (1.0 - self.delivered as f64 / sent as f64);
         Loss { lost_percent, cpu_percent: 100.0 * self.receive / self.whole }
     }
 
-    /// The times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the work.
+    /// Returns the times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the
+    /// work.
     pub fn measurement(&self) -> Measurement {
         let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
         match self.work {
@@ -103,8 +104,8 @@ impl Times {
     }
 }
 
-/// Measures busy time. The clock is read after each idle step and when work begins, but not between
-/// two steps of work.
+/// Measures the time for which a CPU is busy. The clock is read after each idle step and when work
+/// begins, but not between two steps of work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -123,18 +124,18 @@ impl Busy {
         }
     }
 
-    /// The busy time so far.
+    /// Returns the busy time so far.
     pub fn time(mut self) -> Duration {
         self.during(|| false);
         self.time
     }
 }
 
-/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets, because the
-/// purpose is to measure the receiver's cost of many rings.
+/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets, because the run
+/// measures the receiver's cost of many rings.
 ///
 /// # Errors
-/// If the run cannot be set up.
+/// Returns an error if the run cannot be set up.
 pub fn run<H, F>(
     on: CpuPair,
     builder: Builder,
@@ -186,7 +187,7 @@ where
 /// [`run`] with a device's hash. The last batch may add up to 31 frames.
 ///
 /// # Errors
-/// If the run cannot be set up.
+/// Returns an error if the run cannot be set up.
 pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<Times, LabError> {
     let (mut writer, mut reader) =
         bare::bare(prefetches).map_err(|error| LabError::set_up("memory for the bare loop", error))?;
@@ -256,7 +257,7 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
 /// result is the handler's report.
 ///
 /// # Errors
-/// If the run cannot be set up, or a packet is lost.
+/// Returns an error if the run cannot be set up, or if a packet is lost.
 pub fn run_alone<H, F>(
     on: usize,
     builder: Builder,
@@ -275,7 +276,7 @@ where
 /// Like [`run_alone`], for an input that may lose frames because they arrive at a fixed rate.
 ///
 /// # Errors
-/// If the run cannot be set up.
+/// Returns an error if the run cannot be set up.
 pub fn run_alone_at_rate<H, F>(
     on: usize,
     builder: Builder,
@@ -306,7 +307,7 @@ where
 /// Checks that all packets arrived.
 ///
 /// # Errors
-/// If packets were lost.
+/// Returns an error if packets were lost.
 pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
     if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
 }
@@ -314,7 +315,7 @@ pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
 /// Waits for a thread, and returns its result.
 ///
 /// # Errors
-/// The thread's own error, or that it panicked.
+/// Returns the thread's own error, or an error if the thread panicked.
 pub fn joined<T>(thread: thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().unwrap_or(Err(LabError::Panicked))
 }

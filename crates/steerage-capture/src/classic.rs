@@ -45,7 +45,7 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
-/// The order of the two lengths in a record.
+/// The order of the two lengths in a pcap record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     /// The captured length is first.
@@ -91,7 +91,7 @@ impl Classic {
             u32::from_be_bytes(*magic) == MODIFIED_MAGIC || u32::from_le_bytes(*magic) == MODIFIED_MAGIC
         };
         let is_modified = head.first_chunk().is_some_and(is_modified);
-        // The rest of the file's header is the same.
+        // The rest of a modified file's header is the same as in a usual pcap file.
         let mut usual = head.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
         if is_modified {
             let is_big_endian = usual[0] == MODIFIED_MAGIC.to_be_bytes()[0];
@@ -158,8 +158,9 @@ impl Classic {
         }
     }
 
-    /// Returns the length of the first record of `rest` and its packet's time. `records` has its own copy of
-    /// these steps: through a common function, each packet took 20 instructions more.
+    /// Returns the length of the first record of `rest` and its packet's time. The function
+    /// `records` has its own copy of these steps. With a common function, each packet took 20
+    /// instructions more.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

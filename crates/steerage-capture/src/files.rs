@@ -104,7 +104,7 @@ impl Files {
         self.shared.waker.as_deref()
     }
 
-    /// Returns true if files follow.
+    /// Returns true if more files follow the current file.
     pub(super) fn are_left(&self) -> bool {
         !self.to_come.is_empty()
     }
@@ -143,7 +143,8 @@ impl Files {
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         if is_file && path.as_os_str() == STANDARD_INPUT {
-            // The file may have been read in part, and other processes share the position.
+            // The program that started this process may have read a part of the file, and other
+            // processes share the read position.
             return Ok(Input::Reader(Box::new(file)));
         }
         Ok(if is_file { Input::File(Arc::new(file)) } else { self.pipe(file) })

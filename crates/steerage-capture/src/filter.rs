@@ -202,8 +202,8 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// Returns true if the error is a mistake in the filter, and false if the cause is something
-    /// missing or failed.
+    /// Returns true if the error is a mistake in the filter. Returns false if something is missing
+    /// or has failed.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }

@@ -1,8 +1,9 @@
 //! Reads a file in place: in the pages of the page cache, without a copy.
 //!
-//! The file is mapped piece by piece, but only while the kernel grants a read lease. A thread takes
-//! the leases and returns them when another process wants to change a file. At the end of the file,
-//! and when the lease is returned, the queue continues with read(2) at the same record.
+//! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
+//! thread takes the leases, and returns them when another process wants to change a file. At the
+//! end of the file, and when the lease is returned, the queue continues with read(2) at the same
+//! record.
 
 use std::fs::File;
 use std::io;
@@ -14,19 +15,20 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window to a file, in bytes. Changing the window takes two system calls and costs
-/// the processor its address translations, so windows are large. Other processes wait for a file
-/// until its windows are copied, so windows are not larger.
+/// The size of a window to a file, in bytes. Changing the window takes two system calls and empties
+/// the processor's cache of address translations. Therefore windows are large. A process that wants
+/// to change the file waits until the file's windows are copied. Therefore windows are not larger.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
-/// The number of windows. While frames of some windows are still in use, reading goes on in others.
+/// The number of windows. While frames of some windows are still in use, other windows can be read.
 pub(super) const WINDOWS: usize = 4;
 
 /// The number of bytes that one poll makes readable. For files that are in memory, this takes less
 /// than 30 us. For other files, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Pages have at most 64 KiB, and a mapping begins at a page.
+/// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most
+/// 64 KiB.
 const ALIGNMENT: u64 = 64 << 10;
 
 const _: () = assert!(WINDOW_BYTES >= 2 * (RECORD_BYTES_MAX + ALIGNMENT as usize), "a record fits after the start");
@@ -47,7 +49,7 @@ impl Windows {
         Ok(Self { windows, requests })
     }
 
-    /// Requests a lease for the file. `None` if the file has to be read by read(2).
+    /// Requests a lease for the file. Returns `None` if the file has to be read by read(2).
     pub(super) fn lease(&self, file: &Arc<File>) -> Option<InPlace> {
         let (to, lease) = mpsc::channel();
         self.requests.send((Arc::clone(file), to)).ok()?;
@@ -56,7 +58,7 @@ impl Windows {
     }
 
     /// # Errors
-    /// If bytes were lost: see [`FileWindows::have_failed`].
+    /// Returns an error if bytes were lost: see [`FileWindows::have_failed`].
     pub(super) fn check(&self) -> io::Result<()> {
         check(&self.windows)
     }
@@ -132,8 +134,8 @@ impl InPlace {
             Shown::Later => return Ok(Step::Later),
             Shown::Gone => self.is_last = true,
         }
-        // The windows that are in use are closed when their frames have returned and another file is
-        // read in place.
+        // The windows that are in use are closed when their frames have been released and another
+        // file is read in place.
         Ok(match self.windows.close((blocks, claim)) {
             Shown::Later => Step::Later,
             _ => Step::End,

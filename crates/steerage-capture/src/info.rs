@@ -96,8 +96,8 @@ impl CaptureInfo {
         self.format
     }
 
-    /// Returns what the user should know about the files although they were read: one line each,
-    /// such as the number of bytes that were ignored after compressed data.
+    /// Returns notes for the user about files that were read without an error, one line each. An
+    /// example is the number of bytes that were ignored after compressed data.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

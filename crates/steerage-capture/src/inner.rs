@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use steerage::LinkType;
 
-/// The most bytes that can be put in front of an inner frame: an Ethernet header.
+/// The most bytes that [`Inner::with_front`] can put in front of an inner frame: an Ethernet
+/// header.
 const FRONT_BYTES_MAX: usize = 14;
 
 /// The part of a tunnelled packet that is passed on.

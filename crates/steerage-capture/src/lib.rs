@@ -1,19 +1,19 @@
 //! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. Captures are
-//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
-//! docs/captures.md is the user's guide.
+//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd. The
+//! user's guide is docs/captures.md.
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
 //! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
-//! another process wants to change the file, a thread copies what handlers still use and returns the
-//! lease, and the queue goes on with read(2) at the same record. Files without a lease, pipes and
-//! pcapng files are read with read(2) from the beginning.
+//! another process wants to change the file, a thread copies the bytes that handlers still use and
+//! returns the lease. The queue then continues with read(2) at the same record. Files without a
+//! lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
-//! read(2) fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are handed over in these
-//! blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the
-//! wire, link type and interface replaces the header of each record in place. A record that crosses
-//! the end of a piece is moved to the block of the next piece, or is read to its end in the same
-//! block. A block is filled again after handlers have released all of its frames. Until then a poll
-//! delivers nothing, but no packet is lost, because the device [can
+//! With read(2), the queue fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are
+//! handed over in these blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader)
+//! with time, length on the wire, link type and interface replaces the header of each record in
+//! place. A record that crosses the end of a piece is moved to the block of the next piece, or is
+//! read to its end in the same block. A block is filled again after handlers have released all of
+//! its frames. Until then a poll delivers nothing, but no packet is lost, because the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
@@ -136,7 +136,8 @@ const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
 const CUT: &str = "the file was cut short, the packets before are sound";
-/// Formats that are recognised and not read: their first bytes, what they are, and advice.
+/// The formats that steerage recognises but cannot read: their first bytes, their names, and
+/// advice.
 const REFUSED: [(&[u8], &str, &str); 16] = [
     (b"\xfd7zX", "compressed by xz", "unpack it: xz -dc FILE | steerage count -"),
     (b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
@@ -282,8 +283,8 @@ impl Capture {
     }
 
     /// Starts again with another reader, in the existing memory, as if nothing had been read.
-    /// Handlers must have released all frames. This function is for fuzzing: allocation would take
-    /// longer than reading a small file.
+    /// Handlers must have released all frames. This function is for fuzzing, because allocating the
+    /// memory again would take longer than reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -328,8 +329,8 @@ impl Capture {
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
     /// files. Therefore call this function before you [drop
-    /// privileges](https://docs.rs/steerage-guard) and before you start threads. Numbers are a
-    /// program for one link type.
+    /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter in
+    /// numbers is a program for only one link type.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and

@@ -89,8 +89,8 @@ pub enum Waiting {
 /// disconnected. If other machines can reach the address, the first client from any of them can
 /// read the traffic.
 ///
-/// This function waits for a client. It calls `waits` for each [`Waiting`] event, repeatedly while
-/// no client is connected, and gives up when `waits` returns false.
+/// This function waits for a client. The function calls `waits` for each [`Waiting`] event,
+/// repeatedly while no client is connected, and gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the

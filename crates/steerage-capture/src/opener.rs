@@ -63,7 +63,7 @@ impl Helper {
     }
 }
 
-/// Returns the error for a thread that has ended. Only a panic ends such a thread.
+/// Returns the error for a thread that has ended. A `Helper` thread ends only by a panic.
 pub(super) fn gone() -> io::Error {
     io::Error::other("the thread that opens or unpacks files is gone")
 }
@@ -72,6 +72,6 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     if path.as_os_str() == STANDARD_INPUT {
         return io::stdin().as_fd().try_clone_to_owned().map(File::from);
     }
-    // Without this flag, opening a FIFO waits for a writer. Regular files ignore the flag.
+    // Without `O_NONBLOCK`, opening a FIFO waits for a writer. Regular files ignore `O_NONBLOCK`.
     OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }

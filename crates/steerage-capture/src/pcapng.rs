@@ -63,7 +63,7 @@ pub(super) struct Pcapng {
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
-    /// The snap length in bytes. 0 means no limit.
+    /// The snap length in bytes. The value 0 means that there is no limit.
     snap_bytes: u32,
     clock: Clock,
     /// True if all times are whole microseconds.

@@ -78,7 +78,7 @@ impl Room {
         self.size
     }
 
-    /// Waits until the full pipe has free space. If the reader takes nothing, `write` returns after
+    /// Waits until the full pipe has free space. If the reader takes nothing, `wait` returns after
     /// about the time `look`. Errors are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {

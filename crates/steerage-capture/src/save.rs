@@ -67,21 +67,22 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // The file of a descriptor, such as /dev/stdout, may already have contents. A FIFO has no
-    // position.
+    // If the path names a descriptor, such as /dev/stdout, its file may already have contents. A
+    // FIFO has no position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
     Ok(output(name, "pcap", Arc::new(shared), Target::File(file, written)))
 }
 
-/// Makes an output that creates a capture file, and then another one whenever `rotate` says so. No
-/// packet is lost in between. `name` must contain a time, because each file has a name of its own;
-/// the time is that of the file's first packet, or the start of its period. An existing file is not
-/// replaced: a new file whose name is taken gets a number.
+/// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
+/// No packet is lost between two files. `name` must contain a time, so that each file has a
+/// different name. The time is that of the file's first packet, or the start of the file's period.
+/// An existing file is not replaced: if the name of a new file exists already, the new name gets a
+/// number.
 ///
-/// The packets are in the order in which they were sent. With several CPUs, one CPU may be a little
-/// behind another, so a file may have a few packets from the end of the previous period.
+/// The packets are in the order in which they were sent. With several CPUs, one CPU may be slightly
+/// later than another. Therefore a file may have a few packets from the end of the previous period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -151,7 +152,7 @@ pub(super) struct SavedFile {
     /// The function that finds the part of each packet to write. `None` if whole packets are
     /// written.
     unwrap: Option<Unwrap>,
-    /// The link types that a group of streams has met. `None` for a single file.
+    /// The link types of the packets in a group of streams. `None` for a single file.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
@@ -201,8 +202,9 @@ struct Save {
     /// The file's interfaces that this CPU has already used. The number of the interface is `None`
     /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
-    /// An error in the middle of a batch of which the file already has some packets. The next flush
-    /// returns the error, because an error from `send` means that no packet of the batch was taken.
+    /// The error that occurred in the middle of a batch, after the file had already taken some
+    /// packets of the batch. The next flush returns the error. If `send` returned it, this would
+    /// mean that no packet of the batch was taken.
     failed: Option<DeviceError>,
 }
 

@@ -20,7 +20,7 @@ use super::unpack::{Compression, MAGIC_BYTES};
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// This many bytes were read, more than 0.
+    /// The number of bytes that were read, which is more than 0.
     Bytes(usize),
     /// There is no data yet.
     Later,

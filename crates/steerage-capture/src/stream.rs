@@ -42,8 +42,8 @@ impl StreamOptions {
         self
     }
 
-    /// Makes inputs that can wait do so without a limit while the stream's reader takes nothing.
-    /// Without `patient`, inputs that can wait wait for
+    /// Lets inputs that can wait do so without a limit while the stream's reader takes nothing.
+    /// Without `patient`, such inputs wait for
     /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
@@ -167,7 +167,7 @@ impl Stream {
         self.file.writer.input_has_ended()
     }
 
-    /// Gives up the packets that were not read yet: unread packets count as lost, and later packets
+    /// Gives up the packets that were not read yet. Unread packets count as lost, and later packets
     /// as refused. Call this function if the program that should read the pipe has ended, but
     /// another process may still have the pipe open.
     pub fn abandon(&self) {

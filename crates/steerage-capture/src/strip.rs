@@ -41,7 +41,7 @@ pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
                     inner = Some(Inner::new(LinkType::ETHERNET, at));
                 }
             }
-            // This header is between the header of a tunnel and the tunnel's contents.
+            // A Cisco metadata header is between the header of a tunnel and the tunnel's contents.
             HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
             HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV4),
             HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV6),

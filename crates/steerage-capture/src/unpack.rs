@@ -33,7 +33,7 @@ impl Compression {
     /// the padding of a tape, for example, or a signature.
     ///
     /// # Errors
-    /// An error of `from` or `to`, or an error in the compressed data.
+    /// Returns an error of `from` or `to`, or an error in the compressed data.
     pub(super) fn unpack(self, from: impl Read, to: &mut impl Write) -> io::Result<u64> {
         let mut from = BufReader::with_capacity(READ_BYTES, from);
         let mut parts = 0;

@@ -12,7 +12,7 @@ use steerage::{
 pub(super) struct Walk<'a> {
     /// The bytes of the block that are not handed over yet, up to the end of the window.
     pub(super) lending: Lending<'a>,
-    /// The position in `lending`. All earlier bytes are done.
+    /// The position in `lending`. All bytes before this position are done.
     pub(super) at: usize,
     /// The most frames to hand over.
     pub(super) room: usize,
@@ -79,7 +79,7 @@ impl Walk<'_> {
     }
 }
 
-/// Decides which frames are handed over.
+/// A filter that decides which frames are handed over.
 pub(super) trait Sieve {
     /// Returns the number of bytes of the frame to hand over, or `None` if the filter removes the
     /// frame.
@@ -112,8 +112,8 @@ pub(super) enum Found {
     Other { bytes: usize },
 }
 
-/// The error for a frame outside of the block. The walks check all positions, so the case is
-/// impossible, and an error is safer than a panic.
+/// Returns the error for a frame outside of the block. The walks check all positions, so this error
+/// cannot occur. An error is safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))

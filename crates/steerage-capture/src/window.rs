@@ -19,8 +19,8 @@ const ALIGNMENT: usize = 4096;
 /// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window. The next two fields are the start and the end of the
-    /// window in the block.
+    /// The block that contains the window. The next two fields of `Window` are the start and the
+    /// end of the window in the block.
     block: usize,
     at: usize,
     end: usize,
@@ -39,8 +39,8 @@ pub(super) struct Window {
 /// The smallest read at the end of a block. A smaller read is not worth the system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// A record of which more than this many bytes have been read is completed in its block, if the
-/// rest of the record fits. Carrying the bytes to another block would cost a copy.
+/// The number of bytes from which a record is completed in its own block, if the rest of the record
+/// fits. Carrying the bytes to another block would cost a copy.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
@@ -137,7 +137,8 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // The last incomplete record is read again, and also bytes that follow by now.
+                    // Reading from this offset repeats the last incomplete record. The read also
+                    // returns bytes that were appended to the file since.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

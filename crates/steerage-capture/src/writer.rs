@@ -99,7 +99,7 @@ struct Chunk {
     heads: Vec<usize>,
 }
 
-/// When an output begins a new file.
+/// The condition on which an output begins a new file.
 ///
 /// ```
 /// use std::time::Duration;
@@ -110,9 +110,10 @@ struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotate {
-    /// After a period of packet time. Periods begin at multiples of their length since 1970.
+    /// A new file begins after this period of packet time. Periods begin at multiples of their
+    /// length since 1970.
     Every(Duration),
-    /// Before the file would be longer than this number of bytes.
+    /// A new file begins before the current file would exceed this number of bytes.
     Bytes(u64),
 }
 
@@ -120,16 +121,16 @@ pub enum Rotate {
 #[derive(Debug)]
 struct Rotating {
     rotate: Rotate,
-    /// The headers of the file and of all interfaces so far. Each file begins with all of them, so
-    /// that an interface has the same number in all files.
+    /// The headers of the file and of all interfaces so far. Each new file begins with these
+    /// headers, so that an interface has the same number in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
     bytes: u64,
 }
 
-/// A batch that is being appended. The buffer stays locked meanwhile. Dropping an `Entry` passes
-/// the batch to the writer.
+/// A batch of packets that a CPU is appending to the buffer. The buffer stays locked until the
+/// `Entry` is dropped. Dropping an `Entry` passes the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     writer: &'a Writer,
@@ -155,8 +156,8 @@ struct Buffer {
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// True after bytes other than packets were appended: the header of a file whose packets have
-    /// one link type.
+    /// True after the header of a file with packets of one link type was appended, which is not
+    /// part of a packet.
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
@@ -164,7 +165,7 @@ struct Buffer {
     rotating: Option<Rotating>,
 }
 
-/// The reason why a stream was not written, or not read, to its end.
+/// The reason why a stream was not written to its end, or not read to its end.
 ///
 /// ```
 /// use steerage_capture::StreamFailure;
@@ -232,7 +233,8 @@ pub(super) struct Writer {
     lanes: AtomicUsize,
     start: Instant,
     /// The time since which the writer has tried to write without success, in milliseconds after
-    /// `start`. 0 if the writer is not trying. Relaxed: the time publishes no other memory.
+    /// `start`. The value 0 means that the writer is not trying. Relaxed: the time publishes no
+    /// other memory.
     stuck_since: AtomicU64,
 }
 
@@ -382,7 +384,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Requests that the waiting bytes are written now.
+    /// Requests that the writer writes the waiting bytes now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -440,7 +442,7 @@ impl Writer {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ---- the writer's side
+    // ---- functions that the writer's thread calls
 
     /// Returns the next chunk to write. Returns `None` if all bytes are written and no CPU sends
     /// packets any more.
@@ -564,7 +566,7 @@ impl Buffer {
         self.waiting.push_back(spare.unwrap_or_else(new));
     }
 
-    /// Begins a new file in a new chunk. The result is the length of the file's headers.
+    /// Begins a new file in a new chunk. Returns the length of the file's headers.
     fn begin_file(&mut self, time: u64) -> usize {
         self.push_chunk();
         let Some(Rotating { head, .. }) = &self.rotating else { return 0 };
@@ -590,8 +592,8 @@ impl Entry<'_> {
         &mut self.buffer.last_chunk().bytes
     }
 
-    /// Begins a new file if the next packet, which has this time and this length in a file, does
-    /// not belong to the current one.
+    /// Begins a new file if the next packet does not belong to the current file. The packet has the
+    /// time `nanos`, and the length `len` in a file.
     #[inline]
     pub(super) fn place(&mut self, nanos: u64, len: impl FnOnce() -> usize) {
         let Some(rotating) = &mut self.buffer.rotating else { return };
@@ -601,7 +603,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Passes the packets so far to the writer.
+    /// Passes the packets that were appended so far to the writer.
     fn pass(&mut self) {
         let Self { lane, source, start, ref mut packets, ref mut bytes, ref mut buffer, .. } = *self;
         let chunk = buffer.last_chunk();

@@ -17,14 +17,14 @@ const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// The length of the magic number, the descriptor, and the window byte if there is one. No frame is
-/// shorter.
+/// The number of bytes at the start of a frame: the magic number, the descriptor, and the window
+/// byte if there is one. No frame is shorter.
 const FRAME_START_BYTES: usize = 6;
 /// The descriptor's bit for a frame without a window byte. The window of such a frame is its whole
 /// content.
 const SINGLE_SEGMENT: u8 = 0x20;
 
-/// An empty last block, and bytes in place of a checksum.
+/// An empty last block, followed by zeros in place of a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Returns true if a file that begins with these bytes is compressed with zstd.

@@ -1,4 +1,4 @@
-//! The parsers of this crate as functions of bytes, for the fuzz targets.
+//! The parsers of this crate as functions that take bytes. The fuzz targets call them.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use steerage_text::printable;
 use crate::error::Error;
 use crate::{run_file, usage};
 
-/// The command line arguments of a run file, or the message about a mistake in the file.
+/// Returns the command line arguments that a run file stands for.
 ///
 /// # Errors
-/// If the file has a mistake.
+/// Returns the message about a mistake if the file has one.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

@@ -1,5 +1,5 @@
-//! Help and mistakes of the command line. clap creates the help, and a mistake is printed in one
-//! line.
+//! Prints help, and the mistakes of a command line. clap creates the help, and a mistake is printed
+//! in one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,11 +11,12 @@ use crate::terminal::warn;
 
 pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 
-/// Prints help, or the mistake in one line. Returns the exit code.
+/// Prints the help, or the mistake in one line. Returns the exit code.
 pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // An error is harmless: `steerage --help | head -1` closes the pipe early.
+            // An error is ignored, because a command such as `steerage --help | head -1` closes the
+            // pipe early.
             let _ = error.print();
             ExitCode::SUCCESS
         }

@@ -1,4 +1,4 @@
-//! Errors with the kernel's error numbers.
+//! Errors of the control tree, with the error numbers of the kernel.
 
 use rustix::io::Errno;
 
@@ -12,9 +12,9 @@ pub enum ErrorCode {
     NoEntry,
     /// `EACCES`: the attribute is read-only.
     Access,
-    /// `EBUSY`: too many simultaneous requests, or a CPU is busy.
+    /// `EBUSY`: there are too many simultaneous requests, or a CPU is busy.
     Busy,
-    /// `EISDIR`: the path names a directory.
+    /// `EISDIR`: the path names a directory and not an attribute.
     IsDirectory,
     /// `EINVAL`: the attribute does not accept this value.
     Invalid,
@@ -22,17 +22,17 @@ pub enum ErrorCode {
     NotSupported,
     /// `ERANGE`: the list names a CPU that does not exist.
     Range,
-    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
+    /// `EOVERFLOW`: the bitmap has bits for more CPUs than the machine has.
     Overflow,
-    /// `ETIMEDOUT`: the change did not take effect in time, and was undone.
+    /// `ETIMEDOUT`: the change did not take effect in time, and has been undone.
     TimedOut,
-    /// An error that the kernel returned for one of its own files, with its number.
+    /// An error that the kernel returned for one of its own files. The value is the error number.
     Kernel(i32),
 }
 
 impl ErrorCode {
-    /// The name of the error, such as `EINVAL`. Kernel errors without a name in this table are
-    /// `EIO`.
+    /// Returns the name of the error, such as `EINVAL`. The name is `EIO` for kernel errors that
+    /// are not in this table.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -55,7 +55,7 @@ impl ErrorCode {
         }
     }
 
-    /// The error number: errno(3).
+    /// Returns the error number of errno(3).
     pub fn number(self) -> i32 {
         let errno = match self {
             Self::NotPermitted => Errno::PERM,
@@ -74,7 +74,7 @@ impl ErrorCode {
     }
 }
 
-/// The reason for which an attribute could not be read or written, in one line.
+/// The reason why an attribute could not be read or written, as a text of one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct AttributeError {
@@ -87,7 +87,7 @@ impl AttributeError {
         Self { code, message: message.into() }
     }
 
-    /// The kernel's code for the error.
+    /// Returns the error's code, which corresponds to an error number of the kernel.
     pub fn code(&self) -> ErrorCode {
         self.code
     }

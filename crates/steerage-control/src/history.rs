@@ -1,4 +1,5 @@
-//! The history of changes: the attribute, the time, the user, and the effect of each change.
+//! The history of changes. For each change, it records the attribute, the time, the user and the
+//! effect.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -11,11 +12,11 @@ use crate::limits::EVENTS_MAX;
 #[cfg_attr(feature = "socket", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Event {
-    /// The number of the change. Numbers start at 1 and have no gaps.
+    /// The number of the change in the history. Numbers start at 1 and have no gaps.
     pub number: u64,
     /// The time at which the change took effect, in seconds since 1970-01-01 00:00 UTC.
     pub time: f64,
-    /// The attribute's path.
+    /// The path of the changed attribute.
     pub path: String,
     /// The value before the change, without its newline.
     pub from: String,
@@ -23,7 +24,7 @@ pub struct Event {
     pub to: String,
     /// The user that made the change.
     pub uid: u32,
-    /// The number of buckets that moved to another CPU during the change.
+    /// The number of buckets that moved to other CPUs because of the change.
     pub buckets: u64,
     /// How long the change took, in seconds.
     pub seconds: f64,
@@ -36,7 +37,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Records a change that takes effect now. Fills in its number and time.
+    /// Records a change that takes effect now. Fills in the change's number and time.
     pub(crate) fn note(&mut self, event: Event) {
         self.last += 1;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -50,12 +51,12 @@ impl History {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }
 
-    /// One line per change: number, time, path, from, to, uid, buckets, seconds.
+    /// Returns one line per change: number, time, path, from, to, uid, buckets, seconds.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for event in &self.events {
             let Event { number, time, path, from, to, uid, buckets, seconds } = event;
-            // An empty CPU list must be visible.
+            // An empty CPU list is written as `-`, so that it is visible.
             let [from, to] = [from, to].map(|value| if value.is_empty() { "-" } else { value });
             let _ = writeln!(text, "{number} {time:.6} {path} {from} {to} {uid} {buckets} {seconds:.6}");
         }

@@ -1,5 +1,5 @@
-//! The control tree of a running instance. Attributes have paths as in the kernel's /sys and /proc,
-//! so that scripts and exporters written for RPS also work with steerage.
+//! The control tree of a running instance. The attributes have paths as in the kernel's /sys and
+//! /proc. Therefore scripts and exporters that were written for RPS also work with steerage.
 //!
 //! | module | feature | what |
 //! |---|---|---|
@@ -19,10 +19,11 @@
 //! | `error` | | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | | every limit, with its reason |
 //!
-//! A module imports only modules that are below it in this table. All features are on by default.
+//! Each module imports only modules that are below it in this table. All features of the crate are
+//! on by default.
 //!
-//! This crate reaches the data path only through a [`steerage::Handle`], so that a hung client
-//! blocks only itself.
+//! This crate accesses the data path only through a [`steerage::Handle`]. Therefore a client that
+//! hangs blocks only itself.
 #![forbid(unsafe_code)]
 
 mod audience;
@@ -74,7 +75,7 @@ pub use report::{REPORT_SCHEMA, reports};
 pub use socket::{Client, ClientError, Listening, PacketSender, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree, directory_names};
 
-/// The examples of docs/metrics.md and docs/control.md.
+/// The examples in docs/metrics.md and docs/control.md.
 #[cfg(all(doctest, feature = "metrics", feature = "socket", feature = "web"))]
 #[doc = include_str!("../../../docs/metrics.md")]
 #[doc = include_str!("../../../docs/control.md")]

@@ -1,5 +1,5 @@
 //! Live interfaces with AF_PACKET. The device listens, and takes no packets away from the kernel.
-//! docs/interfaces.md is the user's guide.
+//! The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
 //! ring, and passes on the block when it is full or its timeout expires. The queue lends the frames
@@ -76,7 +76,7 @@ pub const QUEUES_MAX: usize = 256;
 pub const SNAPLEN_MAX: usize = 262_144;
 
 /// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
-/// fits.
+/// bytes fits into such a block.
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
@@ -106,7 +106,7 @@ const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_po
 
 const PERMISSION: &str = "it takes CAP_NET_RAW: run it with sudo, or once: sudo setcap cap_net_raw+ep PROGRAM";
 
-/// The direction of the wanted frames.
+/// The direction of the frames to receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Frames that the interface receives.
@@ -139,9 +139,9 @@ pub struct AfPacketOptions {
     pub buffer: usize,
     /// The block timeout, in whole milliseconds.
     pub block_timeout: Duration,
-    /// Whether frames for other machines are wanted too.
+    /// True to receive frames for other machines too.
     pub promiscuous: bool,
-    /// The direction of the wanted frames.
+    /// The direction of the frames to receive.
     pub direction: Direction,
     /// The length to which each frame is cut. `None` if frames are not cut.
     pub snaplen: Option<usize>,
@@ -149,17 +149,18 @@ pub struct AfPacketOptions {
     /// `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// Whether the kernel hashes each frame's flow. docs/interfaces.md lists packets that this hash
-    /// does not keep together.
+    /// The condition on which the kernel's hash of each frame is used. Packets that this hash does
+    /// not keep together are listed in docs/interfaces.md.
     pub device_hash: DeviceHash,
-    /// Whether to compute checksums that were left to a card that does not exist. Programs that
-    /// forward packets need the finished checksums. Merged datagrams cannot be split, so with this
-    /// option they are dropped and counted as lost.
+    /// True to compute checksums that were left to a network card. Programs that forward packets
+    /// need the finished checksums. Merged datagrams cannot be split. With this option, merged
+    /// datagrams are dropped and counted as lost.
     pub finish_checksums: bool,
-    /// Whether super-frames are delivered whole and are marked as super-frames. The output that
-    /// sends a super-frame then completes its checksums.
+    /// True to deliver super-frames whole, marked as super-frames. The output that sends a
+    /// super-frame then completes its checksums.
     pub offloads: bool,
-    /// Whether the time of a frame is that of the card's clock, if the card stamps the frame.
+    /// True if the time of a frame is the time of the card's clock, provided that the card stamps
+    /// the frame.
     pub card_time: bool,
 }
 
@@ -167,7 +168,7 @@ pub struct AfPacketOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfPacket {
-    /// The device.
+    /// The device that was opened.
     pub input: Input,
     /// Hints for the user, one line each.
     pub notes: Vec<String>,
@@ -194,7 +195,7 @@ impl AfPacketOptions {
     }
 
     setters! {
-        /// How many sockets share the frames by flow, 1 to [`QUEUES_MAX`]. Default: 1.
+        /// The number of sockets that share the frames by flow, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
         /// The size of each socket's ring in bytes, [`BUFFER_MIN`] to [`BUFFER_MAX`]. Default:
         /// [`BUFFER_DEFAULT`].
@@ -202,9 +203,9 @@ impl AfPacketOptions {
         /// The block timeout, in whole milliseconds: at most [`BLOCK_TIMEOUT_MAX`]. Default:
         /// [`BLOCK_TIMEOUT_DEFAULT`].
         block_timeout: Duration;
-        /// Whether frames for other machines are received too. Default: yes.
+        /// Sets whether frames for other machines are received too. Default: yes.
         promiscuous: bool;
-        /// The direction of the wanted frames. Default: both directions.
+        /// The direction of the frames to receive. Default: both directions.
         direction: Direction;
         /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are not cut.
         snaplen: usize => Some;
@@ -212,20 +213,21 @@ impl AfPacketOptions {
         /// filter in text form, use [`filtered`](Self::filtered).
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] does
-        /// not use the hash if the card computes it, because frames do not show whether they are
-        /// fragments.
+        /// The condition on which the kernel's hash of each frame is used. Default: never.
+        /// [`DeviceHash::IfSafe`] does not use a hash that the card computes, because the frames do
+        /// not show whether they are fragments.
         device_hash: DeviceHash;
-        /// Whether to compute checksums that were left to a network card. Programs that forward
-        /// packets need the finished checksums. Default: no.
+        /// Sets whether steerage computes checksums that were left to a network card. Programs that
+        /// forward packets need the finished checksums. Default: no.
         finish_checksums: bool;
-        /// Whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
+        /// Sets whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
         /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
         /// this option in programs that forward packets through interfaces. Default: no.
         offloads: bool;
-        /// Whether the time of a frame is the time at which the card received it, on the card's
-        /// clock. Frames that the card does not stamp have the system's time. Time stamping must be
-        /// switched on in the card (`hwstamp_ctl`). Default: the system's time for all frames.
+        /// Sets whether the time of a frame is the time at which the card received it, on the
+        /// card's clock. Frames that the card does not stamp have the system's time. Time stamping
+        /// must be switched on in the card (`hwstamp_ctl`). Default: the system's time for all
+        /// frames.
         card_time: bool;
     }
 
@@ -278,7 +280,7 @@ impl AfPacketOptions {
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
             // Super-frames cannot be copied to pages. Therefore CPUs hold at most a part of the
-            // ring, and there are enough places for all lent frames and for the whole ring.
+            // ring. There are enough places for all lent frames and for the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -329,20 +331,20 @@ impl AfPacketOptions {
         Ok(AfPacket { input, notes })
     }
 
-    /// The instructions of the user's filter.
+    /// Returns the instructions of the user's filter.
     #[cfg(feature = "capture")]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         self.filter.as_ref().map(program::of_filter)
     }
 
-    /// No filter can be compiled.
+    /// Without the feature `capture`, no filter can be compiled.
     #[cfg(not(feature = "capture"))]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         None
     }
 
-    /// A note for a card that cannot stamp frames. Frames of a virtual interface may have the time
-    /// of the physical card that received them.
+    /// Returns a note for the user if the card cannot stamp frames. Frames of a virtual interface
+    /// may have the time of the physical card that received them.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
@@ -351,7 +353,7 @@ impl AfPacketOptions {
             .then(|| format!("{name}: its card stamps no frames: they have the system's time"))
     }
 
-    /// Sets a socket up until it listens, with a filter that still accepts nothing.
+    /// Sets up a socket that listens, with a filter that still accepts no frame.
     fn listen(
         &self,
         socket: &Socket,
@@ -372,8 +374,8 @@ impl AfPacketOptions {
         let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
-            // Kernels before 4.20 do not have this option, and a fanout group ignores it. The
-            // filter excludes outgoing frames too.
+            // Kernels before 4.20 do not have the option `PACKET_IGNORE_OUTGOING`, and a fanout
+            // group ignores it. The filter excludes outgoing frames too.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -386,8 +388,8 @@ impl AfPacketOptions {
         Ok(Ring::new(memory))
     }
 
-    /// The direction to listen to. On the loopback interface, a socket sees each frame twice: when
-    /// it is sent and when it is received.
+    /// Returns the direction to listen to on this interface. On the loopback interface, a socket
+    /// sees each frame twice: when it is sent and when it is received.
     fn direction_on(&self, interface: &Interface) -> Direction {
         match self.direction {
             Direction::InOut if interface.loopback => Direction::In,
@@ -421,12 +423,12 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// The names of the interfaces that `any` stands for: all interfaces that are up and that steerage
-/// can listen to.
+/// Returns the names of the interfaces that `any` stands for: all interfaces that are up and that
+/// steerage can listen to.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // If the permission is missing, report that once, and not for each interface.
+    // If the permission is missing, report it once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {
@@ -436,13 +438,13 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// The ring size of each of `count` interfaces, which share the default size.
+/// Returns the ring size of each of `count` interfaces, which share the default size.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }
 
-/// Whether an interface has the name `name`.
+/// Returns true if an interface has the name `name`.
 ///
 /// ```
 /// use steerage_device::af_packet::is_interface;

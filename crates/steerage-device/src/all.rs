@@ -11,7 +11,7 @@ use crate::af_xdp::{self, AfXdpOptions};
 use crate::limit::Limit;
 use crate::{OpenError, could_be_a_file, open, takes_filter};
 
-/// An interface whose packets are taken.
+/// The options of an interface whose packets are taken.
 #[cfg(feature = "af_xdp")]
 type Taking = AfXdpOptions;
 #[cfg(not(feature = "af_xdp"))]
@@ -43,19 +43,19 @@ impl Opened {
 /// `files`.
 ///
 /// # Errors
-/// As for [`open`], and the errors of the filter in `files`.
+/// The errors of [`open`], and the errors of the filter in `files`.
 pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Opened, OpenError> {
     open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
 /// Like [`open_all`], but `live` returns the options for each interface to listen to, given the
-/// interface's name. Options in the text override these options.
+/// interface's name. Options in the text of a device override these options.
 ///
 /// `live` is called for all interfaces before any device is opened, so that it may compile filters,
 /// which runs child processes.
 ///
 /// # Errors
-/// As for [`open`], and the errors of `live`.
+/// The errors of [`open`], and the errors of `live`.
 ///
 /// ```no_run
 /// use steerage_capture::CaptureOptions;
@@ -84,7 +84,7 @@ pub fn open_all_with(
 /// `af_xdp:NAME,option=value,...`, given the interface's name.
 ///
 /// # Errors
-/// As for [`open`], and the errors of `live`.
+/// The errors of [`open`], and the errors of `live`.
 #[cfg(feature = "af_xdp")]
 pub fn open_all_taking(
     specs: &[impl AsRef<str>],
@@ -131,7 +131,7 @@ fn open_each(
         plans.push(if let Some(options) = taking(spec)? {
             Plan::Take(options)
         } else if !takes_filter(spec) {
-            // `open` says so if the device's feature is off.
+            // If the device's feature is off, `open` reports that.
             Plan::Spec(spec)
         } else if let Some(named) = Named::read(spec) {
             Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
@@ -172,6 +172,6 @@ enum Plan<'a> {
     Spec(&'a str),
     Take(Taking),
     Listen(AfPacketOptions),
-    /// A capture file. All capture files are one device.
+    /// A device whose text is the path of a capture file. All capture files are one device.
     Files,
 }

@@ -1,11 +1,11 @@
-//! Decides whether to use an interface's own flow hash, and determines where the key of this hash
+//! Decides whether to use an interface's own flow hash, and finds out where the key of this hash
 //! comes from.
 //!
 //! A network card that hashes packets uses a key that its driver sets. Most drivers use the
-//! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so anybody can compute
-//! which packets get the same hash. If the card does not hash, the kernel hashes with its own
-//! random key. A packet keeps its hash when the kernel forwards it, so that a packet of a bridge or
-//! a veth may have the hash of a card that steerage does not see.
+//! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so that an attacker
+//! can compute which packets get the same hash. If the card does not hash, the kernel hashes with
+//! its own random key. A packet keeps its hash when the kernel forwards it, so that a packet of a
+//! bridge or a veth may have the hash of a card that steerage does not see.
 
 use std::fs;
 
@@ -28,15 +28,15 @@ use crate::sys;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceHash {
-    /// steerage's hash.
+    /// steerage computes the hash.
     #[default]
     Never,
-    /// The device's hash, if steerage knows that its key is random, and if either all fragments of a
-    /// datagram get the same hash or no fragment gets one. The device keeps together each direction of a flow
-    /// separately ([`Affinity::OneDirection`]).
+    /// The device's hash is used if steerage knows that its key is random. In addition, either all
+    /// fragments of a datagram must get the same hash, or no fragment may get a hash. The device
+    /// keeps together each direction of a flow separately ([`Affinity::OneDirection`]).
     IfSafe,
-    /// The device's hash, if it has one. The user guarantees that the hash keeps the packets of a
-    /// flow together.
+    /// The device's hash is used if the device has one. The user guarantees that the hash keeps the
+    /// packets of a flow together.
     Always,
 }
 
@@ -47,13 +47,13 @@ pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
 /// can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel, with a random key. All fragments of a datagram have the same hash, since the
+    /// The kernel, with a random key. All fragments of a datagram have the same hash, because the
     /// kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card. The card's key may be random or not, and the card may hash a first fragment by its
-    /// ports.
+    /// The card. The card's key may or may not be random, and the card may hash a first fragment by
+    /// its ports.
     Card { random_key: bool },
-    /// Unknown, because packets may have come by other interfaces, and keep the hash that they got
+    /// Unknown: packets may have arrived through other interfaces, and keep the hash that they got
     /// there.
     Unknown,
 }
@@ -81,8 +81,8 @@ impl DeviceHash {
     }
 }
 
-/// The driver of TUN and TAP devices. Their packets come from a program without a hash, so that the
-/// kernel hashes them. Other drivers without a card pass on the packets of other interfaces.
+/// The driver of TUN and TAP devices. Packets of a TUN or TAP come from a program without a hash,
+/// so the kernel hashes them. Other drivers without a card pass on packets of other interfaces.
 const TUN: &str = "tun";
 
 /// Finds the part of the system that hashes the packets of this interface, if `wanted` requests the
@@ -93,7 +93,7 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     }
     let Ok((driver, has_card)) = sys::driver(interface) else { return HashedBy::Unknown };
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
-    // If `/proc` shows another network namespace, the file is missing.
+    // If `/proc` shows another network namespace, the file `netdev_rss_key` is missing.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
         (&driver, has_card),
@@ -122,7 +122,7 @@ fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// A warning for a user who insists on a hash with a key that is not random.
+/// Returns a warning for a user who insists on a hash with a key that is not random.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -145,7 +145,7 @@ mod tests {
         let kernels: Vec<u8> = (1..=52).collect();
         let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
         let random = HashedBy::Card { random_key: true };
-        // Drivers use as much of the key as their cards need.
+        // A driver uses as many bytes of the key as its card needs.
         assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
         let known = HashedBy::Card { random_key: false };
         assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);
@@ -157,9 +157,10 @@ mod tests {
     #[test]
     fn who_hashes_depends_on_the_driver() {
         assert_eq!(judge(("tun", false), Some(false), None, &[]), HashedBy::Kernel);
-        // A card that does not hash, or whose hashing is disabled.
+        // The card does not hash, or its hashing is disabled.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // The packets of these interfaces may have come by a card, and keep its hash.
+        // The packets of these interfaces may have arrived through a card, and keep the card's
+        // hash.
         for name in ["veth", "dummy", "802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
             for hashes in [Some(false), Some(true), None] {
                 assert_eq!(judge((name, false), hashes, None, &[]), HashedBy::Unknown, "{name}");
@@ -169,8 +170,8 @@ mod tests {
         assert_eq!(hashed_by("no-such-interface", DeviceHash::IfSafe), HashedBy::Unknown);
     }
 
-    /// A card may hash a first fragment by its ports and the other fragments without ports. By
-    /// AF_PACKET, steerage cannot tell a fragment's hash from a flow's.
+    /// A card may hash a first fragment by its ports and the other fragments without ports. With
+    /// AF_PACKET, steerage cannot distinguish the hash of a fragment from the hash of a flow.
     #[test]
     fn a_hash_is_used_where_it_is_known_and_keeps_fragments_together() {
         let one = Some(Affinity::OneDirection);

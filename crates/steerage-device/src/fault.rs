@@ -23,7 +23,7 @@ pub const HELD_MAX: usize = 1024;
 /// The longest time that a reordered frame waits for later frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// The number of frames per thousand that get each fault, and the seed.
+/// The seed, and for each fault the number of frames per thousand that get it.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -38,7 +38,7 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Faults {
-    /// The seed of the random numbers that decide the fault of each frame.
+    /// The seed of the random numbers that choose the fault of each frame.
     pub seed: u64,
     /// Lost frames per thousand.
     pub lose: u32,
@@ -55,7 +55,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// No faults, with this seed.
+    /// Makes options without faults, with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -94,7 +94,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn read(&self) -> FaultTotals {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FaultTotals {
@@ -169,7 +169,7 @@ impl Fault {
         (input, counts)
     }
 
-    /// Decides the fault of each new frame, starting with frame number `from`.
+    /// Chooses the fault of each new frame, starting with frame number `from`.
     fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
         let later = out.now();
         let Self { faults, rng, held, now, counts, .. } = self;
@@ -220,7 +220,7 @@ impl Fault {
         while at < self.held.len() && out.len() < budget {
             let held = &self.held[at];
             if held.due <= now || held.until_overtaken && is_overtaken {
-                // If there is no page for a frame, the frame is lost too.
+                // If there is no page for the copy, the frame is lost too.
                 let _ = out.copy_in(&held.frame);
                 self.held.remove(at);
             } else {

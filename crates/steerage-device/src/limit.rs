@@ -26,15 +26,15 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// Frames that were not delivered yet, at least `free`. The difference between `left` and
-    /// `free` is reserved for polls that are in progress.
+    /// The number of frames that were not delivered yet, which is at least `free`. The difference
+    /// between `left` and `free` is reserved for polls that are in progress.
     left: AtomicU64,
 }
 
 impl Limit {
     /// Limits `input`. The queues of `input` end after they have delivered `packets` frames
-    /// together, or earlier if the devices have fewer frames. Lost frames do not count. The input's
-    /// name, kind and mode stay the same.
+    /// together, or earlier if the devices have fewer frames. Lost frames do not count. The name,
+    /// kind and mode of the input stay unchanged.
     ///
     /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) sees the end at its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
@@ -67,8 +67,8 @@ impl Allowance {
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Ends a reservation of `taken` frames, of which the poll has used `used`. Returns how many
-    /// frames remain.
+    /// Ends a reservation of `taken` frames, of which the poll has delivered `used`. Returns the
+    /// number of frames that remain.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);
         self.left.fetch_sub(used, Ordering::Relaxed) - used
@@ -81,8 +81,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The poll of another queue may return reserved frames. Until that poll is over, this
-            // queue cannot end.
+            // The poll of another queue may give back frames that it had reserved. Until that poll
+            // is over, this queue cannot end.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

@@ -20,7 +20,7 @@
 //!
 //! - `seed`: the same options with the same seed generate the same frames.
 //! - `mix`: each kind gets the same number of flows.
-//! - `queues`: each flow is in one queue.
+//! - `queues`: each flow belongs to one queue.
 //! - `buffer`: a longer frame arrives in several buffers, as a chain of at most 18 pages.
 //!
 //! # The frames
@@ -111,13 +111,14 @@ pub struct SyntheticOptions {
     pub name: String,
     /// The number of flows.
     pub flows: u32,
-    /// The bytes of a frame, without its checksum.
+    /// The length of a frame in bytes, without its checksum.
     pub size: usize,
     /// The exponent of the flows' weights.
     pub zipf: f64,
     /// The number of frames over all queues. `None` means no end.
     pub packets: Option<u64>,
-    /// Frames per second over all queues. `None` means as fast as polls take the frames.
+    /// Frames per second over all queues. With `None`, frames are generated as fast as polls take
+    /// them.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -125,7 +126,7 @@ pub struct SyntheticOptions {
     pub mix: Vec<Kind>,
     /// The number of receive queues.
     pub queues: usize,
-    /// The bytes of a receive buffer. `None` means that every frame fits into one buffer.
+    /// The length of a receive buffer in bytes. `None` means that every frame fits into one buffer.
     pub buffer: Option<usize>,
 }
 
@@ -147,7 +148,7 @@ impl Default for SyntheticOptions {
 }
 
 impl SyntheticOptions {
-    /// The default of each option.
+    /// Makes options with their default values.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -171,13 +172,13 @@ impl SyntheticOptions {
     setters! {
         /// The number of flows, 1 to [`FLOWS_MAX`]. Default: 65536.
         flows: u32;
-        /// The bytes of a frame, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`]. Default:
-        /// [`SIZE_MIN`].
+        /// The length of a frame in bytes, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`].
+        /// Default: [`SIZE_MIN`].
         size: usize;
         /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, which gives all flows
         /// the same weight.
         zipf: f64;
-        /// Ends after this many frames over all queues. Default: no end.
+        /// The device ends after this number of frames over all queues. Default: no end.
         packets: u64 => Some;
         /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as
         /// polls take the frames.
@@ -186,8 +187,8 @@ impl SyntheticOptions {
         seed: u64;
         /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
-        /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame fits
-        /// into one buffer.
+        /// The length of a receive buffer in bytes, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every
+        /// frame fits into one buffer.
         buffer: usize => Some;
     }
 
@@ -206,8 +207,8 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// The number of flows in queue `queue`. A flow is in the queue if its number modulo the number
-    /// of queues is `queue`.
+    /// Returns the number of flows in queue `queue`. A flow is in the queue if its number modulo
+    /// the number of queues is `queue`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
@@ -232,7 +233,7 @@ impl Share {
         up_to(self.to) - up_to(self.from)
     }
 
-    /// The length of the range.
+    /// Returns the length of the range.
     fn parts(self) -> u64 {
         self.to - self.from
     }

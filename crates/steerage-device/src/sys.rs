@@ -23,8 +23,9 @@ const RSS_WORDS: usize = 6;
 /// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
-/// The length of `struct ethtool_rxnfc` in words, on machines that align numbers of 64 bits, the word
-/// with the number of locations, and the word at which the list of locations begins.
+/// The length of `struct ethtool_rxnfc` in words, on machines that align 64-bit numbers. The next
+/// constants are the word with the number of locations, and the word at which the list of locations
+/// begins.
 pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
@@ -42,8 +43,8 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// A request about the interface called `name`. `name` is empty if the kernel answers with the
-    /// name.
+    /// Makes a request about the interface called `name`. `name` is empty if the kernel should
+    /// return the name.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -106,13 +107,13 @@ unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
     // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by this function's contract.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-    // The kernel wrote to `words`, which the compiler cannot see.
+    // The kernel has written to `words`, which the compiler cannot know.
     std::hint::black_box(words);
     Ok(())
 }
 
-/// The name of the interface's driver, and whether the interface belongs to a device on a bus, of a real or a virtual
-/// machine.
+/// Returns the name of the interface's driver, and true if the interface belongs to a device on a
+/// bus of a real or virtual machine.
 pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
     let mut words = [0; DRIVER_WORDS];
     words[0] = ETHTOOL_GDRVINFO;
@@ -123,12 +124,12 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The texts in the structure are the driver, the version, the firmware and the bus. Some drivers without a device,
-    // such as that of bridges, name the bus "N/A".
+    // The texts in the structure are the driver, the version, the firmware and the bus. Some
+    // drivers without a device, such as the driver of bridges, report "N/A" as the bus.
     Ok((text(0), !matches!(text(3).as_str(), "" | "N/A")))
 }
 
-/// The key of the card's flow hash (`ethtool -x`).
+/// Returns the key of the card's flow hash (`ethtool -x`).
 pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
     words[0] = ETHTOOL_GRSSH;
@@ -144,8 +145,9 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends one of the commands about rules, which begin with `struct ethtool_rxnfc`. The kernel writes as many locations
-/// after the structure as its field says.
+/// Sends one of the commands about rules. The structure of these commands begins with `struct
+/// ethtool_rxnfc`. After the structure, the kernel writes as many locations as the field of the
+/// structure states.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

@@ -1,5 +1,5 @@
-//! TUN and TAP: interfaces of the kernel whose other end is in this process. docs/outputs.md is the
-//! user's guide.
+//! TUN and TAP are interfaces of the kernel whose other end is in this process. The user's guide is
+//! docs/outputs.md.
 //!
 //! The device receives the packets that the kernel sends through the interface, and the kernel
 //! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and
@@ -98,7 +98,7 @@ impl Layer {
         }
     }
 
-    /// Whether the interface takes packets of that link type.
+    /// Returns true if the interface accepts packets of that link type.
     fn takes(self, link: LinkType) -> bool {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -137,8 +137,8 @@ pub struct TapOptions {
     /// The longest packet, without an Ethernet header. `None` leaves the interface's MTU unchanged,
     /// which is 1500 for a new interface.
     pub mtu: Option<usize>,
-    /// Whether super-frames are received and sent whole. The last sender of a super-frame then
-    /// completes its checksums.
+    /// True to receive and send super-frames whole. The last sender of a super-frame then completes
+    /// its checksums.
     pub offloads: bool,
 }
 
@@ -159,12 +159,12 @@ struct Shared {
     mtu: usize,
     /// The longest super-frames that the kernel accepts. `None` without offloads.
     whole: Option<Whole>,
-    /// Whether this process receives from the interface.
+    /// True if this process receives from the interface.
     is_input: AtomicBool,
     /// The kernel's drop counter, until the receiver takes it. `None` if the kernel does not report
     /// drops.
     drops: Mutex<Option<Drops>>,
-    /// Whether the interface was deleted and a sender has reported that.
+    /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
 }
 
@@ -185,9 +185,9 @@ impl TapOptions {
         /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`].
         /// Default: the interface's MTU stays unchanged. A new interface has an MTU of 1500.
         mtu: usize => Some;
-        /// Whether packets that the kernel has merged, or has not cut yet, are received and sent in
-        /// one piece (TSO, USO, GRO), and whether checksums are left unfinished. Handlers then see
-        /// [super-frames](steerage::Packet::offload). Default: no.
+        /// Sets whether packets that the kernel has merged, or has not cut yet, are received and
+        /// sent in one piece (TSO, USO, GRO). Their checksums are then left unfinished. Handlers
+        /// then see [super-frames](steerage::Packet::offload). Default: no.
         offloads: bool;
     }
 
@@ -287,7 +287,8 @@ impl TapOptions {
             })?;
             match queue.attach(&self.name, flags | multi) {
                 Ok(()) => queues.push(queue),
-                // An interface that was created for several queues requires this flag.
+                // An interface that was created for several queues requires the flag
+                // `IFF_MULTI_QUEUE`.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !is_new && multi == 0 => multi = IFF_MULTI_QUEUE,
                 Err(e) => {
                     let advice = match e.raw_os_error() {
@@ -310,14 +311,14 @@ impl TapOptions {
 }
 
 impl Tap {
-    /// An interface from file descriptors of the caller. Each descriptor is a queue of the same
-    /// interface. The descriptors are made non-blocking, and the kernel is configured to leave no
-    /// checksum and no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`) is
-    /// read and written. The descriptors must have been created with `IFF_NO_PI`, which the kernel
-    /// does not report.
+    /// Makes an interface from file descriptors of the caller. Each descriptor is a queue of the
+    /// same interface. The descriptors are made non-blocking, and the kernel is configured to leave
+    /// no checksum and no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`)
+    /// is read and written. The descriptors must have been created with `IFF_NO_PI`, which the
+    /// kernel does not report.
     ///
-    /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface with that
-    /// name in this namespace, or 1500.
+    /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, it is the MTU of the
+    /// interface with that name in this namespace, or 1500.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -360,7 +361,7 @@ impl Tap {
         self.0.layer
     }
 
-    /// An input that receives the packets that the kernel sends through the interface.
+    /// Returns an input that receives the packets that the kernel sends through the interface.
     ///
     /// # Errors
     /// [`DeviceError`] if this interface has an input already.
@@ -378,8 +379,8 @@ impl Tap {
         ))
     }
 
-    /// An output through which the kernel receives packets. The CPUs get the interface's queues in
-    /// turn.
+    /// Returns an output through which the kernel receives packets. The CPUs get the interface's
+    /// queues in turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;
@@ -406,19 +407,19 @@ impl Shared {
         Self { name, layer, namespace, queues, header_bytes, mtu, whole: None, is_input, drops, gone }
     }
 
-    /// The longest frame that the device receives, in bytes.
+    /// Returns the length of the longest frame that the device receives, in bytes.
     fn frame_bytes_max(&self) -> usize {
         self.mtu + if self.layer == Layer::Tap { ethernet::TAGGED_BYTES } else { 0 }
     }
 
-    /// The error for a failed system call.
+    /// Returns the error for a failed system call.
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         let cause = if is_gone(&cause) { io::Error::new(cause.kind(), "the interface was deleted") } else { cause };
         DeviceError::new(self.name.clone(), operation, cause)
     }
 }
 
-/// Whether the error means that the interface was deleted.
+/// Returns true if the error means that the interface was deleted.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }

@@ -1,4 +1,4 @@
-//! UDP sockets, for tunnels and overlays. docs/tunnels.md is the user's guide.
+//! UDP sockets, for tunnels and overlays. The user's guide is docs/tunnels.md.
 //!
 //! A packet of this device is an IP packet. The device creates its IP and UDP headers from the
 //! addresses of a received datagram, and reads the addresses of a sent datagram from these headers.
@@ -83,9 +83,9 @@ pub struct UdpOptions {
     pub receive_buffer: usize,
     /// The longest packet that is not merged and that handlers can write to or keep.
     pub mtu: usize,
-    /// Whether the kernel follows the MTU of the path.
+    /// True if the kernel follows the MTU of the path.
     pub pmtu: bool,
-    /// Whether the kernel merges received datagrams, and cuts sent messages into datagrams.
+    /// True if the kernel merges received datagrams, and cuts sent messages into datagrams.
     pub offloads: bool,
 }
 
@@ -99,7 +99,7 @@ struct Shared {
     local: SocketAddr,
     namespace: Namespace,
     sockets: Vec<OwnedFd>,
-    /// The room in the send buffer of each socket.
+    /// The free space in the send buffer of each socket.
     rooms: Vec<SendRoom>,
     mtu: usize,
     is_input: AtomicBool,
@@ -108,7 +108,8 @@ struct Shared {
     /// The counts of the first queue. These counts include the counts that all queues and senders
     /// share.
     counts: Arc<DeviceCounts>,
-    /// The path MTU that was reported last, and the number of lines about it in the log.
+    /// The path MTU that was reported last. The next field is the number of log lines about path
+    /// MTUs.
     path_mtu: AtomicU64,
     lines: AtomicU64,
 }
@@ -128,8 +129,8 @@ const COUNTS: &[&str] = &[
 ];
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
-/// The first queue shows these counts and the following ones for all sockets. Any thread may add to
-/// these counts, so the report has the final counts even if the queue has ended.
+/// The first queue reports this count and the following counts for all sockets. Any thread may add
+/// to these counts, so the report has the final counts even if the queue has ended.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
@@ -152,13 +153,15 @@ impl UdpOptions {
         /// The longest packet, with its headers, that is not merged and that handlers can write to
         /// or keep. Longer packets can be read. Default: 1500.
         mtu: usize;
-        /// Whether the kernel follows the MTU of the path, and refuses longer packets, which are
-        /// counted as `too_long`. Otherwise the kernel fragments longer packets. Default: yes,
-        /// because fragments have no ports to steer by, and a lost fragment loses the packet.
+        /// Sets whether the kernel follows the MTU of the path. The kernel then refuses longer
+        /// packets, which are counted as `too_long`. If the kernel does not follow the path MTU, it
+        /// fragments longer packets. Default: yes. Fragments have no ports to steer by, and the
+        /// loss of one fragment loses the packet.
         pmtu: bool;
-        /// Whether the kernel merges received datagrams of a flow into
-        /// [super-frames](steerage::Packet::offload), and packets to one destination leave as one
-        /// message. Default: yes. Without it, each datagram is received and sent on its own.
+        /// Sets whether the kernel merges received datagrams of a flow into
+        /// [super-frames](steerage::Packet::offload), and whether packets to one destination leave
+        /// as one message. Default: yes. Without offloads, each datagram is received and sent on
+        /// its own.
         offloads: bool;
     }
 
@@ -232,7 +235,7 @@ impl UdpOptions {
         let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
         let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
         let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-        // A socket of IPv6 without IPV6_V6ONLY serves IPv4 too, and has the options of both.
+        // An IPv6 socket without IPV6_V6ONLY also serves IPv4, and has the options of both.
         for (option, value) in
             [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
         {
@@ -256,7 +259,7 @@ impl UdpOptions {
         }
         let bytes = self.receive_buffer as i32;
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            // Without CAP_NET_ADMIN, the kernel's limit holds.
+            // Without CAP_NET_ADMIN, the kernel limits the buffer to `net.core.rmem_max`.
             if sys::set(&fd, libc::SOL_SOCKET, forced, bytes).is_err() {
                 sys::set(&fd, libc::SOL_SOCKET, plain, bytes)?;
             }
@@ -270,12 +273,12 @@ impl UdpOptions {
 }
 
 impl Udp {
-    /// The address that the sockets are bound to.
+    /// Returns the address to which the sockets are bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local
     }
 
-    /// An input that receives what peers send to the address.
+    /// Returns an input that receives the datagrams that peers send to the address.
     ///
     /// # Errors
     /// [`DeviceError`] if these sockets have an input already.
@@ -289,7 +292,7 @@ impl Udp {
         Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
     }
 
-    /// An output that sends from the address. The CPUs get the sockets in turn.
+    /// Returns an output that sends from the address. The CPUs get the sockets in turn.
     pub fn output(&self) -> Output {
         let (shared, mut next) = (Arc::clone(&self.0), 0);
         let open = move |_cpu| {
@@ -334,7 +337,7 @@ impl Shared {
     }
 }
 
-/// Whether a system call failed because of an earlier datagram, or because of one peer.
+/// Returns true if a system call failed because of an earlier datagram, or because of one peer.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

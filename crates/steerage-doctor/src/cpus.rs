@@ -1,4 +1,5 @@
-//! The CPUs: how many this process may use, and which CPUs share a cache or a NUMA node.
+//! Checks the CPUs: how many CPUs this process may use, and which CPUs share a cache or a NUMA
+//! node.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ pub(crate) struct Cpus {
     usable: String,
     /// The CPU time that the cgroup allows, as a number of CPUs. `None` if there is no limit.
     quota: Option<f64>,
-    /// For each core with several threads, the usable CPUs that are its threads.
+    /// For each core with several hardware threads, the usable CPUs of this core.
     smt: Vec<String>,
     /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
@@ -25,7 +26,7 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default, and how far they are from the first of them.
+    /// The CPUs that a run uses by default. `distances` has their distances from the first CPU.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]
@@ -72,7 +73,7 @@ impl Cpus {
         }
     }
 
-    /// How many CPUs a run uses by default.
+    /// The number of CPUs that a run uses by default.
     pub(crate) fn of_a_run(&self) -> usize {
         self.default.len()
     }
@@ -112,7 +113,8 @@ impl Cpus {
         findings
     }
 
-    /// The caches if CPUs were measured to be far apart although the kernel reports that they share one.
+    /// Describes the measured distances of the default CPUs if they contradict the kernel: CPUs are
+    /// far apart although the kernel reports that they share a cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;

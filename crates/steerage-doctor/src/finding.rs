@@ -12,7 +12,7 @@ pub enum State {
     Ok,
     /// The item is missing, or limits programs that receive packets.
     Missing,
-    /// Neither good nor bad, but useful to know.
+    /// The finding is neither good nor bad, but useful to know.
     Info,
 }
 
@@ -25,7 +25,7 @@ pub struct Finding {
     pub state: State,
     /// What the check found.
     pub found: String,
-    /// How to fix or improve the checked item: a command in most cases.
+    /// How to fix or improve the checked item. In most cases, this is a command.
     pub fix: Option<String>,
 }
 

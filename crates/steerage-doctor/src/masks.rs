@@ -1,6 +1,8 @@
-//! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and what to do about
-//! them. `doctor` and `explain` both judge by this file, so that they never contradict each other.
+//! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and advice
+//! about these masks. The commands `doctor` and `explain` both use this module, so that they never
+//! contradict each other.
 
+use steerage_text::shell_word;
 use steerage_tune::same;
 
 use crate::host::Host;
@@ -29,7 +31,8 @@ impl KernelMasks {
         !self.queues.is_empty() && self.queues.iter().all(|(_, now)| same(now, mask))
     }
 
-    /// The queues that the kernel steers, with their masks: `rx-0 3`. `None` if it steers none.
+    /// The queues that the kernel steers, with their masks, such as `rx-0 3`. `None` if the kernel
+    /// steers no queue.
     pub fn in_force(&self) -> Option<String> {
         let is_set = |mask: &str| mask.contains(|c| !"0,".contains(c));
         let set: Vec<String> = (self.queues.iter().filter(|(_, mask)| is_set(mask)))
@@ -38,9 +41,12 @@ impl KernelMasks {
         (!set.is_empty()).then(|| set.join(", "))
     }
 
-    /// What to do about masks that are in force. Only a measurement shows whether they help.
+    /// Advice about masks that are in force. Only a measurement shows whether the masks help.
     pub fn remedy(&self) -> String {
-        format!("steerage tune {} measures whether that helps; a run of steerage steers by itself", self.interface)
+        format!(
+            "steerage tune {} measures whether that helps; a run of steerage steers by itself",
+            shell_word(&self.interface)
+        )
     }
 }
 

@@ -14,7 +14,7 @@ use steerage::{
     memory::usable_memory,
 };
 
-/// A capability that concerns packets.
+/// A Linux capability (capabilities(7)) that programs need for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Capability {
     pub(crate) name: &'static str,
@@ -75,7 +75,8 @@ impl Probes {
     }
 }
 
-/// A socket without a protocol receives nothing, and is closed at once.
+/// Checks whether a socket of this family can be opened. The socket has no protocol, so it receives
+/// nothing, and is closed at once.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }
@@ -99,7 +100,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
 pub(crate) mod fake {
     use super::*;
 
-    /// A machine on which everything works.
+    /// The results of the probes on a machine on which everything works.
     pub(crate) fn probes() -> Probes {
         let held = |(_, name, what_for): &(_, &'static str, &'static str)| Capability { name, held: true, what_for };
         Probes {

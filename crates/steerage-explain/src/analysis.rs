@@ -41,7 +41,7 @@ pub struct AnalyzedFlow {
     /// The flow of the first packet, in that packet's direction.
     pub flow: FlowKey,
     /// The key that is hashed for each packet of the flow. For most flows, this key is made from
-    /// `flow`. A datagram has its own key if a later fragment arrived before its first fragment.
+    /// `flow`. A fragmented datagram has its own key if its first fragment did not arrive first.
     pub key: FlowKey,
     /// The number of packets, and their bytes.
     pub weight: Volume,
@@ -73,7 +73,7 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// The packets that steering keeps together, which defines a flow.
+    /// Which packets steering keeps together. This choice defines what a flow is.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,
@@ -201,7 +201,7 @@ impl<const BOTH: bool> Analyze<BOTH> {
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    /// Counts a packet. The caller describes the packet as a flow of one packet.
+    /// Counts a packet. `new` describes the packet as a flow that has only this packet.
     fn count(&mut self, new: AnalyzedFlow) {
         let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
         let Some(known) = self.flows.get_mut(&new.key) else {
@@ -217,8 +217,9 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// The flow as the report shows it. A datagram with its own key is shown by addresses and protocol,
-/// because the datagram's ports were unknown when its first bytes arrived.
+/// The flow that the report shows for a key. For a fragmented datagram with its own key, the report
+/// shows only addresses and protocol, because the ports were unknown when the first of its
+/// fragments arrived.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

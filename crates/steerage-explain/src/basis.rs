@@ -66,13 +66,13 @@ pub struct AdviceBasis {
     pub candidates: CandidateCpus,
     /// The rate of the packets, if it is known.
     pub rate: Option<Rate>,
-    /// The work of the packet function per packet, as the user states it.
+    /// The time that the packet function takes per packet, if the user states it.
     pub work: Option<Duration>,
-    /// The devices as the user named them.
+    /// The devices, with the names that the user gave.
     pub devices: Vec<String>,
     /// The devices that are interfaces.
     pub interfaces: Vec<InterfaceQueues>,
-    /// What the cards of the interfaces know about packets, a note for each interface.
+    /// A note for each interface about the metadata that its card provides for packets.
     pub cards: Vec<String>,
     /// What the kernel spent on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,

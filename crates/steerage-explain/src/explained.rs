@@ -1,4 +1,4 @@
-//! What is explained: a flow, or the traffic of devices.
+//! The subject of an explanation: a flow, or the traffic of devices.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,8 @@ pub(super) const DEVICE: &str = "device";
 /// The numbers of CPUs for which the spread is shown.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// An explanation of where packets go. As text, a page for people.
+/// An explanation of which CPU packets go to. The `Display` form of an explanation is a page for
+/// people.
 #[derive(Debug)]
 pub struct Explanation {
     /// What is explained.
@@ -23,7 +24,7 @@ pub struct Explanation {
     pub command: Command,
     /// The name of the hash.
     pub hash: Cow<'static, str>,
-    /// Whether the key of the hash is random, so that another run has another key.
+    /// Whether the key of the hash is random. With a random key, each run has a different key.
     pub random_key: bool,
     /// The number of flows that are listed, the largest first.
     pub top: usize,
@@ -44,7 +45,7 @@ pub enum Subject {
     Traffic(Box<TrafficExplanation>),
 }
 
-/// The explanation of a flow that the user wrote out.
+/// The explanation of a flow that the user named on the command line.
 #[derive(Debug)]
 pub struct FlowExplanation {
     /// The flow.
@@ -66,7 +67,7 @@ pub struct TrafficExplanation {
     pub snapshot: Snapshot,
     /// The number of the packet that is explained in detail.
     pub packet: u64,
-    /// Whether the outer or the inner headers of tunnels make the key.
+    /// Whether the key of a packet in a tunnel is made from its outer or its inner headers.
     pub layers: Layers,
     /// What the advice is based on, in addition to the traffic.
     pub basis: AdviceBasis,
@@ -93,7 +94,7 @@ impl TrafficExplanation {
     }
 }
 
-/// A description of the flow, if its key alone is not meaningful. Otherwise `None`.
+/// A description of the flow, or `None` if the flow's key is readable without a description.
 pub(super) fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -112,19 +113,19 @@ pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Packets other than IP stay together too, but are not conversations
-/// that can be split.
+/// Whether this is a flow of IP. Packets without IP also stay together, but they are not
+/// conversations that could be divided into flows.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// Whether the flow is a datagram with its own key, because its first fragment did not arrive
-/// first.
+/// Whether the flow is a fragmented datagram that has its own key because its first fragment did
+/// not arrive first.
 pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic, those with most packets first.
+/// The kinds of tunnels in the traffic. The kind with the most packets comes first.
 pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

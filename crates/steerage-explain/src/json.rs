@@ -38,7 +38,7 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
-/// The CPU of a flow, for several numbers of CPUs.
+/// The CPU that handles a flow, for several numbers of CPUs.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
@@ -70,12 +70,12 @@ struct TrafficJson {
     beyond: u64,
     notes: Vec<String>,
     suggestion: Option<Suggestion>,
-    /// For an interface: what the kernel spends on it.
+    /// For an interface: the CPU time that the kernel spends on its packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
 }
 
-/// The shares of a number of CPUs with an even map.
+/// The shares of the packets that each of `cpus` CPUs has with an even map.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,

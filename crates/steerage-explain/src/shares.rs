@@ -1,11 +1,11 @@
-//! How an even map divides traffic among CPUs. The table, the advice and the suggestion use these
-//! figures.
+//! Computes how an even map divides traffic among CPUs. The table, the advice and the suggestion of
+//! an explanation use these figures.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 
 use super::analysis::Volume;
 
-/// The traffic of each CPU of an even map.
+/// The traffic of each CPU if an even map spreads the buckets.
 #[derive(Debug)]
 pub(super) struct Shares {
     cpus: Vec<Volume>,
@@ -44,7 +44,7 @@ impl Shares {
         self.most(|weight| weight.packets)
     }
 
-    /// The largest share of the bytes that a CPU has.
+    /// The largest share of the bytes that any CPU has, from 0 to 1.
     pub(super) fn busiest_bytes(&self) -> f64 {
         self.most(|weight| weight.bytes)
     }
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!((nothing.busiest(), nothing.busiest_bytes(), nothing.speed_up()), (0.0, 0.0, 1.0));
     }
 
-    /// Three neighbouring buckets have a third of the packets each.
+    /// In this test, three neighbouring buckets have a third of the packets each.
     #[test]
     fn no_number_of_cpus_is_faster_than_a_cpu_for_each_bucket() {
         let buckets = buckets(&[(7, 10), (8, 10), (9, 10)]);

@@ -22,22 +22,25 @@ use commands::{BacklogMax, Commands, Parallel};
 use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
 
-/// The assumed work per packet, if the user does not state the work. steerage's own functions take
-/// 30 to 100 ns, and the kernel forwards IP in 2,500 ns (steerage help performance).
+/// The assumed time that the packet function takes per packet, if the user does not state it.
+/// steerage's own packet functions take 30 to 100 ns, and the kernel takes 2,500 ns to forward an
+/// IP packet (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The share of a CPU's time that is always left for packets, even if other work takes nearly all of
-/// the CPU's time.
+/// The minimum share of a CPU's time that the advice assumes for packets, even if other work takes
+/// nearly all of the CPU's time.
 const BUSY_LEAST: f64 = 0.05;
 
-/// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.
+/// The minimum share of a CPU's time in softirq for which spreading is advised, if the CPU also has
+/// other work.
 const SOFTIRQ_MIN: f64 = 0.1;
 
-/// How busy the busiest CPU may be with the packets. Other work on the CPU that receives leaves less.
+/// The maximum share of its time that the busiest CPU may spend on packets. Other work on the
+/// receiving CPU reduces this share.
 fn busy_max(basis: &AdviceBasis) -> f64 {
     let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
     let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
-    // If the packets take little of the CPU's time, spreading them gives nothing back.
+    // If packets take little of the CPU's time, spreading the packets frees almost no time.
     let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
     (BUSY_MAX - other).max(BUSY_LEAST)
 }
@@ -60,7 +63,7 @@ pub(super) struct Suggestion {
     balanced: f64,
     /// The rate in packets per second; `null` if the rate is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. Above 1, the CPU would not keep up.
+    /// The load of the busiest CPU. If the load is above 1, the CPU would not keep up.
     load: Option<f64>,
     /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
     #[serde(skip)]
@@ -68,11 +71,12 @@ pub(super) struct Suggestion {
     /// The largest flow's share of the packets.
     #[serde(skip)]
     largest: Option<Elephant>,
-    /// The load of one CPU that does everything.
+    /// The load of one CPU that receives and handles all packets.
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The rates that the regimes of `balance` are predicted to handle, the advised regime first.
+    /// The packet rates that each regime of `balance` is predicted to handle. The advised regime
+    /// comes first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -80,14 +84,15 @@ pub(super) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more than an even share of the packets.
+/// A flow with more packets than an even share, which is the share of each CPU if all CPUs had
+/// equally many packets.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
     share: f64,
 }
 
-/// The throughput that the costs predict for one regime of `balance`.
+/// The predicted throughput of one regime of `balance`.
 #[derive(Debug, Serialize)]
 struct Regime {
     regime: &'static str,
@@ -119,9 +124,9 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether the user stated the work.
+    /// Whether the user stated the work per packet.
     work_told: bool,
-    /// Whether the work is the kernel's, as measured just now.
+    /// Whether the work per packet is the kernel's work, which was measured during this run.
     work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
@@ -191,7 +196,8 @@ impl Suggestion {
         }
     }
 
-    /// The advice as text. `has_verdict` says whether the commands for the kernel stand elsewhere.
+    /// The advice as text. If `has_verdict` is true, the text leaves out the commands for the
+    /// kernel, because the verdict on the kernel's steering contains them.
     pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
@@ -247,8 +253,8 @@ impl Suggestion {
 }
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
-/// no flow matters. If more CPUs would not help, each flow is compared with a half of the packets,
-/// which is the share of each of two CPUs.
+/// the list is empty. If the advice is one CPU because more CPUs would not help, the list has the
+/// flows with more than half of the packets, which is the even share of two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

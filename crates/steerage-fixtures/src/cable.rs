@@ -6,7 +6,8 @@ use std::fs;
 use crate::namespaces::{counted_here, fresh_name, ip, within};
 use crate::skip;
 
-/// The address of the near end. Devices under test listen in this namespace.
+/// The address of the near end of the veth pair. Devices under test listen in the namespace of the
+/// near end.
 pub const NEAR: &str = "10.209.0.1";
 /// The address of the far end.
 pub const FAR: &str = "10.209.0.2";
@@ -15,8 +16,8 @@ const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
 /// Two namespaces with a veth pair: `near0` in the namespace `near` and `far0` in the namespace
-/// `far`. Only packets of the test pass: there is no IPv6, and each end knows the other's MAC
-/// address.
+/// `far`. Only packets of the test cross the veth pair: IPv6 is off, and each end knows the MAC
+/// address of the other end.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.

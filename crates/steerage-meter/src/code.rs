@@ -1,11 +1,11 @@
-//! Writes numbers as bytes, and reads them again. A function that codes a type both writes and reads
-//! its fields, so that the order of the fields cannot differ.
+//! Writes numbers as bytes, and reads them again. One function both writes and reads the fields of
+//! a type, so that both have the same order of the fields.
 
-/// The bits of a number in a byte. The highest bit of the byte says that another byte follows, as in
-/// LEB128: most numbers are small.
+/// The number of bits of a number that one byte contains. If the highest bit of the byte is set,
+/// another byte follows, as in LEB128. Most numbers are small.
 const BITS: u32 = 7;
 
-/// Bytes that are no edges of a part.
+/// The error for bytes that are not the edges of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(word, number);
         }
         assert!(reader.0.is_empty() && reader.word(&mut 0).is_err());
-        // More bits than a number has.
+        // These bytes have more bits than a number can have.
         assert!(Reader(&[0xff; 11]).word(&mut 0).is_err());
         assert!(Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).word(&mut 0).is_err());
     }

@@ -1,8 +1,8 @@
 //! A column of values in memory, in the layout of Arrow's columns.
 //!
-//! A program that hands columns to an Arrow library passes the buffers of a [`Column`] as they are:
-//! a bitmap of the rows that have a value, with the first row in the lowest bit, the values, and for
-//! text the position where each row's text ends.
+//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The buffers are a
+//! bitmap of the rows that have a value (with the first row in the lowest bit), the values, and for
+//! text the position at which each row's text ends.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ impl Values {
         positions.push(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
     }
 
-    /// Empty values of the same type.
+    /// Returns empty values of the same type.
     fn fresh(&self) -> Self {
         match self {
             Self::Time(_) => Self::Time(Vec::new()),
@@ -58,8 +58,8 @@ pub struct Column {
 }
 
 impl Column {
-    /// An empty column. The content of `values` is ignored, and only its type counts. If `optional`
-    /// is set, rows may have no value.
+    /// Makes an empty column. The content of `values` is ignored. Only its type matters. If
+    /// `optional` is set, rows may have no value.
     pub fn new(name: &'static str, values: &Values, optional: bool) -> Self {
         Self { name, values: values.fresh(), present: optional.then(Vec::new), rows: 0, absent: 0 }
     }
@@ -74,7 +74,7 @@ impl Column {
         &self.values
     }
 
-    /// The bitmap of rows that have a value. `None` if all rows have one.
+    /// The bitmap of rows that have a value. Returns `None` if all rows have a value.
     pub fn present(&self) -> Option<&[u8]> {
         self.present.as_deref()
     }
@@ -84,7 +84,7 @@ impl Column {
         self.rows
     }
 
-    /// The number of rows without a value.
+    /// Returns the number of rows without a value.
     pub fn absent(&self) -> usize {
         self.absent
     }
@@ -119,7 +119,7 @@ impl Column {
         self.add_row(number.is_some());
     }
 
-    /// Adds a row with a floating-point number. Other columns stay as they are.
+    /// Adds a row with a floating-point number. A column of another type stays unchanged.
     pub fn push_float(&mut self, number: Option<f64>) {
         if let Values::F64(values) = &mut self.values {
             values.push(number.unwrap_or_default());
@@ -137,7 +137,7 @@ impl Column {
         }
     }
 
-    /// Takes the rows, and leaves an empty column.
+    /// Takes the rows out of the column, and leaves the column empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(self.name, &self.values, self.present.is_some());

@@ -1,5 +1,5 @@
-//! The columns of records with types, and each column's value. Parquet and [`ColumnBatch`] have
-//! these columns.
+//! The columns of records, with their types, and the value of each column. Parquet files and
+//! [`ColumnBatch`] have these columns.
 //!
 //! [`ColumnBatch`]: super::ColumnBatch
 
@@ -111,8 +111,8 @@ pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a decimal number. `decimal` takes a quarter of the time of `write!`, and is called for
-/// the two addresses of each row.
+/// Appends a decimal number. `decimal` takes a quarter of the time of `write!`. `decimal` is called
+/// for both addresses of each row.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);

@@ -12,9 +12,9 @@ use super::writer_state::OutputCounts;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
-    /// Current flows.
+    /// The number of current flows.
     pub active: u64,
-    /// The number of records: those of flows that ended or were cut, plus one for each current
+    /// The number of records: one for each flow that ended or was cut, plus one for each current
     /// flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
@@ -79,9 +79,9 @@ impl AllPublished {
         flows
     }
 
-    /// The sum of all meters' counts, and the number of flows that have slots. The counts are read
-    /// at different moments, so a flow may be included in one count and not yet in another. The
-    /// caller must read the counts of the outputs before this call.
+    /// Returns the sum of all meters' counts, and the number of flows that have slots. The counts
+    /// are read at different moments, so a flow may be included in one count and not yet in
+    /// another. The caller must read the counts of the outputs before this call.
     pub(super) fn sum(&self, limit: &FlowLimit, outputs: &[OutputCounts]) -> FlowCounts {
         let (written, lost) = (outputs.iter().map(|of| of.written).sum(), outputs.iter().map(|of| of.lost).sum());
         let mut counts = FlowCounts { active: limit.taken() as u64, written, lost, ..FlowCounts::default() };

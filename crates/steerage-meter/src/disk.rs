@@ -17,10 +17,10 @@ const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
     file: File,
-    /// The new file, until it gets its final name. `None` for standard output.
+    /// The new file, until it is renamed to its final name. `None` for standard output.
     new: Option<NewFile>,
     part: PathBuf,
-    /// The state that records progress. `None` for a regular file.
+    /// The state that records the progress of writing. `None` for a regular file.
     watched: Option<Arc<WriterState>>,
 }
 
@@ -84,7 +84,7 @@ impl Disk {
         self.new = self.new.take().map(NewFile::kept);
     }
 
-    /// The temporary name, which the file has until it is finished.
+    /// Returns the temporary name, which the file has until it is finished.
     pub(super) fn part(&self) -> &Path {
         &self.part
     }

@@ -68,7 +68,7 @@ impl Exporter {
         }
     }
 
-    /// Records for all outputs that one flow of `sample` is metered.
+    /// Tells all outputs that one flow of `sample` is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
@@ -130,7 +130,7 @@ impl FlowWriter {
     /// meters.
     ///
     /// # Errors
-    /// If the file or its directory cannot be used.
+    /// Returns an error if the file or its directory cannot be used.
     pub fn start(
         to: FlowsTo,
         format: FlowFormat,
@@ -230,8 +230,8 @@ impl FlowWriter {
     /// lost before the meters saw them, and the thread reports this number to the collector.
     ///
     /// # Errors
-    /// If `must_arrive` is set and the collector does not answer. Without `must_arrive`, the thread
-    /// connects again later.
+    /// Returns an error if `must_arrive` is set and the collector does not answer. Without
+    /// `must_arrive`, the thread connects again later.
     pub fn export(
         collector: OpenCollector,
         must_arrive: bool,
@@ -260,8 +260,8 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // The queue closes only after `on_failure` was called, so a meter that finds it closed
-            // knows that the writer has failed.
+            // The queue closes only after `on_failure` was called. Therefore a meter that finds the
+            // queue closed knows that the writer has failed.
             of_thread.end(WriterEnd::Itself(match result {
                 // A closed pipe is not an error: its reader needs no more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
@@ -273,7 +273,7 @@ impl FlowWriter {
         Ok(Self { to: sender, shared, ended })
     }
 
-    /// The output's state for other threads: its counts, and the means to stop its writer.
+    /// Returns the state of the output for other threads: its counts, and a way to stop its writer.
     pub fn output(&self) -> FlowOutput {
         FlowOutput(Arc::clone(&self.shared))
     }
@@ -285,11 +285,11 @@ impl FlowWriter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Writes the records in `rest` as well, and ends the thread. If the reader of the output takes
+    /// Also writes the records in `rest`, and ends the thread. If the reader of the output takes
     /// nothing, this function waits until the writer is [hurried](FlowOutput::hurry).
     ///
     /// # Errors
-    /// If any record could not be written.
+    /// Returns an error if a record could not be written.
     pub fn finish(self, rest: impl Into<Arc<Vec<FlowRecord>>>) -> Result<(), ExportError> {
         let records = rest.into();
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
@@ -314,12 +314,12 @@ impl FlowWriter {
 }
 
 /// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
-/// writer thread may be in a write that never returns, and would never handle its signal. The
+/// writer thread may be in a write that never returns. It would then never handle its signal. The
 /// signals are blocked before the thread starts, because a new thread inherits the mask of its
 /// creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
-    // Only an invalid set would cause an error.
+    // Blocking signals fails only if the set of signals is invalid.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let started = start();
     let _ = before.map(|before| before.thread_set_mask());

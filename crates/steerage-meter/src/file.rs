@@ -32,7 +32,7 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// Whether all records are written, so that only the rename of the file remains.
+    /// True if all records are written, so that only the rename of the file remains.
     has_ended: bool,
 }
 
@@ -57,8 +57,8 @@ impl Format {
     }
 }
 
-/// Builds the error. A missing directory is an error: if a mistyped directory were created, the
-/// user would not find the flows.
+/// Makes the error. A missing directory is an error: if a mistyped directory were created, the user
+/// would not find the flows.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
@@ -121,8 +121,8 @@ impl FlowFile {
         flushed.map_err(|cause| self.error(cause))
     }
 
-    /// The number of rows of this file that are in memory, and will be written together as a row
-    /// group.
+    /// Returns the number of rows of this file that are in memory, and that will be written
+    /// together as a row group.
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
     }

@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// A packet of which only the flow is known.
+    /// Makes the data of a packet of which only the flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -78,11 +78,11 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// The bytes on the wire with all headers, but without the Ethernet checksum. Bytes that the
-    /// capture cut off are included.
+    /// The number of bytes on the wire with all headers, but without the Ethernet checksum. Bytes
+    /// that the capture cut off are included.
     pub bytes: u64,
-    /// The bytes according to the innermost IP header, from that header on (IPFIX's octet count). 0
-    /// if there is no IP header.
+    /// The number of bytes according to the innermost IP header, counted from that header on
+    /// (IPFIX's octet count). The number is 0 if there is no IP header.
     pub ip_bytes: u64,
 }
 
@@ -95,7 +95,8 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// Why a record ends: IPFIX's flowEndReason (RFC 5102), with the numbers of that element.
+/// The reason why a record ends: IPFIX's flowEndReason (RFC 5102), with the numbers of that
+/// element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
@@ -128,7 +129,7 @@ pub(super) struct Flow {
     pub(super) hash: u32,
     /// The bucket whose moves also move this flow to another CPU.
     pub(super) bucket: BucketId,
-    /// ICMP: the type and the code of the first packet. TCP: the resets of both sides.
+    /// For ICMP, the type and the code of the first packet. For TCP, the resets of both sides.
     icmp_or_resets: [u8; 2],
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -159,14 +160,15 @@ impl Flow {
         }
     }
 
-    /// A flow that was not counted packet by packet: its traffic from the source, and back.
+    /// Makes a flow that was not counted packet by packet, with its traffic from the source and
+    /// back.
     pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
         let seen = Seen { time: first.min(last), ..Seen::of(flow) };
         let traffic = if flow.turned { [back, forth] } else { [forth, back] };
         Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
     }
 
-    /// The content of a free slot, whose key no packet has.
+    /// Returns the content of a free slot, with a key that no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -176,7 +178,7 @@ impl Flow {
         self.key == Key::VACANT
     }
 
-    /// Whether the packet belongs to this flow. The comparison does not stop at the first
+    /// Returns true if the packet belongs to this flow. The comparison does not stop at the first
     /// difference, because keys rarely differ.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {
@@ -195,7 +197,7 @@ impl Flow {
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
-            // The clocks of several interfaces may differ a little. An earlier time moves the start
+            // The clocks of several interfaces may differ slightly. An earlier time moves the start
             // of the flow, but never its end.
             self.first = self.first.min(seen.time);
         }
@@ -227,14 +229,14 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// Returns a reason if the flow's record ends before this packet. A time that is earlier by
-    /// more than the timeout means that another recording begins.
+    /// If the flow's record ends before this packet, returns the reason. If the packet's time is
+    /// earlier by more than the timeout, another recording begins.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Whether the packet belongs to this record, whatever the state of the flow is.
+    /// Returns true if the packet belongs to this record, whatever the state of the flow is.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -242,8 +244,8 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Whether the packet belongs to this record, whatever earlier parts of the recording have. The clock
-    /// may cut records.
+    /// Returns true if the packet belongs to this record, whatever packets earlier parts of the
+    /// recording have. The clock may still cut records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let is_cut = if timeouts.clock > 0 {
@@ -265,7 +267,7 @@ impl Flow {
         timeouts.cuts(self.first, self.last, seen.time).then_some(FlowEnd::Active)
     }
 
-    /// Whether this SYN opens another connection than the one of this flow.
+    /// Returns true if this SYN opens another connection than the connection of this flow.
     fn is_left_by(&self, seen: &Seen) -> bool {
         if seen.segment.is_there {
             self.tcp.is_left_by(usize::from(seen.flow.turned), seen.segment.sequence)
@@ -274,19 +276,20 @@ impl Flow {
         }
     }
 
-    /// Whether the flow has been idle for its timeout plus `more`.
+    /// Returns true if the flow has been idle for its timeout plus `more`.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
 
-    /// Whether no further packet can belong to this record at this time, although packets may be late.
+    /// Returns true if no further packet can belong to this record at this time, although packets
+    /// may be late.
     pub(super) fn is_gone(&self, now: u64, timeouts: &Timeouts) -> bool {
         self.is_over(now, self.late(), timeouts)
     }
 
-    /// How long the flow stays after its timeout for packets that are late. If the flow may continue a
-    /// flow of an earlier part, the last packet there may be later than the last packet here by
-    /// [`LATE_MAX`].
+    /// Returns the time for which the flow stays after its timeout, for packets that are late. If
+    /// the flow may continue a flow of an earlier part of the recording, the last packet in that
+    /// part may be later than the last packet here by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -299,8 +302,8 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// The end reason for a record that is written at the end of the run. The flow may have timed
-    /// out without a check.
+    /// Returns the end reason for a record that is written at the end of the run. The flow may have
+    /// timed out without having been checked.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
@@ -377,17 +380,17 @@ impl Flow {
         }
     }
 
-    /// Whether FIN and RST can close the flow.
+    /// Returns true if FIN and RST can close the flow.
     pub(super) fn can_close(&self) -> bool {
         self.key.protocol() == protocol::TCP
     }
 
-    /// Whether a packet had FIN or RST.
+    /// Returns true if a packet had FIN or RST.
     pub(super) fn has_closing_flags(&self) -> bool {
         (self.tcp_flags[0] | self.tcp_flags[1]) & (FIN | RST) != 0
     }
 
-    /// Whether the flow may continue a flow of an earlier part of the recording.
+    /// Returns true if the flow may continue a flow of an earlier part of the recording.
     pub(super) fn continues(&self) -> bool {
         self.state & CONTINUES != 0
     }
@@ -396,7 +399,8 @@ impl Flow {
         self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
-    /// Writes or reads the fields. The bucket and the hash belong to a run, and are left out.
+    /// Writes or reads the fields. The bucket and the hash are only valid within a run, so they are
+    /// left out.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.number(&mut self.last)?;
@@ -422,7 +426,8 @@ impl Flow {
         self.state & TURNED != 0
     }
 
-    /// The traffic from the source (the endpoint that sent first), and from the other endpoint.
+    /// Returns the traffic of the source (the endpoint that sent first), and the traffic of the
+    /// other endpoint.
     pub(super) fn traffic(&self) -> (Traffic, Traffic) {
         let [one, other] = self.traffic;
         if self.is_turned() { (other, one) } else { (one, other) }
@@ -437,13 +442,13 @@ impl Flow {
         self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
-    /// TCP: the next sequence number and the last acknowledgement number of the source, and of the
-    /// other endpoint.
+    /// For TCP, returns the next sequence numbers and the last acknowledgement numbers, each for
+    /// the source and then for the other endpoint.
     pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
         self.can_close().then(|| self.tcp.sequences(self.is_turned()))
     }
 
-    /// The ICMP type and the ICMP code.
+    /// Returns the ICMP type and the ICMP code.
     pub(super) fn icmp(&self) -> [u8; 2] {
         self.icmp_or_resets
     }
@@ -480,7 +485,7 @@ mod tests {
     }
 
     /// Adds packets to a flow and returns the reason for which `next` ends the record. Each packet
-    /// has a second, TCP flags, and whether it is a reply.
+    /// has a second, TCP flags, and true if it is a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -520,7 +525,8 @@ mod tests {
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
     }
 
-    /// Sequence numbers decide whether a SYN opens another connection, before a close and after it.
+    /// Sequence numbers decide whether a SYN opens another connection, both before and after a
+    /// close.
     #[test]
     fn a_syn_with_another_number_ends_the_record() {
         let syn = |second: u64, sequence: u32| {

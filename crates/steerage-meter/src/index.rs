@@ -11,11 +11,11 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// An index of the flow table's slots by hash.
 ///
-/// The topmost bits of the hash select a line, so a doubled index is filled from front to back. A
-/// search compares all hashes of a line at once, because a branch for each hash would often be
-/// mispredicted. If a line is full, further entries of this line are in the next lines. At most
-/// half of the entries are used, so few lines are full. A removal moves later entries up, so there
-/// are no tombstones.
+/// The topmost bits of the hash select a line. Therefore a doubled index is filled from front to
+/// back. A search compares all hashes of a line at once, because a branch for each hash would often
+/// be mispredicted. If a line is full, further entries of this line are in the next lines. At most
+/// half of the entries are used, so few lines are full. A removal moves later entries up, so
+/// deleted entries leave no markers (tombstones).
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -38,8 +38,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// The slot with the hash, plus one, or 0. If two entries have the hash, the result is any
-    /// number except 0.
+    /// Returns the slot with the hash, plus one, or 0 if no entry has the hash. If two entries have
+    /// the hash, the result is some number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -62,7 +62,7 @@ impl Index {
         Self { lines: HugeVec::filled(empty, lines), shift: u32::BITS - lines.ilog2(), len: 0 }
     }
 
-    /// The line at which a search for the hash begins.
+    /// Returns the line at which a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u32) -> usize {
         (hash >> self.shift) as usize
@@ -76,7 +76,7 @@ impl Index {
         if nth + 1 < LINE { (line, nth + 1) } else { (self.next(line), 0) }
     }
 
-    /// The hash and the slot of an entry. `None` if the entry is unused.
+    /// Returns the hash and the slot of an entry. Returns `None` if the entry is unused.
     fn at(&self, (line, nth): At) -> Option<(u32, u32)> {
         let Line { hashes, places } = &self.lines[line];
         Some((hashes[nth], places[nth].checked_sub(1)?))
@@ -93,8 +93,8 @@ impl Index {
         self.lines.prefetch(self.home(hash));
     }
 
-    /// A slot whose flow may have the hash, or [`NONE`] if no flow has it. If several flows have
-    /// the hash, the result may be any slot, so the caller has to compare the flow.
+    /// Returns a slot whose flow may have the hash, or [`NONE`] if no flow has it. If several flows
+    /// have the hash, the result may be any slot, so the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -104,13 +104,13 @@ impl Index {
         }
     }
 
-    /// The slot of the flow that has this hash and for which `is_it` returns true.
+    /// Returns the slot of the flow that has this hash and for which `is_it` returns true.
     #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            // Most searches are for new flows, whose hash is in no entry.
+            // Most searches are for new flows, and no entry has the hash of a new flow.
             if line.any_with(hash) != 0 {
                 let mut entries = line.hashes.iter().zip(line.places);
                 let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));
@@ -187,8 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// Uses few hashes at the upper end, so that runs of entries are long, wrap around and have
-        /// equal hashes.
+        /// The test uses few hashes at the upper end, so that runs of entries are long, wrap around
+        /// and have equal hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());

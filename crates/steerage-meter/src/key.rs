@@ -23,16 +23,16 @@ impl Kind {
     const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Link, Self::Mpls, Self::Other];
 }
 
-/// The endpoints of a flow, the lower one first, and the fields that distinguish flows between the
-/// same endpoints.
+/// The two endpoints of a flow, the lower one first, and the fields that distinguish flows between
+/// these endpoints.
 ///
-/// The fields of `rest`, from the top: 16 bits for the port of the first endpoint, 16 bits for the
-/// port of the second, 8 bits for the protocol. After these ports and the protocol come the
-/// [`Kind`] of the flow (8 bits) and the mark (16 bits).
+/// The fields of `rest`, from the top, are 16 bits for the port of the first endpoint, 16 bits for
+/// the port of the second endpoint, and 8 bits for the protocol. Below them are the [`Kind`] of the
+/// flow (8 bits) and the mark (16 bits).
 ///
 /// The mark is 0, except for flows that steering distinguishes by more than their endpoints. The
 /// mark of such a flow is a hash of the additional data. Two such flows between the same endpoints
-/// may be on two CPUs, so they must stay two flows if both are on one CPU.
+/// may be on two CPUs. If both are on one CPU, they must stay two flows, too.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
@@ -59,7 +59,8 @@ pub(super) struct Directed {
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks, which are the same in every run, because marks are only compared.
+    /// The seeds of marks. These seeds are the same in every run, because marks are only compared
+    /// with each other.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -159,8 +160,8 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// The key of free slots. No packet has this key, because frames of unsupported link types have
-    /// the mark 0.
+    /// The key of free slots in the table. No packet has this key, because frames of unsupported
+    /// link types have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
     pub(super) fn other() -> Directed {
@@ -168,8 +169,8 @@ impl Key {
         Directed { key, turned: false }
     }
 
-    /// Whether both keys are equal. The comparison uses whole words, because keys are written in
-    /// whole words.
+    /// Returns true if both keys are equal. The comparison uses whole words, because keys are
+    /// written in whole words.
     #[inline(always)]
     pub(super) fn is(&self, other: &Self) -> bool {
         let differs = |nth: usize| self.ends[nth] ^ other.ends[nth];
@@ -205,8 +206,8 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// The key in the form that steering and reports use. If `turned` is set, the second endpoint
-    /// is the source.
+    /// Returns the key in the form that steering and reports use. If `turned` is set, the second
+    /// endpoint is the source.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
@@ -233,7 +234,7 @@ impl Key {
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         coder.numbers(&mut self.ends)?;
         coder.number(&mut self.rest)?;
-        // Only the kinds of `Kind::ALL` can be looked up.
+        // Only flows whose kind is in `Kind::ALL` can be looked up.
         let kind = (self.rest & KIND_BITS) >> KIND_SHIFT;
         if (kind as usize) < Kind::ALL.len() { Ok(()) } else { Err(MalformedEdges) }
     }
@@ -331,7 +332,7 @@ mod tests {
     }
 
     /// Flows that differ in few bits must not collide more often than random flows do, for any
-    /// seeds. 4096 random flows in 16 Ki slots occupy 3,624 slots on average, with a standard
+    /// seeds. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a standard
     /// deviation of 18.
     #[test]
     fn hashes_spread() {

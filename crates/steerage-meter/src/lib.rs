@@ -122,11 +122,12 @@ const LOOKS_PER_TICK: usize = 16_384;
 /// earlier packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// How long a record waits, in packet time, before it is passed on together with later records.
+/// The time for which a record waits, in packet time, before it is passed on together with later
+/// records.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval between the meter's ticks while no packets arrive. Used only for a source that
-/// cannot wait.
+/// The interval between the meter's ticks while no packets arrive. The meter ticks only for a
+/// source that cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The state that the meters of all CPUs share, and that creates the meters.
@@ -171,17 +172,17 @@ impl Metering {
 
     /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
     /// flows that no other part can continue to `exporter`. The other flows are in the report
-    /// ([`MeterReport::edges`]). There is no active timeout unless the clock cuts records, because a
-    /// part does not know when a flow began, and there are no names and no flow statistics. The instance
-    /// must have one CPU.
+    /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
+    /// because a part does not know when a flow began. A part also has no names and no flow
+    /// statistics. The instance must have one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, names: false, cic: false, ..options };
         Self { is_part: true, ..Self::new(options, exporter) }
     }
 
-    /// The counts of current and past flows. After the run, `so_far` returns the last counts that
-    /// the meters published. Any thread may call this function.
+    /// Returns the counts of current and past flows. After the run, `so_far` returns the last
+    /// counts that the meters published. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
         // Read the outputs' counts first, so that no output shows a record that its meter has not
         // published.
@@ -189,11 +190,11 @@ impl Metering {
         self.published.sum(&self.limit, &outputs)
     }
 
-    /// The current flows with the most bytes, the largest first: at most [`MeterOptions::top`]
-    /// flows.
+    /// Returns the current flows with the most bytes, the largest first: at most
+    /// [`MeterOptions::top`] flows.
     ///
-    /// The counts of each flow are as of the last scan of its slot, at most some seconds ago. If
-    /// the source can wait, the list is empty.
+    /// The counts of a flow are those of the last scan of its slot, which was at most some seconds
+    /// ago. If the source can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
@@ -254,7 +255,7 @@ pub struct Meter {
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
-    /// Whether the current batch has super-frames.
+    /// True if the current batch has super-frames.
     has_super_frames: bool,
     /// The flows that other parts of the recording may continue, if a part is metered.
     part: Option<Box<Collected>>,
@@ -316,7 +317,8 @@ impl Meter {
     /// or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
-        // The time of the packet before, which a packet without a timestamp takes.
+        // A packet without a timestamp gets the time of the packet before it. `first` is the first
+        // timestamp in the batch.
         let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut latest = self.clock.packet_time(first);
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
@@ -330,7 +332,7 @@ impl Meter {
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                // The fragments of the inner datagram come first, as in steering.
+                // As in steering, the fragment of the innermost datagram is handled first.
                 for fragment in found.fragments.iter().rev().flatten() {
                     seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                 }
@@ -472,7 +474,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // A flow counts as used from its second packet on.
+        // A flow counts as used only from its second packet on.
         flow.take_used();
         self.table.insert(flow);
     }

@@ -1,5 +1,5 @@
-//! Lists of table slots. A slot is in at most one list of a `Lists`, and is removed from that
-//! list without a search.
+//! Linked lists of table slots. A slot is in at most one list of a `Lists`, and is removed from
+//! that list without a search.
 
 use steerage::memory::HugeVec;
 
@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. The nodes of a list are separate from the flows, so that a change of a
-/// neighbour does not touch a flow.
+/// Doubly linked lists. The nodes of a list are stored separately from the flows. Changing the
+/// neighbour of a flow therefore does not access the flow's memory.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -43,7 +43,8 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The slot that was appended to the list first, of those that are still in the list.
+    /// Returns the slot that was appended first to the list, among the slots that are still in the
+    /// list.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)

@@ -5,12 +5,12 @@ use std::time::Duration;
 use steerage::WallTime;
 use steerage::flow::Layers;
 
-/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
-/// default.
+/// The default active timeout. A flow that lasts longer gets another record. The default of nfpcapd
+/// is the same.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
-/// same default.
+/// The default inactive timeout: the longest pause between two packets of a flow. The default of
+/// nfpcapd is the same.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The default limit for the number of flows. A full table takes 270 MB.
@@ -23,10 +23,10 @@ pub const FLOWS_MAX: usize = 1 << 24;
 /// The options of a meter.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
-    /// The active timeout: how long a flow lasts before its record is cut.
+    /// The active timeout: the time after which the record of a flow is cut.
     pub active: Duration,
-    /// Whether records are cut at the multiples of the active timeout since 1970 (UTC), instead of
-    /// at this time after the first packet of each record.
+    /// True to cut records at the multiples of the active timeout since 1970 (UTC). Otherwise a
+    /// record is cut when the active timeout has passed since its first packet.
     pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
@@ -39,16 +39,17 @@ pub struct MeterOptions {
     /// The wall time at which the path's clock began, which gives a time to packets without a
     /// device timestamp.
     pub epoch: WallTime,
-    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
+    /// True if the packet source can wait. If the source cannot wait, flows also time out while no
     /// packets arrive.
     pub can_wait: bool,
-    /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
-    /// The selection of flows is random, and the same on all CPUs.
+    /// The sampling rate: the meter counts all packets of one flow in this many flows. The value 1
+    /// means all flows. The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
-    /// Whether to look for names in DNS, TLS and HTTP packets.
+    /// True to search DNS, TLS and HTTP packets for names.
     pub names: bool,
-    /// Whether to collect the flow statistics of CICFlowMeter
-    /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). They take up to 900 bytes more for each flow.
+    /// True to collect the flow statistics of CICFlowMeter
+    /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). These statistics take up to 900 more bytes
+    /// for each flow.
     pub cic: bool,
 }
 

@@ -24,8 +24,8 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 /// without options, extensions and fragments, and TCP or UDP with a complete header and without a
 /// tunnel.
 ///
-/// The function fills `seen` in place, word by word. If `seen` were copied in wider pieces than it
-/// was written in, each copy would wait for the writes (measured: a third of the whole cost of a
+/// `plain` fills `seen` in place, word by word. If `seen` were copied in wider pieces than it was
+/// written in, each copy would wait for the writes (measured: a third of the whole cost of a
 /// packet).
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
@@ -152,8 +152,8 @@ fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     }
 }
 
-/// The TCP segment in any frame. `None` for a fragment, for a quoted packet, and for a header that
-/// the capture has cut before the end of the window.
+/// Reads the TCP segment in any frame. Returns `None` for a fragment, for a quoted packet, and for
+/// a header that the capture has cut before the end of the window.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
@@ -180,11 +180,12 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// The flow of a frame. An ICMP error belongs to a flow from its sender to its receiver. Errors
-/// about different flows belong to different flows.
+/// Returns the flow of a frame. An ICMP error belongs to a flow from its sender to its receiver.
+/// Errors about different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
-        // Steering keeps all frames of link types that are not read together, without addresses.
+        // Steering puts all frames of link types that are not read into one flow, without
+        // addresses.
         if found.end == End::UnknownLink && found.headers().len() == 0 {
             return Key::other();
         }
@@ -248,8 +249,8 @@ mod tests {
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// A UDP packet over IPv4 and Ethernet to this port. The payload resembles a tunnel header with
-    /// a packet.
+    /// Makes a UDP packet over IPv4 and Ethernet to this port. The payload resembles a tunnel
+    /// header with a packet.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -268,8 +269,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists the ports of tunnels over UDP. Three of them are also recognized as
-        // the source port.
+        // docs/flows.md lists the ports of tunnels over UDP. Three of these ports are also
+        // recognised as the source port.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {
@@ -315,7 +316,7 @@ mod tests {
         }
     }
 
-    /// If a TCP header is cut, its complete fields are read.
+    /// If the capture has cut a TCP header, the complete fields of the header are read.
     #[test]
     fn a_cut_header_has_its_numbers() {
         let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);

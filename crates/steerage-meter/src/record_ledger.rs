@@ -1,6 +1,6 @@
-//! Counts the fate of each record of an output: unwritten, written or lost.
+//! Counts whether each record of an output is unwritten, written or lost.
 //!
-//! An output gets records only as [`Unwritten`], from [`RecordLedger::take`]. Records leave an
+//! An output gets records only in an [`Unwritten`], from [`RecordLedger::take`]. Records leave an
 //! `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records count as
 //! lost, whether a queue was full, a write failed or a thread panicked. Therefore no path through
 //! an output can forget a record or count a record twice.
@@ -56,8 +56,8 @@ impl Volume {
 /// The counts of one output.
 ///
 /// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it passes them on. So a thread that loads these counts first, and the meters'
-/// counts afterwards, never sees a record here that the meters do not count yet.
+/// records before it passes them on. So a thread that first loads these counts, and then the
+/// meters' counts, never sees a record here that the meters do not count yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
@@ -164,7 +164,7 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // The stuck thread continues after all.
+        // The thread that was stuck continues.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

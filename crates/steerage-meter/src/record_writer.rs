@@ -6,8 +6,8 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// The number of bytes per write, so that a system call costs almost nothing per record. Tests
-/// write in smaller pieces, so that few records need several writes.
+/// The number of bytes per write. With this size, a system call costs almost nothing per record.
+/// Tests write in smaller pieces, so that few records need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
 /// Writes bytes to a file or standard output in indivisible parts: a row, a message, or a group of
@@ -22,7 +22,7 @@ pub(super) struct RecordWriter {
     unwritten: Unwritten,
     records: u64,
     has_failed: bool,
-    /// Whether the file may end within a part, so that no further part may follow.
+    /// True if the file may end within a part. No further part may then follow.
     is_damaged: bool,
 }
 

@@ -14,14 +14,14 @@ use super::code::{Coder, MalformedEdges};
 /// out of order. A later segment is a retransmission. Wireshark uses the same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// The number of bits of a time in a state, in nanoseconds: 18 minutes. Differences between such
-/// times are known up to half of that.
+/// The number of bits for a time in the state. Counted in nanoseconds, these bits last for 18
+/// minutes. The difference of two such times is known up to half of that.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Whether the packet has a TCP header. Fragments, and headers that the capture has cut before
+    /// True if the packet has a TCP header. Fragments, and headers that the capture has cut before
     /// the end of the window, count as packets without a TCP header.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
@@ -30,25 +30,28 @@ pub(super) struct Segment {
     pub(super) bytes: u32,
 }
 
-/// The state of a connection. Each array of two has the value of the first endpoint as a sender,
-/// then the value of the second endpoint. Resets are counted outside of this state.
+/// The state of a connection. Each array of two values has the value of the first endpoint as a
+/// sender, and then the value of the second endpoint. Resets are not counted here but in the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest received one. 0 before the first segment.
+    /// The sequence number after the highest sequence number that was received. The number is 0
+    /// before the first segment.
     next: [u32; 2],
-    /// The initial sequence number: the SYN's, or the number before the first segment's, or before
-    /// the first acknowledgement number of the other side. Any number is valid. `INITIALS` and `next`
-    /// say whether the number is known.
+    /// The initial sequence number. The initial number is the number of the SYN, or the number
+    /// before that of the first segment, or the number before the first acknowledgement number of
+    /// the other side. Any number is a valid initial number. `INITIALS` and `next` show whether the
+    /// initial number is known.
     initial: [u32; 2],
-    /// The last acknowledgement number. 0 if the last segment had none.
+    /// The last acknowledgement number. The number is 0 if the last segment had no acknowledgement.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
     /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
-    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. 0 if
-    /// unknown. `COMPLETE` means that this acknowledgement completes the handshake.
+    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. The
+    /// value is 0 if this time is unknown. `COMPLETE` means that this acknowledgement completes the
+    /// handshake.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
@@ -60,31 +63,32 @@ pub(super) struct TcpState {
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
 mod bit {
-    /// The number of duplicate acknowledgements since the acknowledgement number changed: 0, 1, or
-    /// 2 for more than one.
+    /// The number of duplicate acknowledgements since the acknowledgement number changed: 0, 1,
+    /// or 2. The number 2 means two or more.
     pub(super) const DUPLICATES: u8 = 3;
     /// The side has sent only SYNs without ACK so far. `ANSWERED` means that the other side has
-    /// replied to them.
+    /// replied to these SYNs.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
     /// The side was the first to send FIN or RST.
     pub(super) const CLOSES: u8 = 16;
-    /// The side's last segment was a keep-alive, or a probe of a window of 0.
+    /// The side's last segment was a keep-alive, or a probe of a zero window.
     pub(super) const KEEPS_ALIVE: u8 = 32;
     pub(super) const PROBES: u8 = 64;
-    /// In the bits of the first endpoint: the handshake was complete.
+    /// This bit, in the bits of the first endpoint, means that the handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
-    /// In the bits of the second endpoint: the initial numbers of both sides are known.
+    /// This bit, in the bits of the second endpoint, means that the initial numbers of both sides
+    /// are known.
     pub(super) const INITIALS: u8 = 128;
 }
 
-/// Whether `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
+/// Returns true if `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl TcpState {
-    /// Adds a segment of a side. `last` is the time of the connection's last segment.
+    /// Adds a segment that `side` sent. `last` is the time of the connection's last segment.
     pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
@@ -130,8 +134,8 @@ impl TcpState {
         }
     }
 
-    /// Whether a SYN with this sequence number opens another connection. A SYN that repeats the
-    /// side's initial number belongs to this connection, also after its close.
+    /// Returns true if a SYN with this sequence number opens another connection. A SYN that repeats
+    /// the side's initial number belongs to this connection, also after its close.
     pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
         self.knows_initial(side) && self.initial[side] != sequence
     }
@@ -158,8 +162,8 @@ impl TcpState {
         self.highest_at_high[side] = (time >> u32::BITS) as u8;
     }
 
-    /// The nanoseconds since the highest segment of a side. `None` if the time of the packets has
-    /// gone back, or if the difference is too large to be known.
+    /// Returns the nanoseconds since the highest segment of a side. Returns `None` if the time of
+    /// the packets has gone back, or if the difference is too large to be known.
     fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
         let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
         let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
@@ -232,14 +236,14 @@ impl TcpState {
         self.reply.checked_sub(1).filter(|_| self.bits[0] & bit::COMPLETE != 0)
     }
 
-    /// This state without its counts, for the next record of the same connection.
+    /// Returns this state without its counts, for the next record of the same connection.
     pub(super) fn restarted(&self) -> Self {
         let bits = [self.bits[0] & !(bit::CLOSES | bit::COMPLETE), self.bits[1] & !bit::CLOSES];
         let (none, no_windows) = ([0; 2], [0; 2]);
         Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
 
-    /// Adds the counts of another part of the same connection. `is_later` means that this state has
+    /// Adds the counts of another part of the same connection. `is_later` is true if this state has
     /// the later segments.
     pub(super) fn merge(&mut self, other: &Self, is_later: bool) {
         let (known, counted) = if is_later { (*self, other) } else { (*other, &*self) };
@@ -260,8 +264,8 @@ impl TcpState {
         *self = both;
     }
 
-    /// Adds the counts of the segments that follow those of this state. The handshake and the initial
-    /// numbers are known as after all segments, if this state had any.
+    /// Adds the counts of the segments that follow the segments of this state. If this state had
+    /// segments, its handshake and its initial numbers are kept.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.
@@ -308,7 +312,8 @@ impl TcpState {
         Ok(())
     }
 
-    /// The next sequence numbers and the last acknowledgement numbers, those of the source first.
+    /// Returns the next sequence numbers and the last acknowledgement numbers. In both pairs, the
+    /// number of the source comes first.
     pub(super) fn sequences(&self, turned: bool) -> ([u32; 2], [u32; 2]) {
         let ordered = |[one, other]: [u32; 2]| if turned { [other, one] } else { [one, other] };
         (ordered(self.next), ordered(self.acknowledged))
@@ -336,7 +341,7 @@ impl TcpState {
     }
 }
 
-/// The sequence number after a segment.
+/// Returns the sequence number after a segment.
 fn end_of(segment: &Segment, flags: u16) -> u32 {
     let data_end = segment.sequence.wrapping_add(segment.bytes);
     data_end.wrapping_add(u32::from(flags & (SYN | FIN) != 0))
@@ -412,13 +417,15 @@ mod tests {
         state
     }
 
-    /// The segments of the first side that were retransmitted, and those that were out of order.
+    /// Returns the numbers of segments of the first side that were retransmitted and that were out
+    /// of order.
     fn counts(lines: &[Line]) -> (u32, u32) {
         let health = state(lines).health(false, [0; 2]);
         (health.forth.retransmitted, health.forth.out_of_order)
     }
 
-    /// SYN and FIN take a sequence number. So a repeated SYN or FIN ends at the highest number.
+    /// SYN and FIN take a sequence number. Therefore a repeated SYN or FIN ends at the highest
+    /// sequence number.
     #[test]
     fn repeated_syn_and_fin_are_retransmitted() {
         let twice = |line: Line| [line, (line.0 + 10, line.1, line.2, line.3, line.4, line.5)];
@@ -448,13 +455,14 @@ mod tests {
     fn a_syn_with_another_number_leaves_the_connection() {
         let state = state(&HANDSHAKE);
         assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
-        // Before its first segment, the other side's acknowledgement says a side's number.
+        // Before the first segment of a side, the acknowledgement of the other side shows the
+        // side's sequence number.
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));
     }
 
-    /// An initial number of 0 is a number, which hand-made captures often have.
+    /// An initial number of 0 is valid, and often occurs in captures that were made by hand.
     #[test]
     fn an_initial_number_may_be_zero() {
         let syn = (0, 0, SYN, 0, 0, 0);
@@ -464,17 +472,17 @@ mod tests {
             assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
             assert_eq!(state.is_left_by(1, 7), count > 1);
         }
-        // The other side's acknowledgement says the number before the side's first segment.
+        // The other side's acknowledgement shows the number before the side's first segment.
         let late = state(&opened[1..2]);
         assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
-        // A SYN says nothing about the other side. The next number may be 0 as well.
+        // A SYN shows nothing about the other side. The next sequence number may also be 0.
         assert!(!state(&[syn]).is_left_by(1, 0) && !state(&[syn]).is_left_by(1, 7));
         let wraps = state(&[(0, 0, SYN, u32::MAX, 0, 0), (10, 1, SYN | ACK, 5, 0, 0)]);
         assert!(!wraps.is_left_by(0, u32::MAX) && wraps.is_left_by(0, 0));
     }
 
-    /// When the active timeout cuts a record, the next record begins without segments. The round-trip
-    /// time tells segments that are out of order from retransmissions.
+    /// When the active timeout cuts a record, the next record begins without segments. The
+    /// round-trip time distinguishes segments that are out of order from retransmissions.
     #[test]
     fn the_next_record_knows_what_the_last_one_knew() {
         let before = state(&HANDSHAKE).restarted();
@@ -490,14 +498,14 @@ mod tests {
     fn handshakes() {
         let time = |lines: &[Line]| state(lines).health(false, [0; 2]).handshake_us;
         assert_eq!(time(&HANDSHAKE), Some(20_000));
-        // The clock went back, the SYN was not answered, or a reset answered it.
+        // In these cases, the clock went back, the SYN was not answered, or a reset answered it.
         let back = [HANDSHAKE[0], (10_000, 1, SYN | ACK, 500, 101, 0)];
         let mut early = HANDSHAKE.map(|line| (line.0 + 8_000_000, line.1, line.2, line.3, line.4, line.5));
         early[2].0 -= 8_000_000;
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A time of more than 18 minutes is not taken for the rest of it.
+        // A time of more than 18 minutes must not be mistaken for its remainder in 40 bits.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

@@ -159,8 +159,8 @@ impl World {
         }
     }
 
-    /// Checks that no flow of the same table was idle for longer, up to the span of one slot of the
-    /// wheel.
+    /// Checks that no flow of the same table was idle for longer than the evicted flow, up to the
+    /// span of one slot of the wheel.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;

@@ -91,7 +91,8 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Adds a flow that is still open. Builds its record only if it may be among the top records.
+    /// Adds a flow that is still open. Makes the flow's record only if it may be among the top
+    /// records.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -129,8 +130,8 @@ pub struct MeterReport {
 }
 
 impl MeterReport {
-    /// The edges of a part, and the records of the flows that no other part can continue. `None`
-    /// unless the meter is one [of a part](super::Metering::of_part).
+    /// Returns the edges of a part, and the records of the flows that no other part can continue.
+    /// Returns `None` unless this is the meter [of a part](super::Metering::of_part).
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -157,9 +158,11 @@ pub struct Metered {
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
-    /// The names of the open flows, with one entry per CPU. Empty if names are not enabled.
+    /// The names of the open flows, with one entry per CPU. The list is empty if names are not
+    /// enabled.
     names: Vec<Names>,
-    /// The statistics of the open flows, with one entry per CPU. Empty if they are not enabled.
+    /// The statistics of the open flows, with one entry per CPU. The list is empty if statistics
+    /// are not enabled.
     features: Vec<Features>,
     /// The time at the end of the run, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
@@ -177,20 +180,20 @@ impl OpenFlows {
         FlowRecord::new(*flow, why).with_names(names).with_cic(cic)
     }
 
-    /// The records of the open flows, in the order in which the flows began.
+    /// Returns the records of the open flows, in the order in which the flows began.
     pub fn into_records(self) -> Vec<FlowRecord> {
         self.records().collect()
     }
 
-    /// The records that [`into_records`](Self::into_records) returns. Each record is made when it
-    /// is needed, so that the records of many flows need little memory.
+    /// Returns the records that [`into_records`](Self::into_records) returns. Each record is made
+    /// only when it is needed, so that the records of many flows need little memory.
     pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
         flows.into_iter().map(|flow| self.record(flow))
     }
 
-    /// Merges the entries of flows that have several entries. Three things can split a flow into
+    /// Merges the entries of each flow that has several entries. Three things can split a flow into
     /// several entries: receive queues with different masks, a CPU that was declared dead, and
     /// fragments that arrived before the first fragment of their datagram. Only flows with equal
     /// hashes are compared.

@@ -1,10 +1,10 @@
 //! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987) that packets do not
 //! touch.
 //!
-//! A flow is put into the slot of the wheel at which its timeout ends if no further packet arrives.
-//! When the wheel reaches this slot, the flow is checked. Either the flow has timed out, or the
-//! flow moves to the slot at which its timeout ends now. Therefore a flow needs one check per
-//! timeout, however many packets the flow has.
+//! A flow is put into the slot in which its timeout ends if no further packet arrives. When the
+//! wheel reaches this slot, the flow is checked. Either the flow has timed out, or the flow moves
+//! to the slot in which its timeout ends now. Therefore a flow needs one check per timeout, however
+//! many packets the flow has.
 
 use super::lists::Lists;
 
@@ -18,7 +18,7 @@ pub(super) struct Wheel {
     lists: Lists,
     /// The duration of a slot, in nanoseconds.
     span: u64,
-    /// The first slot that has not passed, counted from 1970.
+    /// The first slot of time that has not passed yet, counted from 1970.
     cursor: u64,
 }
 
@@ -46,8 +46,8 @@ impl Wheel {
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // A jump of more than one round covers all slots. If the clock was set back, the wheel
-        // restarts at the new time.
+        // A jump of more than one round of the wheel visits every slot once. If the clock was set
+        // back, the wheel restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }
@@ -62,7 +62,7 @@ impl Wheel {
 
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // The flow never goes to the current slot again, so that a loop over all due flows ends.
+        // A flow never goes to the current slot again. Therefore a loop over all due flows ends.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }

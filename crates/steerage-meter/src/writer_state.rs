@@ -1,10 +1,11 @@
 //! The state that is shared by the meters, the writer thread and the end of the run. The state
 //! determines how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for any length of time, as a pager does. A source that can wait then waits,
-//! and so does the end of a run that ends by itself. After a request to stop, a reader that takes
-//! nothing for a second is abandoned: [`LOOKS`] checks, one every [`LOOK`]. The writer thread is
-//! then stuck in a write that cannot be interrupted, so the run ends without it.
+//! A reader may pause for any length of time, as a pager does. A source that can wait then waits
+//! for the reader. The end of a run waits too, unless the user has requested the stop. After a
+//! request to stop, a reader that takes nothing for a second is abandoned: [`LOOKS`] checks, one
+//! every [`LOOK`]. The writer thread is then stuck in a write that cannot be interrupted, so the
+//! run ends without it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -38,7 +39,7 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Several writers can share the records.
+    /// Several writers can share these records.
     pub(super) records: Arc<Vec<FlowRecord>>,
     /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
@@ -47,7 +48,7 @@ pub(super) struct Ended {
 
 #[derive(Debug)]
 pub(super) enum WriterEnd {
-    /// The writer ended by itself: with a result, or with a panic.
+    /// The writer ended on its own: with a result, or with a panic.
     Itself(thread::Result<Result<(), ExportError>>),
     /// The writer was abandoned because its reader took nothing.
     GivenUp,
@@ -70,7 +71,7 @@ pub(super) struct WriterState {
     refusals: AtomicU64,
     /// The messages in the queue. A message counts from shortly before it is in the queue.
     waiting: AtomicUsize,
-    /// Increases whenever the reader has taken something.
+    /// Counts how often the reader has taken something.
     taken: AtomicU64,
     hurried: AtomicBool,
     sample: AtomicU32,
@@ -107,7 +108,8 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// For the writer: waits for the next message. Fails if the queue is closed.
+    /// Waits for the next message. The writer calls this function. Returns an error if the queue is
+    /// closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv()?;
@@ -116,7 +118,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer: waits for the next message until `time`. `None` if no message arrived.
+    /// Waits for the next message until `time`. The writer calls this function. Returns `None` if
+    /// no message arrived.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
@@ -207,8 +210,8 @@ impl WriterState {
                         return;
                     }
                 }
-                // The writer holds the lock while it waits for messages. The reader then has
-                // nothing to take.
+                // The writer holds this lock while it waits for messages. While the writer waits
+                // for messages, the reader has nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -232,9 +235,9 @@ pub struct OutputCounts {
     /// Connections to a collector that replaced a broken connection, or that followed a failed
     /// attempt.
     pub connections: u64,
-    /// How often the collector's host reported that no program listens at the collector's port. The
-    /// records of a refused datagram count as written. The sequence numbers show the collector how
-    /// many records it missed.
+    /// The number of times that the collector's host reported that no program listens at the
+    /// collector's port. The records of a refused datagram count as written. The sequence numbers
+    /// show the collector how many records it missed.
     pub refusals: u64,
 }
 
@@ -244,12 +247,12 @@ pub struct OutputCounts {
 pub struct FlowOutput(pub(super) Arc<WriterState>);
 
 impl FlowOutput {
-    /// The name of the file, or the address of the collector.
+    /// Returns the name of the file, or the address of the collector.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// The numbers of records that were written and lost.
+    /// Returns the numbers of records that were written and lost.
     pub fn counts(&self) -> OutputCounts {
         self.0.counts()
     }

@@ -71,7 +71,7 @@ mod tests {
         for cut in 0..list.len() {
             assert_eq!(each(&list[..cut]).count(), cut / 8, "{cut}");
         }
-        // The stated length is shorter than the attribute's own header.
+        // The length field of this attribute is smaller than the attribute's header.
         assert_eq!(each(&[2, 0, 1, 0, 9, 9, 9, 9]).count(), 0);
         assert_eq!(each(&[0; 8]).count(), 0);
     }

@@ -10,13 +10,13 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use crate::entry::Change;
 use crate::socket::Socket;
 
-/// The multicast groups of links, neighbours, and both families' addresses and routes (`RTMGRP_` in
-/// linux/rtnetlink.h).
+/// The multicast groups of links, of neighbours, and of the addresses and routes of both families
+/// (`RTMGRP_` in linux/rtnetlink.h).
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The receive buffer for the changes of all tables. The buffer holds about ten thousand changes of
-/// routes.
+/// The size of the receive buffer for the changes of all tables. The buffer holds about ten
+/// thousand changes of routes.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Receives changes without waiting for them. Poll the socket's descriptor to find out when changes
@@ -76,8 +76,8 @@ impl Changes {
     pub fn read(&mut self, each: &mut dyn FnMut(Change)) -> bool {
         let link = self.link;
         self.socket.read(&mut |message| {
-            // A full parse allocates memory, so messages about other links are skipped before the
-            // parse.
+            // A full parse allocates memory. Messages about other links are therefore skipped
+            // before the parse.
             if link.is_none_or(|link| LinkHeader::parse(message.body).is_ok_and(|header| header.index == link)) {
                 Change::from_message(message).into_iter().for_each(&mut *each);
             }

@@ -48,7 +48,8 @@ pub struct Link {
     pub index: u32,
     /// The interface's name, such as `eth0`.
     pub name: Option<String>,
-    /// The kind of virtual interface, as `ip link add type` names it: `veth`, `tun`, `bond`.
+    /// The kind of virtual interface, as `ip link add type` names it, such as `veth`, `tun` or
+    /// `bond`.
     pub kind: Option<String>,
     /// The type of the link headers, as an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
     pub hardware: u16,
@@ -62,10 +63,10 @@ pub struct Link {
     pub address: Option<Vec<u8>>,
     /// The index of the interface that this interface is a port of: a bond, or a bridge.
     pub controller: Option<u32>,
-    /// True if the interface is a port of a bond that is not in use: the bond ignores packets from it.
+    /// True if the interface is an unused port of a bond: the bond ignores packets from this port.
     pub is_backup: bool,
-    /// If the interface is a bond: how many milliseconds a port must be without a link until the bond
-    /// stops using it.
+    /// The number of milliseconds that a port of the bond must be without a link before the bond
+    /// stops using it. The field is only for bonds.
     pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
@@ -82,8 +83,8 @@ pub struct XdpProgram {
     pub place: XdpPlace,
 }
 
-/// A hook of an interface at which one XDP program can be attached. The values are those of
-/// `XDP_FLAGS_` (linux/if_link.h).
+/// A hook of an interface at which one XDP program can be attached. The values are the flags
+/// `XDP_FLAGS_` of linux/if_link.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
@@ -113,17 +114,17 @@ pub struct Route {
     pub table: u32,
     /// The destination prefix, and its length in bits.
     pub prefix: (IpAddr, u8),
-    /// The route's metric. Of a table's routes to one prefix, the kernel uses the route with the
-    /// lowest metric.
+    /// The route's metric. If a table has several routes to one prefix, the kernel uses the route
+    /// with the lowest metric.
     pub metric: u32,
     /// The action for packets, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops. Each flow uses one of them.
+    /// The next hops. Each flow uses one of these next hops.
     pub hops: Vec<NextHop>,
     /// True if packets to a next hop are encapsulated in another header.
     pub encapsulates: bool,
-    /// True if the route applies only to packets with a certain type of service or source address,
-    /// or if the route is a copy that the kernel made for one destination.
+    /// True if the route applies only to packets with a certain type of service or source address.
+    /// The field is also true if the route is a copy that the kernel made for one destination.
     pub is_special: bool,
     /// True if the change adds the next hops to an existing route.
     pub is_appended: bool,
@@ -160,7 +161,7 @@ impl Change {
     /// entry that is not about IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        // Newer kernels have message types that the library does not know.
+        // A newer kernel may send message types that the netlink library cannot parse.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -182,14 +183,15 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // A bridge sends the same type of message about its ports. A port that leaves the bridge
-        // still exists as an interface.
+        // The kernel sends the same type of message about the ports of a bridge. A port that leaves
+        // the bridge still exists as an interface, so this message is ignored.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }
         let mut link = Self {
             index: header.index,
-            // The library's parsed type drops ARPHRD numbers that the library does not know.
+            // The library drops ARPHRD numbers that it does not know. Therefore the number is read
+            // from the raw message.
             hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
             up: header.flags.contains(LinkFlags::Up),
             running: header.flags.contains(LinkFlags::Running),
@@ -246,7 +248,7 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If a message has both attributes, `Address` is the peer's address.
+                // If a message has both attributes, `Address` is the address of the peer.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

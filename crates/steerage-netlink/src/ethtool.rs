@@ -1,6 +1,6 @@
 //! The settings of network cards: the family `ethtool` of generic netlink
-//! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has a file.
-//! Any user may read the settings, and `CAP_NET_ADMIN` is needed to change them.
+//! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has its own
+//! file. Any user may read the settings, and `CAP_NET_ADMIN` is needed to change them.
 //!
 //! Linux supports the family since 5.6, and the settings in this module since 5.7. A kernel can be
 //! built without the family.

@@ -15,8 +15,8 @@
 //! | `attributes` | the attributes of generic netlink messages |
 //!
 //! A socket belongs to the network namespace in which it was opened. Requests that only read need
-//! no privilege. A sandbox must allow opening the socket, and then only the system calls `write`
-//! (for requests) and `recvfrom` (for replies and changes).
+//! no privilege. A sandbox must allow opening the socket. Afterwards, requests need only the system
+//! call `write`, and replies and changes need only `recvfrom`.
 //!
 //! To add a setting of ethtool, such as ring sizes, write a file beside `ethtool/channels.rs`. The
 //! file contains the numbers of linux/ethtool_netlink.h, a type for the values, and an `impl

@@ -1,4 +1,4 @@
-//! [`Rtnetlink`]: requests to rtnetlink(7).
+//! Sends requests to rtnetlink(7) through a [`Rtnetlink`] socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -84,7 +84,7 @@ impl Rtnetlink {
                 found = Some(link);
             }
         })?;
-        // Other crates rely on these two fields.
+        // Other crates rely on the fields `name` and `mtu`.
         found
             .filter(|link| link.name.is_some() && link.mtu.is_some())
             .ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
@@ -111,11 +111,12 @@ impl Rtnetlink {
     }
 
     /// Attaches an XDP program to a hook of the link, in place of the program that is attached to
-    /// the hook. `None` detaches the program. A program that was attached by a link of bpf(2)
-    /// cannot be replaced. The caller needs `CAP_NET_ADMIN`.
+    /// the hook. If `program` is `None`, the attached program is detached. A program that was
+    /// attached by a link of bpf(2) cannot be replaced. The caller needs `CAP_NET_ADMIN`.
     ///
-    /// The hook must be named. Without a name, the kernel chooses the driver's hook if the driver
-    /// supports XDP, and then detaches no program from the hook after the driver.
+    /// The caller must name the hook. If a request names no hook and the driver supports XDP, the
+    /// kernel chooses the driver's hook. A program at the hook after the driver then stays
+    /// attached.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -125,12 +126,13 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Replaces the XDP program of a hook of the link, in one step, if the program that is attached
-    /// is still `expected`. `expected` is `None` if no program may be attached yet. `None` as the
-    /// new program detaches the old one. The caller needs `CAP_NET_ADMIN`.
+    /// Replaces the XDP program at a hook of the link in one step, but only if the attached program
+    /// is still `expected`. If `expected` is `None`, the hook must have no program yet. If the new
+    /// program is `None`, the old program is detached. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the change.
+    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the
+    /// change.
     pub fn exchange_xdp_program(
         &mut self,
         link: u32,
@@ -150,7 +152,7 @@ impl Rtnetlink {
 
     /// Lists all links, addresses, routes and neighbours, in this order, so that each entry comes
     /// after the entries to which it refers. If a table changes during the listing, some entries
-    /// are listed more than once. The last one is the newest.
+    /// are listed more than once. The last listed copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

@@ -1,4 +1,4 @@
-//! The rules that say which routing table the kernel reads for an IPv6 packet: `ip -6 rule`.
+//! The rules (`ip -6 rule`) that say which routing table the kernel reads for an IPv6 packet.
 
 use std::{fmt, io};
 
@@ -9,16 +9,18 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::Rtnetlink;
 
-/// An IPv6 rule that matches packets by nothing but the interface by which they came.
+/// An IPv6 rule with a single condition: the interface on which a packet arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The kernel follows the rules in ascending order of their priorities.
+    /// The priority of the rule. The kernel follows the rules in ascending order of their
+    /// priorities.
     pub priority: u32,
-    /// The interface by which packets came. `None` for all packets, also those of this machine.
+    /// The interface on which the packets arrive. The value is `None` if the rule is for all
+    /// packets, including packets that this machine sends.
     pub interface: Option<String>,
-    /// What the kernel does with the packets.
+    /// The action of the kernel for the matching packets.
     pub action: RuleTo,
-    /// The program that made the rule, by the numbers of `/etc/iproute2/rt_protos`.
+    /// The program that made the rule, as a number from `/etc/iproute2/rt_protos`.
     pub protocol: u8,
 }
 
@@ -31,7 +33,7 @@ pub enum RuleTo {
     Blackhole,
 }
 
-/// The rule as `ip -6 rule` reads it, without its protocol.
+/// Formats the rule as `ip -6 rule` reads it, without the protocol.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(interface) = &self.interface {
@@ -46,7 +48,7 @@ impl fmt::Display for Rule {
 }
 
 impl Rtnetlink {
-    /// Lists the IPv6 rules that match packets by nothing but the interface.
+    /// Lists the IPv6 rules that have no condition except the interface.
     ///
     /// # Errors
     /// Fails if the kernel does not reply, or has no rules.
@@ -111,7 +113,7 @@ impl Rule {
                 RuleAttribute::Iifname(name) => rule.interface = Some(name.clone()),
                 RuleAttribute::Table(number) => table = *number,
                 RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
-                // The kernel states that nothing is suppressed.
+                // This value of `SuppressPrefixLen` means that the rule suppresses nothing.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }
@@ -131,7 +133,8 @@ mod tests {
 
     use super::*;
 
-    /// The rules are compared with those that `ip -6 rule` makes and shows.
+    /// The test compares the rules that this crate reads and adds with the rules that `ip -6 rule`
+    /// makes and shows.
     #[test]
     fn rules_are_those_of_ip() {
         let Some(namespaces) = Namespaces::new(1) else { return };

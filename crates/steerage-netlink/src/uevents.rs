@@ -1,5 +1,6 @@
-//! Receives the kernel's messages about devices that appear, change and disappear, such as the
-//! queues of an interface and CPUs that go offline: lib/kobject_uevent.c of the kernel.
+//! Receives the kernel's messages about devices that appear, change and disappear
+//! (lib/kobject_uevent.c of the kernel). Examples are the queues of an interface, and CPUs that go
+//! offline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,12 +39,13 @@ impl Uevents {
         Socket::open(Some(KOBJECT_UEVENT), KERNEL).map(Self)
     }
 
-    /// Passes the action (`add`, `remove`, `online`) and the path below /sys of each message that
-    /// has arrived to `each`. Returns false if messages were lost because too many arrived before
-    /// they were read.
+    /// Passes the action (such as `add`, `remove` or `online`) and the path below /sys of each
+    /// message that has arrived to `each`. Returns false if messages were lost because too many
+    /// arrived before they were read.
     pub fn read(&mut self, each: &mut dyn FnMut(&str, &str)) -> bool {
         self.0.read_datagrams(&mut |datagram| {
-            // The first text is `ACTION@PATH`. The texts behind it repeat both.
+            // The first text of the datagram is `ACTION@PATH`. The texts after the first text
+            // repeat the action and the path.
             let first = datagram.split(|byte| *byte == 0).next().unwrap_or_default();
             if let Some((action, path)) = std::str::from_utf8(first).ok().and_then(|text| text.split_once('@')) {
                 each(action, path);

@@ -1,4 +1,5 @@
-//! Standard error, which the jobs, the program's own lines and the progress line share.
+//! Writes to standard error, which shows lines of the jobs, lines of the program itself, and the
+//! progress line.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +11,13 @@ const WIDTH: usize = 79;
 
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Standard error. All write errors are ignored, because a write error means that the reader of
-/// standard error is gone.
+/// Standard error. Write errors are ignored, because a write error means that the reader of
+/// standard error has exited.
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// Whether standard output is a terminal too. The progress line must be erased before text is
-    /// written to standard output.
+    /// Whether standard output is a terminal as well as standard error. The progress line must be
+    /// erased before text is written to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }

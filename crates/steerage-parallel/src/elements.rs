@@ -2,27 +2,28 @@
 
 use super::lines::LINE_BYTES_MAX;
 
-/// What is written before an element, as tshark writes it.
+/// The separator before an element, which is the same as in tshark's output.
 pub(super) const BEFORE: &[u8] = b",\n  ";
 
-/// The part of a JSON array that a job has written, up to the last whole element.
+/// The state of parsing the JSON array that a job writes, and the bytes of the element that is not
+/// complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Elements {
-    /// The number of brackets that are open, also those of the array.
+    /// The number of open brackets, including the bracket of the array itself.
     depth: usize,
     in_string: bool,
     escaped: bool,
     element: Vec<u8>,
-    /// Whether the beginning of the element has been passed on.
+    /// Whether the beginning of the present element has already been passed on.
     within: bool,
     /// Whether the output is not an array.
     is_wrong: bool,
 }
 
 impl Elements {
-    /// Takes output of the job, and appends all whole elements to `out`, each after [`BEFORE`].
-    /// Returns true if the next output must come from this job too, because an element is too long
-    /// to be kept.
+    /// Takes output of the job, and appends all complete elements to `out`, each with [`BEFORE`] in
+    /// front of it. Returns true if the next output must come from the same job, because an element
+    /// is too long to be kept in memory.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);
@@ -34,7 +35,7 @@ impl Elements {
         self.within
     }
 
-    /// Whether all arrays have ended.
+    /// Whether every array that the job began has ended.
     pub(super) fn is_complete(&self) -> bool {
         self.depth == 0 && !self.is_wrong
     }

@@ -18,7 +18,7 @@ pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
     pub(super) place: OsString,
-    /// The descriptor that `place` names. The job inherits this descriptor.
+    /// The descriptor of the path in `place`. The job inherits this descriptor.
     pub(super) inherited: Option<Inherited>,
     /// The stream of packets, or `None` for an interface.
     pub(super) stream: Option<Stream>,
@@ -63,8 +63,8 @@ impl Feed {
         self.stream.as_ref().and_then(Stream::failure)
     }
 
-    /// Ends the feed after the job has ended. Processes that the job left behind have inherited its
-    /// pipe too, but do not count as its readers.
+    /// Ends the feed after the job has ended. Child processes of the job may still have its pipe
+    /// open, but they do not count as readers.
     pub(super) fn end(&mut self) {
         if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
             stream.abandon();

@@ -1,7 +1,8 @@
-//! A process that waits until it may become the program of a job.
+//! A waiting process, which becomes the program of a job when the gate opens.
 //!
-//! A job that reads a file starts when the file is complete. A process in a sandbox cannot start
-//! programs at that time, so it starts this process before, and opens its gate later.
+//! A job that reads a file starts when the file is complete. At that time, a sandbox no longer
+//! allows this program to start other programs. The waiting process is therefore started before the
+//! sandbox is entered, and its gate is opened later.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -12,13 +13,14 @@ use steerage_text::shell_word;
 
 use super::error::Error;
 
-/// What is written to the standard input of the process to open the gate.
+/// The bytes that open the gate, when they are written to the standard input of the waiting
+/// process.
 pub(super) const OPEN: &[u8] = b"\n";
 
-/// Waits for a byte on standard input, and becomes the program that `command` begins with. A program
-/// that a [`WaitingProcess`](crate::WaitingProcess) starts calls this function.
+/// Waits for a byte on standard input, and then becomes the program that `command` begins with. The
+/// program that a [`WaitingProcess`](crate::WaitingProcess) starts must call this function.
 ///
-/// Returns `Ok` if the input ends without a byte, because the job is not wanted any more, or if
+/// Returns `Ok` if the input ends without a byte, because the job is no longer wanted, or if
 /// `command` is empty.
 ///
 /// # Errors

@@ -35,9 +35,9 @@ const SIGPIPE: i32 = Signal::SIGPIPE as i32;
 
 #[derive(Debug)]
 pub(super) enum Outputs {
-    /// Pipes, which [`Merge`](super::merge::Merge) reads.
+    /// The output goes to pipes, which [`Merge`](super::merge::Merge) reads.
     Collected { stdout: Option<Stdio>, stderr: Stdio },
-    /// Files in a directory, in which the job runs.
+    /// The output goes to files in the directory in which the job runs.
     Files(JobResults),
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Job {
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file of standard error, if it is a file. The job writes at the position of its own
-    /// descriptor, so this descriptor is read without moving that position.
+    /// The file for the job's standard error, if standard error goes to a file. This descriptor has
+    /// its own position, so reading from it does not move the position at which the job writes.
     stderr_file: Option<File>,
     child: Option<Child>,
-    /// The process of the job waits for a byte from this pipe before the process becomes the job's
-    /// program.
+    /// The writing end of a pipe. The waiting process becomes the job's program when it reads a
+    /// byte from this pipe.
     gate: Option<File>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
@@ -73,7 +73,7 @@ pub(super) struct Watched {
     pub(super) since: Option<Instant>,
     pub(super) waited: Duration,
     pub(super) fed: Duration,
-    /// Whether a message has named the job because it reads nothing.
+    /// Whether a message has already reported that the job reads nothing.
     pub(super) named: bool,
     pub(super) said: bool,
     pub(super) killed: Option<Killed>,
@@ -93,7 +93,7 @@ impl Job {
 
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // If the process is gone, its exit status has the reason.
+            // If the process has ended, its exit status shows why, so the write error is ignored.
             let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());
@@ -123,7 +123,8 @@ impl Job {
 
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
-        // A relative path is made absolute, because the job may run in another directory.
+        // A relative path of the program is made absolute, because the job may run in another
+        // directory.
         match Path::new(&program).components().count() {
             0 | 1 => program,
             _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
@@ -146,8 +147,8 @@ impl Job {
                 directory = Some(of_job);
             }
         }
-        // In a process group of its own, the job does not receive the signal of Ctrl-C. The end of
-        // its input ends the job.
+        // The job runs in its own process group, so that it does not receive the signal of Ctrl-C.
+        // The job ends at the end of its input.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             Error::Start { program, error }
@@ -176,7 +177,8 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time, so the difference is the CPU time of this process.
+                // Only one process is reaped at a time, so the difference is the CPU time of the
+                // reaped process.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))
@@ -204,8 +206,8 @@ impl Job {
     }
 }
 
-/// A job that is dropped before it has ended belongs to a run that could not begin, or waits for a file
-/// that is incomplete.
+/// If a job is dropped before it has ended, the run could not begin, or the job still waits for an
+/// incomplete file. In both cases, `drop` ends the job.
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
@@ -216,7 +218,7 @@ impl Drop for Job {
 }
 
 impl Ended {
-    /// The end of the job as text: `exited with 3`, `was killed by SIGSEGV`.
+    /// How the job ended, as text: `exited with 3`, `was killed by SIGSEGV`.
     pub(super) fn what(&self) -> String {
         match (self.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
@@ -235,8 +237,8 @@ impl Ended {
         self.status?.code()
     }
 
-    /// Whether SIGPIPE ended the job or a child of its shell, because standard output has no reader
-    /// any more.
+    /// Whether SIGPIPE ended the job, or a child process of the job's shell, because standard
+    /// output has no reader any more.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }

@@ -1,5 +1,5 @@
-//! All jobs of a run, as its threads share them: the thread that watches the jobs, the thread that
-//! merges their output, the packet CPU, and the thread that waits for the end of the run.
+//! The jobs of a run. Four threads share them: the packet CPU, the thread that watches the jobs,
+//! the thread that merges their output, and the thread that waits for the end of the run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,12 +23,14 @@ pub(super) struct Asked {
     pub(super) hurry: bool,
 }
 
-/// What the jobs read. All of this is known when the jobs are started.
+/// The input of the jobs. All of its fields are known when the jobs are started.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The streams of all jobs, for the packet CPU, which must not wait for the lock.
+    /// The packet streams of all jobs. The packet CPU uses this copy, because it must not wait for
+    /// the lock of the jobs.
     pub(super) streams: Vec<Stream>,
-    /// The link types of the packets, and whether the jobs' format has only one.
+    /// The link types of the packets. `has_one_link` says whether the jobs' capture format supports
+    /// only one link type.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,
     /// Whether all inputs of the run can wait.
@@ -45,12 +47,13 @@ pub(super) struct Jobs {
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) last_lines: LastLines,
-    /// Set if all jobs had ended before the end of their input.
+    /// Set if all jobs have ended before the end of their input.
     pub(super) outlived: AtomicBool,
 }
 
 impl Jobs {
-    /// No jobs yet. A job that reads nothing for `timeout` although packets wait is killed.
+    /// Creates the value without jobs. A job is killed if it reads nothing for `timeout` although
+    /// packets wait.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         let (jobs, input, asked, end_now, is_complete, last_lines, outlived) = Default::default();
         Self { jobs, input, asked, end_now, is_complete, timeout, last_lines, outlived }
@@ -64,7 +67,7 @@ impl Jobs {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the jobs and their input, once.
+    /// Adds the jobs and their input. The caller adds them only once.
     pub(super) fn add(&self, jobs: Vec<Job>, input: Input) {
         *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
         *self.lock() = jobs;
@@ -72,7 +75,8 @@ impl Jobs {
         let _ = self.input.set(input);
     }
 
-    /// Starts all jobs that have not been started. A job with an incomplete file is not started.
+    /// Starts all jobs that have not been started. If the file of a job is incomplete, the job is
+    /// not started.
     pub(super) fn start_all(&self) -> Result<(), Error> {
         let mut jobs = self.lock();
         let count = jobs.len();
@@ -82,8 +86,8 @@ impl Jobs {
         started
     }
 
-    /// Declares that no further job will be started. The processes of jobs that were not started
-    /// end.
+    /// Declares that no further job will be started. The waiting processes of jobs that were not
+    /// started end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
@@ -100,7 +104,7 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// The streams of all jobs, once there are any.
+    /// The packet streams of all jobs. The list is empty until the jobs are added.
     pub(super) fn streams(&self) -> &[Stream] {
         self.input.get().map_or(&[], |input| &input.streams)
     }
@@ -110,7 +114,8 @@ impl Jobs {
         self.input.get().is_none_or(|input| input.can_wait)
     }
 
-    /// The error if the jobs' format has one link type and the packets have several.
+    /// The error if the jobs' capture format supports only one link type, but the packets have
+    /// several link types.
     pub(super) fn several_links(&self) -> Option<Error> {
         let input = self.input.get().filter(|input| input.has_one_link)?;
         let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());
@@ -126,8 +131,8 @@ impl Jobs {
     }
 
     /// The reason for which a job did not get all of its packets. `None` if the job got all of its
-    /// packets. A live input that is too fast for a job is not a reason, and neither is a requested
-    /// end of the run.
+    /// packets. Packets that are lost because a live input is too fast for a job, or because the
+    /// user ended the run, are not a reason.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;

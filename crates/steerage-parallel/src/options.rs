@@ -1,4 +1,4 @@
-//! What the caller decides about a run.
+//! The options that the caller chooses for a run.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -9,37 +9,40 @@ use std::time::Duration;
 use steerage_apps::parallel::Together;
 use steerage_capture::CaptureInfo;
 
-/// The options of a run. [`Options::new`] has the defaults.
+/// The options of a run. [`Options::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In every word, `{n}` stands for the number of the
-    /// job, from 1, and `{jobs}` for the number of jobs. One of these words says how the job gets its
-    /// packets: `{fifo}` is the path of a pipe, `{file}` of a complete file, and `{tap}` the name of
-    /// an interface. Without any of them, the packets come on standard input.
+    /// The program of each job and its arguments. In every word of the command, `{n}` stands for
+    /// the number of the job, counted from 1, and `{jobs}` stands for the number of jobs. Three
+    /// placeholders choose how the job gets its packets. `{fifo}` stands for the path of a pipe,
+    /// `{file}` for the path of a complete file, and `{tap}` for the name of an interface. Without
+    /// any of these placeholders, the job reads its packets from standard input.
     pub command: Vec<OsString>,
     /// Which packets must go to the same job.
     pub together: Together,
     /// The format in which jobs read packets.
     pub format: Format,
-    /// Whether jobs get the inner frame of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
+    /// Whether jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
+    /// ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
-    /// Kills a job that reads nothing for this time although packets wait. `None` kills none.
+    /// A job is killed if it reads nothing for this time although packets wait. With `None`, no job
+    /// is killed.
     pub job_timeout: Option<Duration>,
     /// Where the output of the jobs goes.
     pub collect: Collect,
-    /// Whether standard error is a terminal on which a line with the progress may be redrawn.
+    /// Whether standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// The process in which a job that reads a `{file}` waits until its file is complete. Without
-    /// such a process, the program of the job is started at that time.
+    /// Creates the process in which a job that reads a `{file}` waits until its file is complete.
+    /// If the value is `None`, the program of the job is started when the file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
 impl Options {
-    /// Runs `jobs` copies of this command, which keep flows together and whose lines are printed as
-    /// they come.
+    /// The options for `jobs` copies of this command. Each flow stays in one job, and the lines of
+    /// the jobs are printed in the order in which they arrive.
     pub fn new(jobs: usize, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             jobs,
@@ -55,17 +58,18 @@ impl Options {
     }
 }
 
-/// Makes the command of a process that [waits](crate::start_when_ready) until it becomes this
-/// program. The arguments of the program are appended to the command.
+/// A function that returns the command of a waiting process. The process
+/// [waits](crate::start_when_ready), and then becomes `program`. The arguments of `program` are
+/// appended to the command.
 ///
-/// A process that is confined to a sandbox cannot start programs once packets flow, so it starts all
-/// processes of its jobs before.
+/// A process in a sandbox cannot start programs while packets flow, so it starts the waiting
+/// processes of all jobs before.
 pub type WaitingProcess = fn(program: &OsStr) -> Command;
 
 /// The format of the capture that jobs read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// The format of the input, or [`PcapNanos`](Self::PcapNanos) if the input is no file.
+    /// The format of the input, or [`PcapNanos`](Self::PcapNanos) if the input is not a file.
     #[default]
     AsInput,
     /// pcap with microseconds.
@@ -79,20 +83,20 @@ pub enum Format {
 /// Where the output of the jobs goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Collect {
-    /// To standard output, as one output.
+    /// The outputs are merged and written to standard output.
     Merged {
         /// The order of lines, elements and packets.
         order: Order,
         /// Whether each line begins with the number of the job and a tab.
         tag: bool,
-        /// The number of lines at the start of each output that are printed only once. `None` is 1
-        /// for a tshark that was asked for a header, and else 0.
+        /// The number of lines at the start of each output that are printed only once. `None` means
+        /// 1 if the command is a tshark with the option for a header, and otherwise 0.
         header: Option<usize>,
     },
     /// The jobs write to standard output themselves, so their lines may mix.
     Unmerged,
-    /// To files: job N runs in the subdirectory N of this directory, which gets the files `stdout`
-    /// and `stderr`.
+    /// The outputs go to files. Job N runs in the subdirectory N of this directory, and its output
+    /// goes to the files `stdout` and `stderr` in the subdirectory.
     Results(PathBuf),
 }
 
@@ -114,22 +118,22 @@ impl Collect {
 /// The order of the merged output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Lines as they come, and packets by time.
+    /// Lines in the order in which they arrive, and packets by time.
     #[default]
     Any,
-    /// The output of job 1, then that of job 2, and so on.
+    /// The output of job 1, then the output of job 2, and so on.
     Job,
-    /// By the times at which lines begin, and by the times of packets.
+    /// Sorted by the times at the start of lines, or by the times of packets.
     Time,
 }
 
-/// What is known about the input before its packets are read.
+/// The known facts about the input before its packets are read.
 #[derive(Clone, Debug, Default)]
 pub struct InputInfo {
     /// The capture files, if the input has any.
     pub capture: Option<Arc<CaptureInfo>>,
     /// Whether all inputs can wait, as files can.
     pub can_wait: bool,
-    /// Whether files are replayed at a pace.
+    /// Whether capture files are replayed at a certain rate.
     pub is_paced: bool,
 }

@@ -1,9 +1,9 @@
 //! The directory of `--results`: a subdirectory for each job, with the job's output.
 //!
 //! Jobs run with the user's rights, which are often root's, so no other user may choose where the
-//! output of the jobs goes. All directories are opened once, and used through their descriptors.
-//! All output files are new: if a file with the same name exists, it is removed, and never written
-//! to.
+//! output of the jobs goes. Each directory is opened once, and files in it are created relative to
+//! its descriptor. All output files are new: if a file with the same name exists, it is removed,
+//! and never written to.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,8 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::error::Error;
 
-/// Output that comes from packets is for the owner and the group, like captures.
+/// Like captures, the output of jobs may contain packets, so only the owner and the group may read
+/// it.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
@@ -31,7 +32,7 @@ pub(super) struct JobResults {
 
 impl Results {
     /// Creates the directory if it does not exist. Parent directories are not created, so that a
-    /// mistyped name does not hide the results.
+    /// mistyped path is reported as an error.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::Results { path: path.to_owned(), error };
         Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
@@ -55,8 +56,8 @@ impl Results {
     }
 }
 
-/// Replaces any entry with this name by a new file. No other user can create an entry meanwhile,
-/// because only this user can write to the directory.
+/// Replaces any directory entry with this name by a new file. No other user can create an entry in
+/// the meantime, because only this user can write to the directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

@@ -1,4 +1,5 @@
-//! Writes the jobs' output to standard output as one output, in the form that its kind has.
+//! Merges the outputs of the jobs, and writes them to standard output. The kind of the output
+//! determines how it is merged.
 //!
 //! | output | any order (the default) | `--order job` | `--order time` |
 //! |---|---|---|---|
@@ -7,7 +8,7 @@
 //! | a JSON array | elements as they come | job by job | refused |
 //! | anything else | refused | bytes, job by job | refused |
 //!
-//! Output that waits is in a [`Spool`] for each job.
+//! Each job has a [`Spool`] for output that has to wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +25,7 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// The number of merged bytes that are written at once.
+/// When this many merged bytes have accumulated, they are written to standard output.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The reason for which merging ended before the jobs ended.
@@ -44,16 +45,18 @@ pub(super) enum Stopped {
 #[derive(Debug)]
 pub(super) struct Sink {
     order: Order,
-    /// The kind of all outputs. `None` until a job has written enough.
+    /// The kind of all outputs. `None` until a job has written enough bytes to detect the kind.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
-    /// The time of the next record of each job that has one, and the job.
+    /// For each job that has a complete record, the time of its next record and the number of the
+    /// job.
     next: BinaryHeap<Reverse<(i64, usize)>>,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// The job whose output ends within a line. No other line may follow on this line.
+    /// The job whose output was last written, if the output ended within a line. No other job's
+    /// output may follow on this line.
     within: Option<usize>,
     /// Whether an element of a JSON array was written.
     has_elements: bool,
@@ -62,7 +65,7 @@ pub(super) struct Sink {
 
 #[derive(Debug)]
 struct JobOutput {
-    /// The first bytes, until they say the kind of the output.
+    /// The first bytes of the output, which are kept until the kind of the output is known.
     start: Vec<u8>,
     has_kind: bool,
     lines: Lines,
@@ -77,7 +80,8 @@ struct JobOutput {
 }
 
 impl Sink {
-    /// `files` has a file for each job. Without one, only output that need not wait can be merged.
+    /// `files` has a file for each job. If the list is empty, only output that need not wait can be
+    /// merged.
     pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
         let mut files = files.into_iter();
         let job = |nth: usize| JobOutput {
@@ -94,7 +98,7 @@ impl Sink {
         };
         Self {
             order,
-            // The output of a single job is its own, whatever it is.
+            // The output of a single job is passed on unchanged, whatever its kind is.
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
@@ -108,8 +112,8 @@ impl Sink {
         }
     }
 
-    /// Takes output of this job, and writes what can be written. Returns true if the next output
-    /// must come from this job too.
+    /// Takes output of this job, and writes the part that need not wait. Returns true if the next
+    /// output must come from the same job.
     pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
         let is_single = self.jobs.len() == 1;
         let of = &mut self.jobs[job];
@@ -147,7 +151,7 @@ impl Sink {
         Ok(within)
     }
 
-    /// Whether output waits for output of other jobs.
+    /// Whether output of a job has to wait for output of other jobs.
     fn waits(&self) -> bool {
         self.jobs.len() > 1 && (self.order != Order::Any || self.kind == Some(Kind::Capture))
     }
@@ -160,7 +164,8 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // Nobody waits for a job that wrote nothing, also if the others' kind is not known yet.
+        // Other jobs need not wait for a job that wrote nothing, even if the kind of their output
+        // is not known yet.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
@@ -175,7 +180,8 @@ impl Sink {
         self.flush()
     }
 
-    /// Called after all jobs. Returns what the user should know about the merged output.
+    /// Ends the merged output after all jobs have ended. Returns notes for the user about the
+    /// merged output.
     pub(super) fn finish(mut self) -> Result<Vec<String>, Stopped> {
         let shown = self.headers.finish();
         if let Some((job, header)) = shown {
@@ -194,7 +200,8 @@ impl Sink {
     fn begin(&mut self, job: usize, kind: Kind) -> Result<(), Stopped> {
         let refused = |why: String| Err(Stopped::Unmergeable { job: job + 1, why });
         let apart = "add --results DIR for a file from each job";
-        // The bytes of one job after those of another are what was asked for.
+        // With `--order job`, output of any kind can be merged: the bytes of one job follow the
+        // bytes of the job before.
         let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
         match kind {
             Kind::Unknown(what) => {
@@ -221,7 +228,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes the records whose turn has come, now that this job has written or ended.
+    /// After this job has written output or has ended, writes all records that are next in the
+    /// order.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {
@@ -229,7 +237,7 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // A job without a record may write an earlier one.
+            // A job that has no complete record yet may still write a record with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -245,7 +253,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record of this job, or that there will be none.
+    /// Finds the next record of this job, or marks the job as finished if no record follows.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];
@@ -307,7 +315,7 @@ impl Sink {
             return;
         }
         if self.kind == Some(Kind::JsonArray) {
-            // The first element follows a bracket instead of a comma.
+            // Before the first element, a bracket is written instead of a comma.
             let bytes =
                 if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
             self.out.extend_from_slice(bytes);

@@ -10,14 +10,14 @@ use steerage_text::{counted, grouped, percent, size, time};
 
 use super::job::Job;
 
-/// If the jobs waited for a smaller part of their time than this, the verdict does not mention
-/// waiting.
+/// If the jobs waited for input for a smaller share of their time than this, the verdict does not
+/// mention waiting.
 const WAITING_MUCH: f64 = 0.5;
-/// If the jobs used fewer CPUs than this, splitting gained nothing.
+/// If the jobs used fewer CPUs than this on average, the verdict is that splitting gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// What happened to the packets and the jobs of a run. As text, a table of the jobs, a line for the
-/// whole run, and the verdict. docs/parallel.md describes the fields as JSON.
+/// What happened to the packets and the jobs of a run. As text, the summary is a table of the jobs,
+/// a line for the whole run, and the verdict. docs/parallel.md describes the fields as JSON.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
@@ -27,7 +27,7 @@ pub struct Summary {
     pub packets: u64,
     /// Packets that jobs have read.
     pub delivered: u64,
-    /// Packets that a job should have got, and did not get.
+    /// The number of packets that a job should have got, but did not get.
     pub lost: u64,
     /// Packets that were lost before they were split, because a live input was too fast.
     pub missed: u64,
@@ -57,7 +57,7 @@ pub struct JobSummary {
     pub packets: u64,
     /// The bytes of these packets.
     pub bytes: u64,
-    /// Packets that the job should have got, and did not get.
+    /// The packets that the job should have got, but did not get.
     pub lost: Lost,
     /// The exit status. `None` if a signal ended the job, if the job did not run, or if this process
     /// ignores SIGCHLD.
@@ -66,9 +66,9 @@ pub struct JobSummary {
     pub signal: Option<&'static str>,
     /// The CPU time of the job.
     pub cpu_seconds: f64,
-    /// How long the job's input was open.
+    /// The time in seconds in which the job's input was open.
     pub fed_seconds: f64,
-    /// How much of that time the input was empty.
+    /// The part of `fed_seconds` in which the job's input was empty.
     pub waited_seconds: f64,
     /// The time from the start of the job to its end.
     pub seconds: f64,
@@ -90,12 +90,12 @@ impl Lost {
         Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
     }
 
-    /// The number of packets, for all reasons.
+    /// The number of lost packets, summed over all reasons.
     pub fn total(&self) -> u64 {
         self.0.total()
     }
 
-    /// Each reason for which packets were lost, and their number.
+    /// Each reason for which packets were lost, with the number of lost packets.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter()
     }

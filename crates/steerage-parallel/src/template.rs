@@ -39,7 +39,8 @@ impl Template {
         vias.next().is_none().then(|| Self { words: words.to_vec(), via })
     }
 
-    /// The words of the command of job `number`. `place` is the file or interface with its packets.
+    /// The words of the command of job `number`. `place` is the path of the file or pipe, or the
+    /// interface, with the packets of the job.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());
@@ -48,7 +49,7 @@ impl Template {
     }
 }
 
-/// Replaces the placeholders in `word`. Inserted text is not searched for placeholders again.
+/// Replaces the placeholders in `word`. Placeholders in the inserted text are not replaced.
 fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     while let Some((first, rest)) = word.split_first() {

@@ -1,30 +1,32 @@
-//! The times at which lines begin, for `--order time`.
+//! Reads the time at the start of each line, for `--order time`.
 
 use super::lines::{ACTION, LINE_BYTES_MAX};
 
 const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
 
-/// The fewest digits of seconds since 1970 (from 1973 on). Smaller numbers are no time: tshark
-/// begins its lines with the number of the frame.
+/// The minimum number of digits of a time in seconds since 1970. All times since April 1973 have at
+/// least nine digits. A number with fewer digits is not a time. For example, tshark begins its
+/// lines with the number of the frame.
 const DIGITS_MIN: usize = 9;
 
-/// The keys with which programs begin a line of JSON that begins with its time: tshark -T ek, Zeek,
-/// Suricata.
+/// The beginnings of JSON lines that begin with their time, as tshark -T ek, Zeek and Suricata
+/// write them.
 const KEYS: [&[u8]; 4] = [b"{\"timestamp\":", b"{\"ts\":", b"{\"time\":", b"{\"@timestamp\":"];
 
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Why lines cannot be sorted.
+/// The reason why lines cannot be sorted by time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
-    /// This line has no time, and no line before it has one.
+    /// This line has no time, and no line before this line has a time.
     NoTime(String),
     TooLong,
 }
 
-/// Cuts a job's output into lines with a time. Lines without a time belong to the line before them.
+/// Divides a job's output into records. A record is a line with a time, and the lines without a
+/// time that follow it.
 #[derive(Debug)]
 pub(super) struct Times {
     header: usize,
@@ -39,7 +41,7 @@ impl Times {
     }
 
     /// The length of the first record of `bytes`, and its time. Returns `None` if the record may be
-    /// incomplete. `ended` says whether no more bytes follow.
+    /// incomplete. `ended` is true if no more bytes follow.
     pub(super) fn next(&mut self, bytes: &[u8], ended: bool) -> Result<Option<(usize, i64)>, Unsorted> {
         let mut lines = Lines { bytes, at: 0, ended };
         let Some(line) = lines.next() else { return too_long(bytes) };
@@ -54,7 +56,7 @@ impl Times {
             time_of(line)
         };
         let Some(time) = time else {
-            // Zeek's header lines, and its last line.
+            // Header lines of Zeek, or the last line of Zeek's output, have no time.
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 let is_last = ended && lines.at == bytes.len();
                 let time = self.last.map_or(i64::MIN, |last| if is_last { i64::MAX } else { last });
@@ -73,7 +75,7 @@ impl Times {
         }
     }
 
-    /// Adds a day if the time of day begins again. A time with a date stays as it is.
+    /// Adds a day if the time of day is past midnight again. A time with a date is not changed.
     fn continued(&mut self, time: i64) -> i64 {
         let is_of_day = (0..2 * HALF_A_DAY).contains(&time);
         if is_of_day {
@@ -115,7 +117,7 @@ pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     text.epoch().or_else(|| Text(&line[start..]).date()).or_else(|| Text(&line[start..]).time_of_day())
 }
 
-/// What is left of a line.
+/// The part of a line that has not been parsed yet.
 struct Text<'a>(&'a [u8]);
 
 impl Text<'_> {
@@ -136,7 +138,8 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Seconds since 1970 with a fraction, or whole milliseconds, microseconds or nanoseconds.
+    /// Parses seconds since 1970 with a fraction, or whole milliseconds, microseconds or
+    /// nanoseconds since 1970.
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
@@ -150,10 +153,10 @@ impl Text<'_> {
         number.checked_mul(unit)?.checked_add(fraction).filter(|_| ends)
     }
 
-    /// The nanoseconds after a point or a comma.
+    /// Parses the fraction of a second after a point or a comma, and returns nanoseconds.
     fn fraction(&mut self) -> i64 {
         let before = self.0;
-        // A comma is also a separator of columns, after which there may be no digit.
+        // A comma may also separate columns, and need not be followed by a digit then.
         let digits: Vec<u8> = match self.one_of(b".,") {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,
@@ -225,12 +228,12 @@ impl Text<'_> {
     }
 }
 
-/// The days from 1970 to a date of the Gregorian calendar. A year begins in March here, so that the
-/// leap day is its last one.
+/// The number of days from January 1, 1970, to a date of the Gregorian calendar. In this
+/// calculation, a year begins in March, so that the leap day is the last day of the year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    // The days from March 1 of the year 0 to January 1, 1970.
+    // The number of days from March 1 of the year 0 to January 1, 1970.
     const EPOCH: i64 = 719_468;
     year * 365 + leap_days + (153 * month + 2) / 5 + day - 1 - EPOCH
 }
@@ -296,7 +299,7 @@ mod tests {
             records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(),
             [1_767_258_004, 1_767_258_005]
         );
-        // The next line may belong to this one.
+        // The record may be incomplete, because the next line may belong to it.
         let mut times = Times::new(0);
         assert_eq!(times.next(b"1000000001 a\n", false), Ok(None));
         assert_eq!(times.next(b"1000000001 a\n1000000001 b", false), Ok(None));

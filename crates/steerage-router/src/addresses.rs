@@ -1,8 +1,8 @@
-//! Rules for the addresses that a packet may come from and go to. `forward` and the TCP host of
-//! lab/ share these rules.
+//! The rules for the source and destination addresses that a packet may have. `steerage forward`
+//! and the TCP host of lab/ share these rules.
 //!
-//! The rules are those of RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and
-//! RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
+//! The rules are in RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and RFC
+//! 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use ipnet::Ipv4Net;
 /// A link address (IEEE 802).
 pub type Mac = [u8; 6];
 
-/// Whether a host on a link can have the address.
+/// Returns true if a host on a link can have this IPv4 address.
 ///
 /// No host has an address in 0/8 ("this network"), 127/8 (loopback), 224/4 (multicast) or 240/4
 /// (reserved, including the limited broadcast address).
@@ -20,7 +20,7 @@ pub fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// Whether a host on a link can have the address.
+/// Returns true if a host on a link can have this IPv6 address.
 ///
 /// No host has an unspecified, loopback, multicast or IPv4-mapped address.
 #[inline]
@@ -28,7 +28,7 @@ pub fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
 }
 
-/// Like [`is_of_a_host_v4`] and [`is_of_a_host_v6`], for an address of either family.
+/// Calls [`is_of_a_host_v4`] or [`is_of_a_host_v6`], depending on the family of the address.
 pub fn is_of_a_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_of_a_host_v4(address),
@@ -36,14 +36,14 @@ pub fn is_of_a_host(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a packet may have this source address on a link with these broadcast addresses.
+/// Returns true if a packet may have this source address on a link with these broadcast addresses.
 #[inline]
 pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// The network's broadcast address. Networks of one or two addresses have no broadcast address (RFC
-/// 3021).
+/// Returns the network's broadcast address. A network of one or two addresses has no broadcast
+/// address (RFC 3021).
 ///
 /// ```
 /// use steerage_router::broadcast_of;

@@ -1,5 +1,5 @@
-//! ICMP and ICMPv6 errors, which overwrite the packets that they report: RFC 792, 1191, 1812
-//! (4.3), 4443.
+//! ICMP and ICMPv6 errors. An error is written into the pages of the packet that it reports (RFC
+//! 792, 1191, 1812 (4.3) and 4443).
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{IpHeader, ethernet, icmp, icmp6, ipv4, ipv6, protocol, put};
 use steerage::{NoRoom, Packet};
 
-/// The maximum length of an ICMP error over IPv4, because every host must accept packets of this
-/// length: RFC 1812, 4.3.2.3.
+/// The maximum length of an ICMP error over IPv4. Every host must accept packets of this length
+/// (RFC 1812, 4.3.2.3).
 const IPV4_ERROR_BYTES_MAX: usize = 576;
-/// The maximum length of an ICMPv6 error, because every link must carry this many bytes: RFC 4443,
-/// 2.4 c.
+/// The maximum length of an ICMPv6 error. Every link must carry packets of this length (RFC 4443,
+/// 2.4 c).
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
-/// The IP precedence of ICMP errors, internetwork control: RFC 1812, 4.3.2.5.
+/// The IP precedence of ICMP errors, which is "internetwork control" (RFC 1812, 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
 /// The problem that an ICMP error reports.
@@ -49,10 +49,10 @@ impl Problem {
     }
 }
 
-/// Replaces the packet by an ICMP error from `source` to the packet's sender.
+/// Replaces the packet with an ICMP error that goes from `source` to the packet's sender.
 ///
 /// The packet begins with `link` bytes of Ethernet header, or with an IP header if `link` is 0. The
-/// next `len` bytes are an IP packet of the version that `source` has.
+/// next `len` bytes are an IP packet of the same IP version as `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,
@@ -83,7 +83,7 @@ pub(super) fn answer(
 }
 
 /// Makes room for `headers` bytes after the link header, swaps the link addresses, and keeps only
-/// the first `quoted` bytes of the packet.
+/// the first `quoted` bytes of the original packet.
 fn make_room<'p>(
     packet: &'p mut Packet<'_>,
     link: usize,

@@ -1,5 +1,5 @@
 //! The kernel's routes and neighbours, copied into a [`Table`](crate::Table) that follows the
-//! kernel's changes. Routes of the user may replace the kernel's routes.
+//! kernel's changes. The user may specify routes that replace the kernel's routes.
 //!
 //! | file | content |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `route` | the user's routes, as `ip route` writes them |
 //! | `silence` | keeps the kernel from answering packets that the router forwards |
 //!
-//! This file has the thread that keeps the forwarding table up to date. The thread handles no
+//! This file contains the thread that keeps the forwarding table up to date. The thread handles no
 //! packets.
 
 mod neighbour_probes;
@@ -37,8 +37,9 @@ pub use silence::SilentKernel;
 /// neighbour as stale after 15 s or more.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After building a table, the thread pauses for this many times the build time. Without the pause,
-/// a million flapping routes would keep a CPU busy with tables that are replaced at once.
+/// After the thread has built a table, it pauses for this many times the build time. Without the
+/// pause, a million flapping routes would keep a CPU busy with building tables that are soon
+/// replaced.
 const REST: u32 = 9;
 
 /// The shortest time between two dumps of all kernel tables.
@@ -56,7 +57,7 @@ pub enum KernelError {
         #[source]
         error: io::Error,
     },
-    /// A route of the user does not match the interfaces.
+    /// A route of the user does not match the router's interfaces.
     #[error(transparent)]
     Route(#[from] RouteError),
 }
@@ -68,7 +69,7 @@ pub struct RouterInterface {
     pub name: String,
     /// The index, as `if_nametoindex(3)` returns it.
     pub index: u32,
-    /// Whether packets on the interface begin with an Ethernet header.
+    /// True if packets on the interface begin with an Ethernet header.
     pub ethernet: bool,
 }
 
@@ -80,19 +81,21 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// The earliest time of the next table, and of the next dump of all kernel tables.
+    /// The earliest time for the next table, and for the next dump of all kernel tables.
     rested: Instant,
     ask_after: Instant,
     ask_all: bool,
 }
 
 impl RouteUpdater {
-    /// Opens the sockets and builds the first table. Needs `CAP_NET_RAW`, because the sockets of
-    /// probes are bound to interfaces. `interfaces` has the interfaces in the order of the
-    /// instance's outputs. If `routes` are given, they replace the kernel's routes.
+    /// Opens the sockets and builds the first table. The caller needs `CAP_NET_RAW`, because the
+    /// sockets for neighbour probes are bound to interfaces. `interfaces` lists the interfaces in
+    /// the order of the instance's outputs. If `routes` are given, they replace the kernel's
+    /// routes.
     ///
     /// # Errors
-    /// If the kernel refuses a socket or its tables, or if a route does not match the interfaces.
+    /// Returns an error if the kernel refuses a socket or its tables, or if a route does not match
+    /// the interfaces.
     pub fn new(
         interfaces: &[RouterInterface],
         routes: &[Route],
@@ -128,7 +131,7 @@ impl RouteUpdater {
         Ok(control)
     }
 
-    /// Hints for the user about the interfaces, one line each.
+    /// Returns hints for the user about the interfaces, one line each.
     pub fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {
@@ -143,7 +146,7 @@ impl RouteUpdater {
     /// Starts the thread that follows changes. The thread runs until the program ends.
     ///
     /// # Errors
-    /// If the kernel cannot start a thread.
+    /// Returns an error if the kernel cannot start a thread.
     pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
@@ -179,12 +182,13 @@ impl RouteUpdater {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // One millisecond is added, because a timeout that is rounded down would end too early.
+        // One millisecond is added. Otherwise, the timeout would be rounded down, and the wait
+        // would end too early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =
             [PollFd::new(self.changes.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
-        // If a signal interrupts `poll`, the thread only checks once more than necessary.
+        // If a signal interrupts `poll`, the thread makes one unnecessary check.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }
 

@@ -1,4 +1,4 @@
-//! The possible fates of a packet, and their counts.
+//! The possible fates of a packet, and the number of packets with each fate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,10 +22,11 @@ pub enum Fate {
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// No host has the source address: it is loopback, unspecified, multicast, broadcast or
-    /// reserved.
+    /// No host has the source address of the packet: it is loopback, unspecified, multicast,
+    /// broadcast or reserved.
     MartianSource,
-    /// No host has the destination address: it is loopback, unspecified, multicast or reserved.
+    /// No host has the destination address of the packet: it is loopback, unspecified, multicast or
+    /// reserved.
     MartianDestination,
     /// The source or destination is a link-local address, which must stay on its link (RFC 3927,
     /// RFC 4291).
@@ -34,11 +35,11 @@ pub enum Fate {
     TtlExpired,
     /// The table has no route to the destination through the router's interfaces.
     NoRoute,
-    /// A route forbids the packet: `blackhole` or `prohibit`.
+    /// A `blackhole` or `prohibit` route forbids forwarding the packet.
     Prohibited,
-    /// The link address of the next hop is not known yet. The kernel resolves the link address.
+    /// The link address of the next hop is not known yet. The kernel resolves it.
     Unresolved,
-    /// The next hop does not answer.
+    /// The next hop does not answer the kernel's requests for its link address.
     HostUnreachable,
     /// The packet exceeds the MTU of the outgoing interface.
     TooBig,
@@ -52,7 +53,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All fates, in order.
+    /// All fates, in the order of their counters.
     pub const ALL: [Self; 18] = [
         Self::Forwarded,
         Self::Local,
@@ -74,7 +75,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// The name of the fate in reports.
+    /// Returns the name of the fate in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -98,13 +99,13 @@ impl Fate {
         }
     }
 
-    /// Whether the packet was not for this router to forward, but for the kernel or for another
-    /// host.
+    /// Returns true if the packet was for the kernel or for another host, so that this router did
+    /// not have to forward it.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
 
-    /// Whether the packet should have been forwarded but was dropped.
+    /// Returns true if the packet should have been forwarded but was dropped.
     pub fn is_drop(self) -> bool {
         self != Self::Forwarded && !self.is_not_ours()
     }
@@ -123,12 +124,12 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// The number of packets with this fate.
+    /// Returns the number of packets with this fate.
     pub fn get(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
 
-    /// The number of packets that should have been forwarded but were dropped.
+    /// Returns the number of packets that should have been forwarded but were dropped.
     pub fn dropped(&self) -> u64 {
         Fate::ALL.iter().filter(|fate| fate.is_drop()).map(|fate| self.get(*fate)).sum()
     }
@@ -152,10 +153,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts. Only one thread calls this function, once per batch.
+    /// Publishes the counts. Only one thread calls `show` for these counters, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // `Relaxed`, like the loads in `read` that pair with these stores: the values are plain
-        // counts, which publish no other memory.
+        // `Relaxed`, like the loads in `read` that pair with these stores. The values are plain
+        // counts and publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

@@ -1,8 +1,8 @@
 //! The forwarding table, which packet CPUs read and the control program replaces.
 //!
-//! A [`Table`] never changes after it is shown. To change routes, the control program builds a new
-//! table and [shows](Shown::show) it. At the start of a batch, each CPU checks for a newer table
-//! with one load of a version number.
+//! A [`Table`] never changes after it is shown to the packet CPUs. To change routes, the control
+//! program builds a new table and [shows](Shown::show) it. At the start of a batch, each CPU checks
+//! for a newer table by loading a version number.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,17 +19,19 @@ use crate::addresses::Mac;
 /// in [`Table::interfaces`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The output of packets that leave by the interface.
+    /// The output device for packets that leave through the interface.
     pub output: TxId,
-    /// The interface's link address. `None` if packets on the interface have no link header.
+    /// The interface's link address. The value is `None` if packets on the interface have no link
+    /// header.
     pub mac: Option<Mac>,
-    /// The interface's MTU: the longest IP packet that it sends, in bytes.
+    /// The interface's MTU, which is the length in bytes of the longest IP packet that the
+    /// interface sends.
     pub mtu: usize,
-    /// Whether the interface can send.
+    /// True if the interface can send.
     pub up: bool,
-    /// The source address of ICMP errors.
+    /// The source address of ICMP errors to hosts on this interface.
     pub ipv4: Option<Ipv4Addr>,
-    /// The source address of ICMPv6 errors.
+    /// The source address of ICMPv6 errors to hosts on this interface.
     pub ipv6: Option<Ipv6Addr>,
     /// The broadcast addresses of the interface's networks ([`broadcast_of`](super::broadcast_of)).
     /// No packet may have one of these broadcast addresses as its source.
@@ -41,17 +43,19 @@ pub struct Interface {
 pub struct Hop {
     /// The index of the outgoing interface.
     pub interface: u16,
-    /// The address of the router. `None` if the destination is on the link.
+    /// The address of the next router. The value is `None` if the destination itself is on the
+    /// link.
     pub gateway: Option<IpAddr>,
-    /// The hop's share of flows, relative to the other hops of the route. At least 1.
+    /// The share of flows that use this hop, relative to the route's other hops. The weight is at
+    /// least 1.
     pub weight: u16,
 }
 
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward through one of these hops. The flow's hash selects the hop. The list has at least
-    /// one hop.
+    /// Forward the packet through one of these next hops. The flow's hash selects the hop. The list
+    /// has at least one hop.
     Via(Vec<Hop>),
     /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
     /// address of its links.
@@ -64,7 +68,7 @@ pub enum Target {
     Prohibit,
 }
 
-/// Routes of both address families: IPv4 and IPv6.
+/// The routes of both address families, IPv4 and IPv6.
 ///
 /// ```
 /// use steerage_router::{Hop, Routes, Target};
@@ -81,13 +85,13 @@ pub enum Target {
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, u32>,
     v6: PrefixMap<Ipv6Net, u32>,
-    /// The distinct targets. Most routes of a large table share a few targets.
+    /// The distinct targets of all routes. Most routes of a large table share a few targets.
     targets: Vec<Target>,
     known: HashMap<Target, u32>,
 }
 
 impl Routes {
-    /// Adds a route. An existing route for the same prefix is replaced.
+    /// Adds a route. An existing route to this prefix is replaced.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -108,7 +112,7 @@ impl Routes {
         }
     }
 
-    /// The target of the route with the longest prefix that contains the address.
+    /// Returns the target of the route with the longest prefix that contains the address.
     #[inline]
     pub fn v4(&self, to: Ipv4Addr) -> Option<&Target> {
         let (_, at) = self.v4.get_lpm(&Ipv4Net::new_assert(to, 32))?;
@@ -122,18 +126,18 @@ impl Routes {
         self.targets.get(*at as usize)
     }
 
-    /// The number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether there are no routes.
+    /// Returns true if there are no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of distinct targets that were ever inserted. Unused targets count until the
-    /// routes are rebuilt.
+    /// Returns the number of distinct targets that were ever inserted. Unused targets count until
+    /// the routes are rebuilt.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
@@ -142,11 +146,11 @@ impl Routes {
 /// A neighbour, as the kernel knows it.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. `None` if the kernel tried to resolve the neighbour, and the
-    /// neighbour does not answer.
+    /// The neighbour's link address. The value is `None` if the kernel tried to resolve the
+    /// neighbour, and the neighbour did not answer.
     pub mac: Option<Mac>,
-    /// Set when a packet is sent to the neighbour. A program that keeps neighbour entries fresh
-    /// reads and clears the flag.
+    /// Set to true when a packet is sent to the neighbour. A program that keeps neighbour entries
+    /// fresh reads and clears this flag.
     pub used: AtomicBool,
 }
 
@@ -156,11 +160,11 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The flag is read first, so that CPUs which use the same
-    /// neighbour can share the cache line.
+    /// Marks the neighbour as used. The flag is read first and written only if it is false. CPUs
+    /// that use the same neighbour can therefore share the cache line.
     pub(super) fn note_use(&self) {
-        // `Relaxed` for both, like `take_use`, which pairs with them: the flag only says that a CPU
-        // used the neighbour at some time.
+        // `Relaxed` for both operations, like `take_use`, which pairs with them. The flag only says
+        // that some CPU used the neighbour at some time.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -173,7 +177,8 @@ impl Neighbour {
     }
 }
 
-/// Neighbours. The key is the index of the neighbour's interface, and the neighbour's address.
+/// The neighbours of all interfaces. The key consists of the index of the neighbour's interface and
+/// the neighbour's address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
 /// The data that forwarding decisions depend on.
@@ -181,20 +186,21 @@ pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 pub struct Table {
     /// The interfaces that take part in forwarding.
     pub interfaces: Vec<Interface>,
-    /// The routes.
+    /// The routes of both address families.
     pub routes: Arc<Routes>,
-    /// The neighbours.
+    /// The neighbours that have a link address, and the neighbours that do not answer.
     pub neighbours: Arc<Neighbours>,
 }
 
 /// The current table, shared by all CPUs.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// Incremented for each new table.
+    /// The version number of the current table, incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier tables that a CPU may still be reading, at most as many as there are CPUs and one
-    /// more. The control thread frees these tables, because freeing a million routes takes long.
+    /// Earlier tables that a CPU may still be reading. The number of these tables is at most the
+    /// number of CPUs plus one. The control thread frees these tables, because freeing a million
+    /// routes takes a long time.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -205,20 +211,20 @@ impl Shown {
             let mut shown = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, Arc::new(table))
         };
-        // `Release` pairs with the `Acquire` in `newer`. A CPU that reads this version finds this
-        // table when it takes the lock.
+        // `Release` pairs with the `Acquire` in `newer`. A CPU that reads the new version number
+        // finds the new table when it takes the lock.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
         past.retain(|table| Arc::strong_count(table) > 1);
     }
 
-    /// The current table.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the table and its version, if the version differs from `than`.
+    /// Returns the current table and its version number, if the version differs from `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
         // `Acquire` pairs with the `Release` in `show`.
@@ -233,8 +239,9 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // Hops are selected by weight, evenly over the hash. The bits of the hash are reversed:
-    // steering uses the upper bits, so that all flows of a CPU would otherwise use the same hop.
+    // The hash selects a hop, and each hop gets a share of the hashes according to its weight.
+    // Steering uses the upper bits of the hash. If `pick` used these bits too, all flows of a CPU
+    // would use the same hop. Therefore the bits are reversed.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);

@@ -1,4 +1,4 @@
-//! Frames in memory as an input, and an output that records what is sent.
+//! An input of frames in memory, and an output that records the packets that are sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,8 @@ use steerage_mem::{Completion, FRAME_BYTES_MAX, FrameHeader};
 pub struct Frame {
     /// The bytes, from the link header on.
     pub bytes: Vec<u8>,
-    /// The frame's length on the wire in bytes. Longer than `bytes` if a capture cut the frame.
+    /// The frame's length on the wire in bytes. The length is larger than that of `bytes` if a
+    /// capture truncated the frame.
     pub wire_len: usize,
     /// The type of the first header.
     pub link: LinkType,
@@ -42,19 +43,19 @@ impl Frame {
         Self { wire_len: bytes.len(), bytes, link: LinkType::ETHERNET, time: None }
     }
 
-    /// The same frame with another type of first header.
+    /// Returns the same frame with another type of first header.
     #[must_use]
     pub fn with_link(self, link: LinkType) -> Self {
         Self { link, ..self }
     }
 
-    /// The same frame, received at `time`.
+    /// Returns the same frame with `time` as the time of reception.
     #[must_use]
     pub fn with_time(self, time: WallTime) -> Self {
         Self { time: Some(time), ..self }
     }
 
-    /// The same frame, truncated by a capture.
+    /// Returns the same frame, truncated by a capture: its length on the wire is `wire_len`.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }
@@ -76,7 +77,7 @@ impl<B: Into<Vec<u8>>> From<B> for Frame {
     }
 }
 
-/// Frames that wait to be received. Clones share the frames.
+/// Frames that wait to be received. All clones of this value share the same frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Frames>>);
 
@@ -152,19 +153,19 @@ impl RxQueue for Queue {
     }
 }
 
-/// The packets that an output got. Clones share the packets.
+/// The packets that an output has sent. All clones of this value share the same packets.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 
 impl Recorded {
-    /// The packets that were sent, in the order of sending. Packets of different CPUs have no
-    /// order.
+    /// The packets that were sent, in the order of sending. The order between packets of different
+    /// CPUs is not defined.
     pub fn packets(&self) -> Vec<Frame> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// An output that takes every packet, and the record of these packets.
+/// Creates an output that accepts every packet, and the record of these packets.
 ///
 /// ```
 /// let (output, recorded) = steerage_testing::output(); // steerage::testing::output

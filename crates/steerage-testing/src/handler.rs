@@ -1,5 +1,5 @@
-//! Tests of packet functions: the receive path on one CPU that the test steps, with a clock that
-//! only the test moves.
+//! Tests of packet functions: runs the receive path on one CPU, step by step, with a clock that
+//! only the test advances.
 
 use std::cell::Cell;
 use std::fmt;
@@ -28,7 +28,7 @@ use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::frames::{Frame, Recorded, Waiting, output};
 
-/// The number of outputs of a tested handler: [`TxId`] 0 to 3.
+/// The number of outputs that a tested handler has: [`TxId`] 0 to 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
 /// The maximum number of rounds in one step of a test, so that a handler that always requests its
@@ -83,22 +83,23 @@ pub struct Tested<R> {
     pub report: R,
     /// The verdict on each packet, in order. [`HandlerTester::finish`] returns an empty list.
     pub verdicts: Vec<Verdict>,
-    /// The packets sent to each output.
+    /// The packets that the handler sent to each output.
     pub sent: [Vec<Frame>; TESTER_OUTPUTS],
     /// The ledger at the end.
     pub snapshot: Snapshot,
 }
 
 impl<R> Tested<R> {
-    /// The bytes of the packets sent to an output, in order. Empty if the output does not exist.
+    /// The bytes of the packets that the handler sent to an output, in order. The list is empty if
+    /// the output does not exist.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
     }
 }
 
-/// A handler on one CPU that the test steps. The clock begins at time 0, and time passes only by
-/// [`advance`](Self::advance).
+/// A handler on one CPU that the test runs step by step. The clock begins at time 0, and only
+/// [`advance`](Self::advance) moves the clock.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -197,8 +198,8 @@ impl<H: Handler> HandlerTester<H> {
         std::mem::take(&mut self.verdicts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all buckets to another CPU, which handles all later packets. The handler of the old CPU
-    /// gives up the state of all buckets. Needs [`TesterOptions::cpus`] of more than one.
+    /// Moves all buckets to another CPU, which handles all later packets. The handler of the old
+    /// CPU gives up the state of all buckets. [`TesterOptions::cpus`] must be more than one.
     ///
     /// # Panics
     /// If the CPU does not exist, or as [`handle`](Self::handle).
@@ -214,7 +215,7 @@ impl<H: Handler> HandlerTester<H> {
         self.settle();
     }
 
-    /// How often the handler panicked: see [`TesterOptions::may_panic`].
+    /// The number of times that the handler panicked: see [`TesterOptions::may_panic`].
     pub fn panics(&self) -> u64 {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
@@ -246,8 +247,8 @@ impl<H: Handler> HandlerTester<H> {
         self.recorded[usize::from(to.0)].packets()
     }
 
-    /// The handle of the instance: to set masks and limits, to read the ledger, and to connect a
-    /// `Post` of messages.
+    /// The handle of the instance. With the handle, a test sets masks and limits, reads the ledger,
+    /// and connects a `Post` of messages.
     pub fn control(&self) -> &Handle {
         &self.handle
     }
@@ -265,15 +266,15 @@ impl<H: Handler> HandlerTester<H> {
         self.finish_all().swap_remove(0)
     }
 
-    /// Ends the run and the handlers. Returns the result of each CPU. The packets sent and the
-    /// ledger are those of all CPUs.
+    /// Ends the run and the handlers. Returns the result of each CPU. In each result, the sent
+    /// packets and the ledger are those of all CPUs together.
     ///
     /// # Panics
     /// If a handler panics.
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
-        // The queues close, and their pages return.
+        // The CPUs close the queues, and the pages return to the pool.
         let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
         assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
         let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();
@@ -293,7 +294,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Steps the CPUs until they have no work.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A poll without frames ends a round without work.
+            // A round in which no frame arrives is a round without work.
             let worked = self.cpus.iter_mut().fold(false, |any, cpu| any | (cpu.step() == Stepped::Worked));
             if !worked && self.inputs.iter().all(Waiting::is_empty) {
                 break;
@@ -347,13 +348,14 @@ type FlowKeyFn = fn(&[u8]) -> Option<FlowKey>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TesterOptions {
-    /// The number of CPUs. CPU 0 receives, and handles all packets until
-    /// [`HandlerTester::move_to`]. Default: 1.
+    /// The number of CPUs. CPU 0 receives all packets, and also handles them until
+    /// [`HandlerTester::move_to`] is called. Default: 1.
     pub cpus: u16,
     /// The number of inputs: see [`HandlerTester::handle_from`]. Default: 1.
     pub inputs: usize,
-    /// Whether the handler may panic. Otherwise a panic fails the test. The frames of a batch in which
-    /// the handler panicked have no verdict in the result of [`HandlerTester::handle`]. Default: no.
+    /// Whether the handler may panic. If it may not, a panic fails the test. If the handler panics
+    /// in a batch, the result of [`HandlerTester::handle`] has no verdicts for the frames of that
+    /// batch. Default: no.
     pub may_panic: bool,
     /// As `Builder::kept_max`.
     pub kept_max: usize,
@@ -385,7 +387,7 @@ impl<H: Handler> fmt::Debug for HandlerTester<H> {
     }
 }
 
-/// The longest frame of a test, in bytes. Any jumbo frame fits.
+/// The maximum length of a test's frame, in bytes. Jumbo frames are shorter.
 const FRAME_MAX: usize = 16_000;
 const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
@@ -534,7 +536,8 @@ mod tests {
             let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
-        // Every sixth packet goes to output 2. Packets to the missing output 5 are refused.
+        // The handler sends every sixth packet to output 2. Output 5 does not exist, so packets to
+        // it are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();

@@ -3,8 +3,8 @@
 //! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] passes
 //! frames step by step, with a clock that the test moves. For an instance on threads, [`input`] is
 //! an input of frames in memory, and [`output`] is an output that records packets. [`QueueTester`]
-//! polls a receive queue as the path does, without the path.
-//! [`SplitMix64`] has random numbers that are the same in each run.
+//! polls a receive queue as the path does, without the path. [`SplitMix64`] generates random
+//! numbers that are the same in each run.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -58,11 +58,11 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The pages of a tested queue, in addition to those that its device keeps posted: so few that a
-/// device that loses pages soon runs out of pages.
+/// The number of pages of a tested queue, in addition to the pages that the device keeps posted.
+/// The number is small, so that a device that loses pages soon has none left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The frame header if the device wrote one, and a copy of the frame.
+/// The frame header if the device wrote a header, and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, which the test polls.
@@ -99,14 +99,15 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue, and as many more as its device keeps posted.
-    /// Opens the queue.
+    /// Creates [`TESTER_PAGES`] pages for the queue, and the pages that its device keeps posted.
+    /// Then opens the queue.
     ///
     /// # Errors
     /// The queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let Capabilities { fit, lends, posted_max, .. } = queue.capabilities();
-        // The tester does not copy lent frames, so it needs no pages for them.
+        // The tester does not copy frames that stay in the device's memory, so it needs no pages
+        // for these frames.
         let all_pages = if lends { 1 } else { TESTER_PAGES + posted_max };
         let (region, pages) = Region::map(all_pages, fit.page_bytes())
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
@@ -180,12 +181,13 @@ impl QueueTester {
     }
 
     /// Holds all frames from now on, as slow handlers would, until
-    /// [`release_frames`](Self::release_frames).
+    /// [`release_frames`](Self::release_frames) is called.
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Returns all held frames. From now on, the frames of each poll are returned after the poll.
+    /// Returns all held frames. From now on, the pages of each poll's frames are returned after the
+    /// poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);
@@ -197,7 +199,8 @@ impl QueueTester {
         self.lost
     }
 
-    /// The number of frames that were dropped because no page was free to replace theirs.
+    /// The number of frames that were dropped because no free page could replace the page of the
+    /// frame.
     pub fn no_page(&self) -> u64 {
         self.no_page
     }
@@ -207,12 +210,12 @@ impl QueueTester {
         self.copied
     }
 
-    /// The number of frames that the queue has reported as left to the kernel.
+    /// The number of frames that the queue has left to the kernel, as the queue reports it.
     pub fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// The number of frames in several pages that the queue has handed over.
+    /// The number of frames that the queue has handed over in several pages each.
     pub fn chained(&self) -> u64 {
         self.chained
     }

@@ -43,8 +43,8 @@ impl PageLoop {
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        // Half of the queues can be moved to another CPU, and then share no stack of pages with the
-        // other half.
+        // A benchmark can move half of the queues to another CPU. These queues then share no stack
+        // of pages with the other half.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -56,16 +56,16 @@ impl PageLoop {
         Ok((0..queues).map(one).collect())
     }
 
-    /// Takes `count` pages and hands them over, as one poll does, or no page if the ring has too
-    /// little room. If pages or room are short, first takes finished pages back. Returns the number
-    /// of pages handed over.
+    /// Takes `count` pages and hands them over to the CPU, as one poll does. If there are too few
+    /// pages or slots in the ring, first takes finished pages back. If the ring still has too few
+    /// slots, hands over no page. Returns the number of pages that were handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
     }
 
-    /// Like [`send`](Self::send), with a frame in each page. `write` gets the page's bytes after
-    /// the headroom, and returns the frame's length.
+    /// Like [`send`](Self::send), but writes a frame to each page. `write` gets the page's bytes
+    /// after the headroom, and returns the frame's length.
     #[inline]
     pub fn send_frames(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> usize) -> usize {
         self.hand_over(count, |region, mut page| {
@@ -92,8 +92,8 @@ impl PageLoop {
         sent
     }
 
-    /// How many pages came from the local cache, and how many from the shared pool. The counts
-    /// change when pages return.
+    /// Returns how many pages came from the local page cache, and how many came from the shared
+    /// pool. The counts change only when pages return.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

@@ -1,7 +1,8 @@
 //! Random numbers that depend only on a seed.
 
-/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014). For generated
-/// traffic and simulations, whose histories must be the same on every machine and in every version.
+/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators" (2014). The generator is for synthetic traffic and simulations, which must be the
+/// same on every machine and in every version.
 ///
 /// ```
 /// use steerage_testing::SplitMix64; // steerage::testing::SplitMix64
@@ -26,8 +27,8 @@ impl SplitMix64 {
         Self::mix(self.0)
     }
 
-    /// The finaliser of the generator. The finaliser maps close numbers to distant numbers, and no
-    /// two numbers to the same number.
+    /// The finaliser of the generator. The finaliser maps neighbouring numbers to distant numbers.
+    /// The finaliser maps different numbers to different numbers.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -21,7 +21,7 @@ pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
 
-/// The noun for this number.
+/// Returns the noun in the singular if `number` is 1, and in the plural otherwise.
 pub fn plural(number: u64, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
@@ -42,7 +42,7 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// A rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // From here on, the smaller unit would be rounded to 1000.
+        // From this rate on, the smaller unit would be rounded to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
         rate => format!("{rate:.0} pps"),
@@ -74,8 +74,8 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// Like [`time`], but longer times stay in seconds, because users compare them with packet times:
-/// `129.4 s`.
+/// Like [`time`], but durations of more than a minute are also printed in seconds (`129.4 s`),
+/// because users compare them with packet times.
 pub fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),
@@ -83,7 +83,8 @@ pub fn recorded(duration: Duration) -> String {
     }
 }
 
-/// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
+/// A number in at most five characters, in the format that `sort -h` reads: `9999`, `12.3K`,
+/// `4.5M`.
 pub fn short(number: u64) -> String {
     let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
     match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {

@@ -8,23 +8,24 @@ const ROOT: &str = "sys/fs/cgroup";
 /// The CPUs that the process's cpusets allow. `None` if the process has no known cpuset.
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // In version 1, `cpuset.cpus` has the requested CPUs. `cpuset.effective_cpus` was added
-        // later.
+        // In version 1 of cgroups, `cpuset.cpus` lists the requested CPUs. Later kernels also have
+        // `cpuset.effective_cpus`.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // Parent groups have already reduced a group's effective CPUs, so the nearest list counts.
+    // The kernel has already limited a group's effective CPUs to those of its parents, so the
+    // nearest group's list is enough.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// The CPU time that the control groups allow: the minimum of the group and its parents. 1 is the
-/// time of one CPU.
+/// The CPU time that the control groups allow: the minimum of the quotas of the group and its
+/// parents. A quota of 1 is the time of one CPU.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -38,7 +39,8 @@ pub(crate) fn quota(files: &Files) -> Option<f64> {
     of_each.flatten().min_by(f64::total_cmp)
 }
 
-/// `150000 100000` is 1.5. `max 100000` and `-1 100000` mean no limit.
+/// Converts a quota to a number of CPUs: `150000 100000` is 1.5 CPUs. `max 100000` and `-1 100000`
+/// mean no limit.
 fn share(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);
@@ -58,8 +60,8 @@ struct Hierarchy {
     group: String,
 }
 
-/// The usual mount points of a controller's groups. A hierarchy with another mount point is not
-/// found, and does not limit the process.
+/// The usual mount points of the cgroup hierarchies of a controller. A hierarchy with another mount
+/// point is not found, and does not limit the process.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -84,11 +86,11 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 
 impl Hierarchy {
     /// The process's own group and each parent group. In a container, the groups have the names of
-    /// the host, and the mount may begin at the container's own group. Then the last group here,
-    /// the root of the mount, is that group.
+    /// the host, and the mount may begin at the container's own group. If it does, the last group
+    /// that this iterator returns, the root of the mount, is the container's own group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // The name of a group that this process cannot see begins with dots. The files of such a
-        // group are missing.
+        // If the process's own group is outside of its cgroup namespace, the group's name begins
+        // with dots. The files of such a group are missing.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
@@ -119,8 +121,8 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // In its own cgroup namespace, a process sees only the root. Version 1 has other file
-        // names.
+        // In its own cgroup namespace, a process sees only the root group. Version 1 of cgroups
+        // uses other file names.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));
         let first = Made::new(&[
@@ -149,7 +151,8 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // A container's group has its name on the host, and is mounted as the root.
+        // In a container, /proc shows the name that the group has on the host, but the group is
+        // mounted as the root.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

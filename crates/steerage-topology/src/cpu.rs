@@ -18,8 +18,8 @@ const IDS: usize = 1 << u16::BITS;
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// How many characters of an invalid text an error shows: enough to recognise, few enough for a
-/// line.
+/// The number of characters of an invalid mask that an error message shows. The message must stay
+/// on one line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
@@ -45,8 +45,8 @@ impl fmt::Display for CpuId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero: equal sets have equal
-    /// words.
+    /// CPU `64 i + b` is bit `b` of `words[i]`. The last element is never zero, so that equal sets
+    /// have equal vectors.
     words: Vec<u64>,
 }
 
@@ -56,7 +56,8 @@ impl CpuMask {
         Self { words: Vec::new() }
     }
 
-    /// The CPUs on which this process may run: its affinity, which its cpuset has already reduced.
+    /// The CPUs on which this process may run. The result is the affinity of the process, which the
+    /// kernel has already limited to the process's cpuset.
     ///
     /// # Errors
     /// The error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
@@ -68,18 +69,18 @@ impl CpuMask {
 
     /// Parses the bitmap form, `rps_cpus`: hex digits, the highest CPUs first, in chunks of 32
     /// bits. Commas or white space separate the chunks. Parsing stops at the first newline or NUL.
-    /// An empty text, or one with only commas, is the empty set.
+    /// An empty text, or a text of commas only, is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Invalid`] if the text is not hex. [`MaskErrorKind::Overflow`] if a chunk
-    /// has more than 8 digits, if there are more chunks than `nr_cpu_ids` CPUs need (even zeros),
-    /// or if the mask has CPUs from `nr_cpu_ids` on.
+    /// [`MaskErrorKind::Invalid`] if the text is not a hex number. [`MaskErrorKind::Overflow`] if a
+    /// chunk has more than 8 digits, if there are more chunks than `nr_cpu_ids` CPUs need (even if
+    /// they are zero), or if the mask has a CPU whose number is `nr_cpu_ids` or higher.
     pub fn parse_bitmap(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
         // Parsing goes from right to left, as in the kernel. If a text has two errors, the
-        // direction decides which error is reported.
+        // direction of parsing decides which error is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -102,8 +103,8 @@ impl CpuMask {
     /// 256. Parsing stops at the first newline or NUL. An empty text is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on. [`MaskErrorKind::Invalid`] for other
-    /// errors.
+    /// [`MaskErrorKind::Range`] if the list has a CPU whose number is `nr_cpu_ids` or higher.
+    /// [`MaskErrorKind::Invalid`] for all other errors in the text.
     pub fn parse_list(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let mut mask = Self::new();
@@ -121,7 +122,7 @@ impl CpuMask {
     }
 
     /// The bitmap form, `nr_cpu_ids` bits wide and without a newline. For example, CPUs 0 to 3 of
-    /// 12 are `00f`. CPUs from `nr_cpu_ids` on are not shown.
+    /// 12 are `00f`. CPUs whose numbers are `nr_cpu_ids` or higher are not shown.
     pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
         let nr = nr_cpu_ids.clamp(1, IDS);
         let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
@@ -209,7 +210,7 @@ impl CpuMask {
         both
     }
 
-    /// Checks that all of `named` are in the set, which has the CPUs that exist.
+    /// Checks that all CPUs of `named` are in this set. The set contains the CPUs that exist.
     ///
     /// # Errors
     /// [`NoSuchCpu`] names the first CPU that is not in the set.
@@ -265,7 +266,7 @@ impl fmt::Display for CpuMask {
     }
 }
 
-/// A CPU was named that does not exist: see [`CpuMask::check`].
+/// The error for a CPU that does not exist: see [`CpuMask::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSuchCpu {
     /// The CPU that was named.
@@ -314,13 +315,14 @@ fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// A comma, or C's white space. Rust's `is_ascii_whitespace` excludes the vertical tab.
+/// Whether `c` is a comma or white space as C defines it. Rust's `is_ascii_whitespace` excludes the
+/// vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits, the kernel drops the
-/// next byte without further checks, unless it is a digit. The separators before the chunk are
+/// Takes the last chunk of a bitmap: at most 8 hex digits. Before a chunk of 8 digits, the kernel
+/// ignores one byte of any value, unless the byte is a digit. The separators before the chunk are
 /// removed too.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
@@ -348,7 +350,8 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// One item of a list of CPUs: from `first` to `last`, the first `used` CPUs of every `group` CPUs.
+/// One item of a list of CPUs. In the range from `first` to `last`, the item selects the first
+/// `used` CPUs of every `group` CPUs.
 struct Region {
     first: usize,
     last: usize,
@@ -357,7 +360,7 @@ struct Region {
 }
 
 impl Region {
-    /// `None` if the text is not an item. Whether the item's CPUs exist is not checked.
+    /// `None` if the text is not an item. `parse` does not check that the item's CPUs exist.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),
@@ -381,7 +384,8 @@ impl Region {
     }
 }
 
-/// A decimal number, or `N` for the last CPU. Too large numbers become larger than any CPU.
+/// A decimal number, or `N` for the last CPU. A number that does not fit becomes larger than the
+/// number of any CPU.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -392,7 +396,7 @@ fn number(text: &str, nr: usize) -> Option<usize> {
     text.chars().try_fold(0usize, |n, c| Some(n.saturating_mul(10).saturating_add(c.to_digit(10)? as usize)))
 }
 
-/// The error number that the kernel would return.
+/// The error number that the kernel would return for the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {
@@ -477,7 +481,8 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// The beginning of `text`, which comes from outside, in printable form for one line.
+/// The beginning of `text` in printable form, for an error message of one line. `text` may come
+/// from an untrusted source.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

@@ -6,12 +6,13 @@ use std::str::FromStr;
 
 use crate::cpu::CpuMask;
 
-/// The kernel's lists of CPUs and NUMA nodes, below the root
+/// The directories of the kernel's lists of CPUs and NUMA nodes, relative to the root directory
 /// (Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The limit for lists that the kernel wrote itself. No kernel can be built for more CPUs.
+/// The highest number of CPUs in a list that the kernel wrote itself. No kernel can be built for
+/// more CPUs.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -43,7 +44,8 @@ impl Files {
         directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// The entries of a directory whose names are `prefix` and a number, with that number.
+    /// The directory entries whose names consist of `prefix` and a number. Each entry comes with
+    /// its number.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();
@@ -56,12 +58,12 @@ impl Files {
     }
 }
 
-/// The CPUs that the machine has. `None` if the kernel does not report them.
+/// The CPUs that the machine has. `None` if the kernel does not report these CPUs.
 pub(crate) fn present_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/present"))
 }
 
-/// The online CPUs. `None` if the kernel does not report them.
+/// The online CPUs. `None` if the kernel does not report the online CPUs.
 pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/online"))
 }

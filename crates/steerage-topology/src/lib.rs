@@ -1,6 +1,6 @@
-//! The CPUs of a Linux machine. The crate has sets of CPUs in the format of `rps_cpus`, the caches
-//! and NUMA nodes that CPUs share, the CPUs and memory that this process may use, and the distance
-//! between two CPUs.
+//! The CPUs of a Linux machine. The crate reads and writes sets of CPUs in the format of
+//! `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and the CPUs and the
+//! memory that this process may use. It measures the distance between two CPUs.
 //!
 //! A module imports only modules below it in this table:
 //!
@@ -19,7 +19,7 @@
 //! This crate depends on no other crate of steerage.
 #![forbid(unsafe_code)]
 
-// Doc examples and tests name the crate as its users do.
+// Doc examples and tests refer to the crate as `steerage_topology`, as its users do.
 #[cfg(test)]
 extern crate self as steerage_topology;
 

@@ -1,10 +1,11 @@
 //! The CPUs of a machine: near and far CPUs, CPUs that this process may use, and isolated CPUs.
 //!
 //! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
-//! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file means that a property is unknown and is
-//! not an error, because containers hide some files. Virtual machines show a topology that the
-//! hypervisor invented. The time that a cache line takes from one CPU to another matters most to
-//! steering, and can be [measured](Topology::measure).
+//! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file is not an error, because containers hide
+//! some files. The property that the file describes is then unknown. In a virtual machine, the
+//! topology is an invention of the hypervisor. For steering, the most important property is the
+//! time that a cache line takes from one CPU to another. This time can be
+//! [measured](Topology::measure).
 
 mod measure;
 mod order;
@@ -21,14 +22,15 @@ use crate::files::{CPUS, Files, NODES, online_of, present_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The largest number of CPUs that are considered: the maximum of a steering instance.
+/// The maximum number of CPUs that this crate considers. A steering instance has the same maximum.
 pub const CPUS_MAX: usize = 1024;
 
 /// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
 const CAPACITY_FULL: u32 = 1024;
 
-/// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any
-/// number below the full capacity works, since it is only used for sorting.
+/// The assumed capacity of Intel's efficient cores if the kernel lists these cores but does not
+/// report their capacity. Any number below the full capacity works, because the capacity is only
+/// used for sorting.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The position of a CPU in the machine.
@@ -54,8 +56,8 @@ pub struct Place {
     pub siblings: CpuMask,
     /// The last cache between the CPU and memory.
     pub cache: Option<SharedCache>,
-    /// The CPU's speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid
-    /// machine have a smaller number.
+    /// The CPU's speed relative to the fastest CPUs, whose capacity is 1024. The small cores of a
+    /// hybrid machine have a lower capacity.
     pub capacity: u32,
 }
 
@@ -82,20 +84,22 @@ pub struct SharedCache {
 #[derive(Clone, Debug)]
 pub struct Topology {
     places: BTreeMap<CpuId, Place>,
-    /// The distance of each node's memory from each node, by the firmware. 10 means local memory.
+    /// The distance of each node's memory from each node, as the firmware reports it. A distance of
+    /// 10 means local memory.
     distances: BTreeMap<u32, Vec<u32>>,
     possible: Option<CpuMask>,
     online: CpuMask,
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// How long a cache line takes between two CPUs. The lower CPU comes first.
+    /// How long a cache line takes between two CPUs. In the key, the CPU with the lower number
+    /// comes first.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
 impl Topology {
-    /// Reads this machine, and which CPUs the affinity of the calling thread and the cgroups of
-    /// this process allow.
+    /// Reads the topology of this machine. Also reads which CPUs the affinity of the calling thread
+    /// and the cgroups of this process allow.
     pub fn read() -> Self {
         Self::below("/", CpuMask::allowed().ok())
     }
@@ -147,7 +151,8 @@ impl Topology {
         &self.allowed
     }
 
-    /// The CPUs without the kernel's own work: `isolcpus`, isolated cpusets and `nohz_full`.
+    /// The CPUs that are isolated from the kernel's own work by `isolcpus`, by isolated cpusets or
+    /// by `nohz_full`.
     pub fn isolated(&self) -> &CpuMask {
         &self.isolated
     }
@@ -158,8 +163,8 @@ impl Topology {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// The CPU time that this process's cgroups allow. 1 is the time of one CPU. `None` if there is
-    /// no limit.
+    /// The CPU time that this process's cgroups allow. A quota of 1 is the time of one CPU. Returns
+    /// `None` if there is no limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
@@ -189,13 +194,14 @@ impl Topology {
     /// The default set of CPUs: all allowed CPUs except the isolated CPUs, which are reserved for
     /// other work. If all allowed CPUs are isolated, the set contains the isolated CPUs.
     ///
-    /// The set has at most as many CPUs as the quota allows, since more threads would only be
-    /// throttled. In that case, the set contains the CPUs nearest to the first CPU. The set is
-    /// empty only if the kernel's files cannot be read.
+    /// The set has at most as many CPUs as the quota allows, because the kernel would throttle more
+    /// threads. If the quota limits the set, the set contains the CPUs nearest to the first CPU.
+    /// The set is empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // As in the standard library, a fraction of a CPU does not count, and the minimum is 1.
+        // As in the standard library, the quota is rounded down to whole CPUs, and its minimum is
+        // 1.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();

@@ -24,7 +24,7 @@ fn memory_below(root: &Path) -> Option<u64> {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    // cgroup version 2: `0::/a/b`. The parent groups limit the process too.
+    // A line of cgroup version 2 looks like `0::/a/b`. The parent groups limit the process too.
     let own = text(root.join("proc/self/cgroup"))
         .and_then(|cgroups| cgroups.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from)));
     let allowed = own.iter().flat_map(|own| own.ancestors()).filter_map(|cgroup| {

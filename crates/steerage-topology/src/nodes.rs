@@ -28,7 +28,8 @@ impl NodeMap {
     }
 
     /// Simulates nodes 0, 1 and so on with these CPUs, for tests. The machine need not have these
-    /// nodes. Memory is divided among the simulated nodes, but the kernel does not place it.
+    /// nodes. Memory is divided among the simulated nodes, but the kernel does not place the memory
+    /// on real nodes.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -36,7 +37,8 @@ impl NodeMap {
     fn below(root: &Path) -> Self {
         let files = Files::below(root);
         let nodes = files.numbered(NODES, "node").into_iter();
-        // A node with memory and without CPUs is ignored, since none of our CPUs needs its pages.
+        // A node with memory but without CPUs is ignored, because no CPU of this process needs its
+        // pages.
         let nodes = nodes.filter_map(|(node, path)| Some((node, files.list(path.join("cpulist"))?)));
         Self { nodes: nodes.collect(), simulated: false }
     }
@@ -62,7 +64,8 @@ impl NodeMap {
 pub struct Nodes {
     /// The node numbers for the kernel. `None` for a single node and for simulated nodes.
     numbers: Vec<Option<u32>>,
-    /// The index of each CPU's node in `numbers`, or of the first node if the node is unknown.
+    /// For each CPU, the index of its node in `numbers`. If the CPU's node is unknown, the index is
+    /// that of the first node.
     of_cpu: Vec<usize>,
 }
 
@@ -87,8 +90,8 @@ impl Nodes {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Adds up, for each node, the amounts that its CPUs want. Returns the sum for each node, with
-    /// the node's number. The number is `None` if the kernel may choose the node.
+    /// Adds up the amounts that the CPUs of each node want. Returns the sum for each node, with the
+    /// node's number. The number is `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

@@ -15,22 +15,24 @@ use crate::watch::Watch;
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,
-    /// The identifiers of the threads, in the order of `cpus`. 0 if a thread has not started yet.
+    /// The identifiers of the threads, in the order of `cpus`. The identifier is 0 if a thread has
+    /// not started yet.
     threads: Arc<[AtomicI32]>,
 }
 
 impl PinnedThreads {
-    /// Creates the record of one thread for each of `cpus`, which has not started yet.
+    /// Creates the record of one thread for each CPU of `cpus`. No thread has started yet.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
 
-    /// Pins the calling thread to the CPU with the index `place`, and records the thread.
+    /// Pins the calling thread to the CPU with the index `place`, and records the thread's
+    /// identifier.
     ///
     /// # Errors
     /// The kernel's error. The thread then runs on any CPUs that it may use.
     pub fn pin(&self, place: usize) -> io::Result<()> {
-        // Relaxed: the identifier is a number, and no other memory depends on it.
+        // Relaxed: no other memory depends on the thread's identifier.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
         pin(self.cpus[place])
     }
@@ -40,8 +42,8 @@ impl PinnedThreads {
     }
 }
 
-/// Watches the CPUs of [`PinnedThreads`]: which CPUs are present, and how much of their time other
-/// programs take.
+/// Watches the CPUs of [`PinnedThreads`]: which of them are present, and how much CPU time other
+/// programs take on them.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -65,12 +67,12 @@ pub struct CpuWatch {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
-    /// The share of each CPU's time that other programs took since the last poll, from 0 to 1.
-    /// Empty at the first poll, and if the kernel does not report the times.
+    /// The share of each CPU's time that other programs took since the last poll, from 0 to 1. The
+    /// list is empty at the first poll, and if the kernel does not report CPU times.
     pub others: Vec<(CpuId, f64)>,
     /// The CPUs that are present, if they have changed since the last poll.
     pub living: Option<CpuMask>,
-    /// CPUs that are back, but whose threads could not be pinned to them again.
+    /// CPUs that are present again, but whose threads could not be pinned again.
     pub not_pinned: Vec<(CpuId, io::Error)>,
 }
 
@@ -81,9 +83,9 @@ impl CpuWatch {
         Self { pinned, foreign: ForeignLoad::new(&all), watch: Watch::new(all) }
     }
 
-    /// Checks the CPUs, which takes about 40 us plus a little for each thread. When a CPU is back,
-    /// this pins its thread again, because the kernel moved the thread to another CPU and does not
-    /// move it back. The calling thread must not be pinned.
+    /// Checks the CPUs, which takes about 40 us plus a little for each thread. When a CPU is
+    /// present again, `poll` pins its thread again, because the kernel moved the thread to another
+    /// CPU and does not move it back. The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();

@@ -1,4 +1,5 @@
-//! Measures how long a cache line takes from one CPU to another, by passing a line back and forth.
+//! Measures how long a cache line takes from one CPU to another, by passing a cache line back and
+//! forth.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -6,33 +7,37 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The number of round trips that are timed together. Two readings of the clock take 25 ns each,
-/// and 32 trips take at least 100 ns each.
+/// The number of round trips that are timed together. Two readings of the clock take 25 ns each.
+/// Each of the 32 trips takes at least 100 ns.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples. The result is the median, so up to half of them may be disturbed.
+/// The number of samples. The result is the median, so other work may disturb up to half of the
+/// samples.
 const SAMPLES: usize = 31;
 
-/// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another
-/// thread takes one of the CPUs for a time slice, the measurement ends without a result.
+/// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
+/// are free. If another thread takes one of the CPUs for a time slice, the measurement ends without
+/// a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The largest number of pairs of CPUs in one measurement, which takes 160 ms at most, and usually
-/// 15 ms. On a machine with more CPUs, some CPUs of each cache are measured.
+/// The maximum number of pairs of CPUs in one measurement. A measurement takes 160 ms at most, and
+/// usually 15 ms. On a machine with more CPUs, some CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
-/// The number of reads of the line between two readings of the clock, which is small enough to keep
-/// the time limit, and large enough that the clock does not disturb the measurement.
+/// How often a thread reads the cache line between two readings of the clock. The number is small
+/// enough for the time limit, and large enough that reading the clock does not disturb the
+/// measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// The states of the line. The numbers between `READY` and `END` are the numbers of the trips.
+// The values of the cache line. Values between `READY` and `END` are the numbers of trips.
 /// The answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
 /// The measurement is over, or one of the threads will not start.
 const END: u32 = u32::MAX;
 
-/// Half of the duration of a round trip. The distance is `None` if there were too few samples.
+/// Returns half of the duration of a round trip between two CPUs. The distance is `None` if there
+/// were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
@@ -58,7 +63,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // The other thread may still be on this CPU, as in `answer`.
+    // The answering thread may still be on this CPU, as described at `answer`.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -67,11 +72,11 @@ fn ask(line: &Line) -> Option<Duration> {
     Some(samples[SAMPLES / 2])
 }
 
-/// A cache line that two CPUs pass back and forth. The type has 128 bytes, since some machines
-/// fetch lines in pairs.
+/// A cache line that two CPUs pass back and forth. The type has 128 bytes, because some machines
+/// fetch cache lines in pairs.
 ///
-/// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and
-/// no other memory depends on it.
+/// All accesses are relaxed. Both CPUs see the values of the line in the same order, and no other
+/// memory depends on these values.
 ///
 /// ```
 /// use std::thread;
@@ -94,10 +99,10 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Answers each trip at once, until the other thread ends the measurement. The measuring thread
-    /// may have been started on the same CPU.
+    /// Answers each trip at once, until the other thread ends the measurement. Both threads may
+    /// have been started on the same CPU.
     pub fn answer(&self) {
-        // The other thread must run to leave this CPU.
+        // The measuring thread can only move to its own CPU if it gets time on this CPU.
         self.answer_while(thread::yield_now, || true);
     }
 
@@ -108,8 +113,8 @@ impl Line {
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // The exchange must not overwrite `END`: the thread that stored it no longer reads the
-        // line.
+        // The exchange must not overwrite `END`, because the thread that stored `END` no longer
+        // reads the cache line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -143,9 +148,9 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures `SAMPLES` times how long one way takes. `clock` returns the time since any moment.
-    /// Each sample is the mean of `round_trips` round trips. Returns `None` if no thread answers
-    /// before `clock` reaches `deadline`. Allocates no memory.
+    /// Measures `SAMPLES` times how long the cache line takes for one way. `clock` returns the time
+    /// since some fixed moment. Each sample is the mean of `round_trips` round trips. Returns
+    /// `None` if no thread answers before `clock` reaches `deadline`. Allocates no memory.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -184,7 +189,8 @@ impl Line {
     }
 }
 
-/// Trips start with even numbers from 2 on, and are answered with the next odd number.
+/// Whether a trip is on its way. The asking thread stores an even number from 2 on, and the
+/// answering thread stores the next odd number.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0
 }

@@ -1,4 +1,4 @@
-//! Machines made up of files, for tests.
+//! Fake machines for tests, which consist of files like those of /sys and /proc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Made {
         made
     }
 
-    /// A machine with CPUs `0..cpus`, all online.
+    /// A machine with the CPUs `0..cpus`, which are all online.
     pub(crate) fn of(cpus: u16, says: impl Fn(u16) -> Says) -> Self {
         let made = Self::new(&[(&format!("{CPUS}/online"), &format!("0-{}", cpus - 1))]);
         made.write(&format!("{CPUS}/possible"), &format!("0-{}", cpus - 1));

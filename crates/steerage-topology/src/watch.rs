@@ -11,11 +11,12 @@ use crate::files::{self, Files};
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// Without privileges, a program gets no event when this changes. So it polls the watch every
-/// 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
+/// Without privileges, a program gets no event when this set changes. The program should therefore
+/// poll the watch every 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
 ///
-/// A watch only reports. When a CPU goes offline, the kernel moves its threads to other CPUs, and
-/// they stay there when the CPU is back. The caller must pin these threads again.
+/// A watch only reports changes. When a CPU goes offline, the kernel moves its threads to other
+/// CPUs. When the CPU is online again, the threads stay on the other CPUs. The caller must pin
+/// these threads to the CPU again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -30,8 +31,8 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that were in the affinity of this process at some time since the watch began. A
-    /// requested CPU that was never in the affinity does not depend on it.
+    /// The CPUs that were in the affinity of this process at some time since the watch began. For a
+    /// requested CPU that was never in the affinity, the affinity does not matter.
     had: CpuMask,
     living: CpuMask,
 }
@@ -59,8 +60,8 @@ impl Watch {
     }
 
     /// Polls, and returns the CPUs that are present now if they have changed since the last poll.
-    /// The set may be empty. The kernel then runs our threads on CPUs outside of the mask, and no
-    /// mask is right.
+    /// The set may be empty. With an empty set, the kernel runs the threads on CPUs outside of the
+    /// mask, and no mask is right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

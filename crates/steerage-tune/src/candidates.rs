@@ -1,6 +1,6 @@
-//! The settings that are worth measuring, in the order of the throughput that the cost model of
-//! `balance` predicts ([`predict`]). The measurement decides; the model only chooses what is
-//! measured first.
+//! Selects the settings that are worth measuring, in the order of the throughput that the cost
+//! model of `balance` predicts ([`predict`]). The measurement decides which setting is kept. The
+//! model only chooses which setting is measured first.
 
 use std::cmp::Reverse;
 
@@ -11,45 +11,47 @@ use crate::distance::Distances;
 use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
-/// At most this many settings are measured against the present one. With the default windows, each
-/// takes two minutes, and an administrator should not wait longer than a quarter of an hour.
+/// The maximum number of settings that are compared with the present setting. With the default
+/// windows, each comparison takes two minutes, and an administrator should not wait longer than a
+/// quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
-/// The fewest CPUs that reach this share of the highest predicted throughput are suggested, as in
-/// `explain`.
+/// The suggestion is the smallest number of CPUs that reaches this share of the highest predicted
+/// throughput. `explain` uses the same share.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// The entries of `rps_sock_flow_entries` that the kernel's documentation suggests for a server of
-/// moderate load (Documentation/networking/scaling.rst).
+/// The number of entries for `rps_sock_flow_entries` that the kernel's documentation suggests for a
+/// server of moderate load (Documentation/networking/scaling.rst).
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
-/// The kernel's costs of a packet in nanoseconds that are assumed if nothing was measured. A packet
-/// that the kernel forwards takes 2,600 ns on one CPU (lab/notes/interfaces.md), of which the
-/// driver and GRO are assumed to take a sixth.
+/// The assumed time in nanoseconds that the kernel takes to receive a packet, if nothing was
+/// measured. The kernel takes 2,600 ns to forward a packet on one CPU (lab/notes/interfaces.md).
+/// The driver and GRO are assumed to take a sixth of this time.
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// What it costs the receiving CPU to hand a packet over, and the other CPU to take it, if they share
-/// a cache and if they do not. The kernel takes a lock for each packet that it hands over, and
-/// interrupts the other CPU once a poll. These costs are assumed to be ten times those of steerage's
-/// rings.
+/// The time in nanoseconds that the receiving CPU takes to hand a packet over, and that the other
+/// CPU takes to take it over. The first pair is for CPUs that share a cache, and the second pair
+/// for CPUs that do not. The kernel takes a lock for each packet that it hands over, and interrupts
+/// the other CPU once per poll. These times are assumed to be ten times those of steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// Empty polls before the card interrupts again, and the nanoseconds between two of these polls. A packet
-/// waits 20 us at most, which is less than most cards delay an interrupt by themselves, and the card
-/// interrupts again after 200 us without packets.
+/// `DEFER_POLLS` is the number of empty polls before the card may interrupt again. `FLUSH_NS` is
+/// the time in nanoseconds between two of these polls. With these two values, a packet waits 20 us
+/// at most, which is less than the delay of an interrupt on most cards. The card interrupts again
+/// after 200 us without packets.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
 /// A setting that is worth measuring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What it is, in words.
+    /// A description of the candidate in words.
     pub name: String,
     /// What it wants.
     pub wish: Wish,
-    /// The packets per second that the model predicts at most. `None` if the model does not
-    /// describe the setting.
+    /// The maximum packet rate that the model predicts, in packets per second. `None` if the model
+    /// does not describe the setting.
     pub predicted: Option<f64>,
 }
 
@@ -59,7 +61,8 @@ impl Candidate {
     }
 }
 
-/// The candidates that differ in the CPUs of RPS, the one with the highest prediction first.
+/// The candidates that differ in the CPUs of RPS. The candidate with the highest prediction comes
+/// first.
 pub fn masks(facts: &Facts) -> Vec<Candidate> {
     let model = Model::of(facts);
     let mut found = vec![Candidate::new("RPS off", rps(&CpuMask::new()), Some(model.inline()))];
@@ -80,17 +83,17 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
     found
 }
 
-/// The candidates that are measured after the CPUs were chosen, with them: RFS if it is off and
-/// without it if it is on, and threaded NAPI and deferred interrupts in the same way. `global` permits to change
-/// `rps_sock_flow_entries`, without which there is no RFS.
+/// The candidates that are measured after the CPUs are chosen. Each candidate switches one feature
+/// on if it is off, or off if it is on: RFS, threaded NAPI, and deferred interrupts. RFS needs
+/// `rps_sock_flow_entries`. If `global` is true, a candidate may change this value.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
     if facts.sock_flow_entries > 0 && facts.queue_flow_entries > 0 {
         found.push(Candidate::new("RFS off", Wish::default().set("rps_flow_cnt", Value::Number(0)), None));
     } else if facts.sock_flow_entries > 0 || global {
-        // The kernel's documentation divides the entries among the queues. The number must be a
-        // power of two, and the kernel rounds up.
+        // As the kernel's documentation recommends, the entries are divided among the queues. The
+        // number must be a power of two, and the kernel rounds up.
         let each = (entries / facts.queues.0 as u64).max(1).next_power_of_two();
         let wish = Wish::default().set("rps_flow_cnt", Value::Number(each));
         let wish = match facts.sock_flow_entries {
@@ -124,7 +127,7 @@ struct Model<'a> {
     facts: &'a Facts,
     costs: Costs,
     receivers: CpuMask,
-    /// The CPUs that do not receive, the nearest to the first receiver first.
+    /// The CPUs that do not receive. The CPU that is nearest to the first receiver comes first.
     others: Vec<CpuId>,
     far: CpuMask,
 }
@@ -150,8 +153,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
     }
 
-    /// The prediction for a mask of all queues. One CPU has the largest flow, and the kernel's even
-    /// map gives the CPUs equal shares of the other flows.
+    /// The predicted throughput if all queues have this mask. One CPU has the largest flow, and the
+    /// kernel's even map gives the CPUs equal shares of the other flows.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {
@@ -168,7 +171,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Spread, self.owners(), &workers).packets_per_second()
     }
 
-    /// The fewest CPUs that come near the highest throughput, with or without those that receive.
+    /// The smallest set of CPUs that comes near the highest throughput. If `with` is true, the set
+    /// includes the CPUs that receive.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -226,11 +230,12 @@ mod tests {
                 "RPS off"
             ]
         );
-        // Three CPUs do the work of 3,600 ns, and take 130 ns to take a packet over.
+        // Three CPUs share the work of 3,600 ns per packet, and each needs 130 ns to take a packet
+        // over.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
-        // A quarter of the work stays on the receiving CPU, which takes 400 ns to receive and hands
-        // over three quarters for 100 ns each.
+        // The receiving CPU keeps a quarter of the packets and hands over three quarters. The
+        // receiving CPU needs 400 ns to receive a packet, and 100 ns to hand a packet over.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
@@ -240,7 +245,7 @@ mod tests {
     fn a_queue_for_each_cpu_is_best_without_rps() {
         let receivers: Vec<u16> = (0..64).collect();
         assert_eq!(names(&facts(64, &receivers, 3_000.0, None)), ["RPS off", "RPS to all CPUs, 0-63"]);
-        // Light work is not worth handing over.
+        // If the work per packet is light, handing packets over costs more than it saves.
         assert_eq!(names(&facts(2, &[0], 150.0, None))[0], "RPS off");
     }
 
@@ -251,7 +256,7 @@ mod tests {
         assert_eq!(apart.wish, rps(&[0].into_iter().map(CpuId).collect()), "{many:?}");
     }
 
-    /// Two flows of equal size reach two CPUs, however many are in the mask.
+    /// Two flows of equal size reach only two CPUs, even if the mask has more CPUs.
     #[test]
     fn few_flows_reach_few_cpus() {
         let rate = |flows| masks(&facts(16, &[0], 4_000.0, flows))[0].predicted.unwrap();
@@ -274,7 +279,8 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // What somebody has set may be wrong as well.
+        // A deferral that the administrator has already set may also be wrong, so a candidate
+        // switches it off.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

@@ -1,4 +1,5 @@
-//! The interrupts of a card's receive queues: their knobs, and irqbalance, which moves them.
+//! Finds the interrupts of a card's receive queues, and talks to the daemon irqbalance, which moves
+//! interrupts between CPUs.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,13 +17,15 @@ use crate::root::Root;
 const IRQBALANCE: &str = "/run/irqbalance";
 /// The longest message that irqbalance reads: the buffer of its function `sock_handle`.
 const MESSAGE_MAX: usize = 499;
-/// The longest reply that is read. irqbalance writes about 60 bytes for each interrupt.
+/// The maximum number of bytes that are read from a reply of irqbalance. irqbalance writes about 60
+/// bytes for each interrupt.
 const REPLY_MAX: u64 = 1 << 20;
-/// The longest time that irqbalance may take. It answers between two of its rounds.
+/// The maximum time to wait for an answer of irqbalance. irqbalance answers only between two of its
+/// rounds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The knobs of the interface's receive interrupts in the order of their queues, and a note if some
-/// cannot be changed.
+/// The affinity files of the interface's receive interrupts, in the order of their queues, and a
+/// note if some of them cannot be changed.
 pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
     let interrupts = queue_interrupts(machine.root().directory(), interface);
     if interrupts.is_empty() {
@@ -38,12 +41,13 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// The kernel creates the file of a managed interrupt without permission to write, also for root.
+/// Whether the owner may write to a file. For an interrupt that the kernel manages itself, the
+/// kernel creates a file that even its owner root may not write to.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
 
-/// The interrupts among these knobs.
+/// The numbers of the interrupts whose affinity is among these knobs.
 pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
     let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
     knobs.into_iter().filter_map(irq).collect()
@@ -56,8 +60,8 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Makes irqbalance leave these interrupts alone, in addition to those that it leaves alone already.
-/// irqbalance forgets this when it restarts.
+/// Forbids irqbalance to move these interrupts, in addition to the interrupts that are already
+/// forbidden. When irqbalance restarts, it forgets this list.
 ///
 /// # Errors
 ///
@@ -70,7 +74,7 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     send_list(socket, &banned)
 }
 
-/// Lets irqbalance move these interrupts again.
+/// Permits irqbalance to move these interrupts again.
 ///
 /// # Errors
 ///
@@ -93,7 +97,8 @@ fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     request(socket, &message).map(drop)
 }
 
-/// The interrupts that irqbalance leaves alone, from its reply to `setup`.
+/// Parses the reply of irqbalance to the request `setup`, and returns the interrupts that
+/// irqbalance does not move.
 fn banned(reply: &str) -> Vec<u32> {
     let words: Vec<&str> = reply.split_whitespace().collect();
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
@@ -116,7 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers like irqbalance, and returns the messages.
+    /// Runs `body` with a server that answers like irqbalance, and returns the messages that the
+    /// server received.
     fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");

@@ -1,5 +1,5 @@
-//! Writes a setting as a .link file of systemd, which applies it at each start of the machine:
-//! systemd.link(5).
+//! Writes a setting as a .link file of systemd (systemd.link(5)). systemd applies the setting at
+//! each start of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// What [`make`] reads to repeat the .link file that is in force, beside /sys.
+/// The directories that [`make`] reads, in addition to /sys, to find systemd's version and the
+/// .link file that is in force.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -27,7 +28,8 @@ pub const READ: [&str; 9] = [
     "/run/udev/data",
 ];
 
-/// Directories with the library whose name contains systemd's version.
+/// The directories that may contain systemd's library. The library's name contains systemd's
+/// version.
 const LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -36,12 +38,13 @@ const LIBRARIES: [&str; 4] = [
 ];
 const LIBRARY: &str = "libsystemd-shared-";
 
-/// The section of the file that systemd ships for all interfaces, `99-default.link`. Only one .link
-/// file is applied to an interface, so a new file has to repeat what the old one said.
+/// The section of the file that systemd ships for all interfaces, `99-default.link`. systemd
+/// applies only one .link file to an interface, so a new file has to repeat the lines of the old
+/// file.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The end of a knob's name, its key, and the first version of systemd that has the key by
-/// systemd.link(5).
+/// The end of a knob's name, the key of this knob in a .link file, and the first version of systemd
+/// that supports the key (systemd.link(5)).
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -59,8 +62,8 @@ const KEYS: [(&str, &str, u32); 14] = [
     ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
-/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`, which name the CPUs for all
-/// queues together.
+/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. Both keys set the
+/// CPUs for the interrupts of all queues together.
 const IRQ_AFFINITY: u32 = 261;
 
 /// A .link file that is not written yet.
@@ -166,7 +169,8 @@ fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
 }
 
-/// The section `[Link]` of the file that is applied to the interface now. udev records its path.
+/// The section `[Link]` of the .link file that is applied to the interface now. udev records the
+/// path of this file.
 fn present_section(root: &Root, index: &str) -> String {
     let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
     let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
@@ -191,7 +195,8 @@ pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
 }
 
-/// Removes the file, unless somebody else has changed it. The error is a whole line.
+/// Removes the .link file, unless another program has changed it. The error is a complete message
+/// of one line.
 pub(crate) fn remove(path: &Path, text: &str) -> Result<(), String> {
     match fs::read_to_string(path) {
         Ok(now) if now == text => {

@@ -1,17 +1,17 @@
-//! What the kernel spent on the packets of an interface while somebody watched.
+//! Computes the CPU time that the kernel spent on the packets of an interface between two samples.
 
 use steerage::{CpuId, CpuMask};
 
 use crate::facts::{Sample, receivers};
 use crate::root::Root;
 
-/// The ticks of /proc/stat in a second.
+/// The number of ticks per second in which /proc/stat counts.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// The most CPUs in a mask of /sys.
+/// The maximum number of CPUs in a mask of /sys.
 const MASK_CPUS_MAX: usize = 8192;
 
-/// The load of the machine by an interface, between two samples.
+/// The load that an interface's packets put on the machine between two samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelLoad {
     /// The name of the interface.
@@ -26,14 +26,15 @@ pub struct KernelLoad {
     pub cpus: Vec<CpuLoad>,
     /// The share of all packets that this interface received, from 0 to 1.
     pub share: f64,
-    /// The time in interrupts for a packet in nanoseconds, or `None` if it was too short to be
-    /// counted.
+    /// The average time in interrupts per packet, in nanoseconds. `None` if the time was too short
+    /// to be counted.
     pub packet_ns: Option<f64>,
     /// The masks of the receive queues (`rps_cpus`) that are not empty.
     pub masks: Vec<(String, CpuMask)>,
-    /// Packets that found a full backlog, of all interfaces.
+    /// The number of packets of all interfaces that were dropped because a backlog was full.
     pub dropped: u64,
-    /// How often a CPU had more packets than its budget allows.
+    /// How often a CPU stopped polling before all packets were handled, because its budget was used
+    /// up.
     pub time_squeeze: u64,
 }
 
@@ -42,11 +43,11 @@ pub struct KernelLoad {
 pub struct CpuLoad {
     /// The number of the CPU.
     pub cpu: CpuId,
-    /// The share of its time in which it did anything, from 0 to 1.
+    /// The share of time in which the CPU was not idle, from 0 to 1.
     pub busy: f64,
-    /// The share of its time in hard and soft interrupts, from 0 to 1.
+    /// The share of time that the CPU spent in hard and soft interrupts, from 0 to 1.
     pub softirq: f64,
-    /// Packets that it handled, of all interfaces.
+    /// The number of packets of all interfaces that the CPU handled.
     pub packets: u64,
     /// Interrupts of the interface.
     pub interrupts: u64,
@@ -88,7 +89,7 @@ impl KernelLoad {
         cpu.softirq * self.share
     }
 
-    /// The mask that all receive queues have, or `None` if they have none or several.
+    /// The mask of the receive queues if all of them have the same mask. Otherwise `None`.
     pub fn mask(&self) -> Option<&CpuMask> {
         let (_, first) = self.masks.first()?;
         self.masks.iter().all(|(_, mask)| mask == first).then_some(first)
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes the files of a machine with two CPUs in a directory of the test.
+    /// Creates the files of a fake machine with two CPUs in the test's directory.
     fn machine(directory: &std::path::Path, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
         let write = |path: &str, text: String| {
             let path = directory.join(path);
@@ -130,7 +131,8 @@ mod tests {
         Root::below(directory)
     }
 
-    /// The figures of a flood that kept CPU 1 98 % busy, of which 45 % in softirq.
+    /// The counters come from a real flood: CPU 1 was 98 % busy, and spent 45 % of its time in
+    /// softirq.
     #[test]
     fn a_flooded_cpu_is_seen() {
         let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
@@ -142,7 +144,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
         let busiest = load.busiest().unwrap();
         assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
-        // Four of five packets were those of the interface.
+        // Four of five packets belonged to the interface.
         assert!(load.share == 0.8 && (load.softirq_of(&busiest) - 0.36).abs() < 1e-9);
         assert_eq!((load.seconds, load.packets, load.receiver), (5.0, 760_000, Some(CpuId(1))));
         assert_eq!(load.packet_ns.map(f64::round), Some(2368.0));

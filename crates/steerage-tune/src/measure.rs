@@ -1,4 +1,5 @@
-//! Measures settings in turn with the present one, keeps those that help and takes the others back.
+//! Measures each candidate setting in turn with the present setting. Settings that help are kept,
+//! and all others are taken back.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,19 +12,20 @@ use crate::plan::{Plan, Stages, Wish};
 use crate::setting::Setting;
 use crate::verdict::{Reason, Verdict, Window};
 
-/// Changes are at least this far apart on a machine in use, because each may reorder the packets of
-/// flows that are on their way.
+/// The minimum time between two changes on a machine in use. Each change may reorder packets that
+/// are in flight.
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// The number of pairs of windows by default. With six, the interval of confidence is as wide as four
-/// times the deviation of a single pair; with five it is wider by a fifth.
+/// The number of pairs of windows by default. With six pairs, the confidence interval is as wide as
+/// four times the deviation of a single pair. With five pairs, the interval is wider by a fifth.
 pub const PAIRS: usize = 6;
 
-/// After a change, packets of the setting before are still in the backlogs. A backlog of the largest
-/// size that is ever set is handled in this time at 100,000 packets per second.
+/// The default time between a change and the measurement. Directly after a change, the backlogs
+/// still contain packets of the previous setting. At 100,000 packets per second, the largest
+/// backlog that tune sets is handled in this time.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How often a window looks for drops.
+/// How often the measurement checks for drops in one window.
 const LOOKS: u32 = 10;
 
 /// How to measure.
@@ -31,7 +33,7 @@ const LOOKS: u32 = 10;
 pub struct Options {
     /// The length of a window.
     pub window: Duration,
-    /// The time after a change that belongs to no window.
+    /// The time after a change that is not measured.
     pub settle: Duration,
     /// The number of pairs of windows for each candidate.
     pub pairs: usize,
@@ -43,9 +45,9 @@ impl Default for Options {
     }
 }
 
-/// What is measured: a machine with an interface, or the canned counters of a test.
+/// The object that is measured: a machine with an interface, or the prepared counters of a test.
 pub trait Site {
-    /// What must change so that the wish is fulfilled.
+    /// Plans the changes that fulfil the wish.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
     /// Sets knobs.
@@ -54,10 +56,10 @@ pub trait Site {
     /// A knob was not set.
     fn apply(&mut self, setting: &Setting) -> Result<(), TuneError>;
 
-    /// The counters now.
+    /// Reads the present counters.
     fn sample(&mut self) -> Sample;
 
-    /// Waits. Returns false if the user wants the measurement to end.
+    /// Waits for `time`. Returns false if the user wants the measurement to end.
     fn wait(&mut self, time: Duration) -> bool;
 }
 
@@ -112,9 +114,9 @@ pub struct Comparison {
     pub name: String,
     /// The changes that it makes.
     pub plan: Plan,
-    /// What was decided, or `None` if the machine refused the setting.
+    /// The verdict on the candidate, or `None` if the machine refused the setting.
     pub verdict: Option<Verdict>,
-    /// Why the machine refused the setting.
+    /// The reason why the machine refused the setting.
     pub refused: Option<String>,
 }
 
@@ -133,9 +135,11 @@ impl fmt::Display for Comparison {
 pub struct Search {
     /// The candidates that were measured, in order.
     pub compared: Vec<Comparison>,
-    /// The candidates that were not measured, because there were too many or too few packets came.
+    /// The candidates that were not measured, because there were too many candidates or too few
+    /// packets.
     pub left_out: Vec<String>,
-    /// The user ended the measurement, so all settings are as they were before.
+    /// Whether the user ended the measurement. If the user ended the measurement, all settings are
+    /// as they were before.
     pub interrupted: bool,
 }
 
@@ -153,11 +157,11 @@ impl Search {
     }
 }
 
-/// Measures each candidate against the setting that was best so far, at most [`CANDIDATES_MAX`] of
-/// them. A candidate that changes nothing is left out. `report` gets each result.
+/// Measures each candidate against the best setting so far. At most [`CANDIDATES_MAX`] candidates
+/// are measured, and candidates that change nothing are left out. `report` gets each result.
 ///
 /// # Errors
-/// A setting could not be taken back. All further settings were still taken back.
+/// A setting could not be taken back. All other settings were nevertheless taken back.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,
@@ -203,8 +207,8 @@ impl Plan {
     }
 }
 
-/// Measures old and new in turn. At the end, the new setting is in force. `None` if the user wants to
-/// end.
+/// Measures the old and the new setting in turn. At the end of the comparison, the new setting is
+/// in force. Returns `None` if the user wants the measurement to end.
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
@@ -230,7 +234,8 @@ fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -
     Ok(Some(Verdict::of(&pairs, false)))
 }
 
-/// A window, and whether it ended early because it loses more packets than the windows `before`.
+/// Measures one window. The second part of the result says whether the window ended early because
+/// it lost more packets than the windows `before`.
 fn window(
     site: &mut dyn Site,
     options: &Options,
@@ -249,7 +254,7 @@ fn window(
         }
         seconds += look.as_secs_f64();
         let passed = site.sample().since(&first);
-        // A busy machine may wait longer than it was asked to.
+        // On a busy machine, a wait may take longer than the requested time.
         let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
         let window = measured(&passed, exact);
         if before.is_some_and(|before| window.loses_more_than(before)) {

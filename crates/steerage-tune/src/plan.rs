@@ -1,4 +1,5 @@
-//! Makes a plan: which knobs must change so that a wish is fulfilled. Planning only reads.
+//! Creates a plan, which lists the knobs that must change so that a wish is fulfilled. Planning
+//! changes nothing on the machine.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +17,8 @@ use crate::stage::{Kind, STAGES, Scope, Stage};
 pub enum Value {
     /// Each knob has this mask. An empty mask switches the stage off.
     Cpus(CpuMask),
-    /// The knobs share these CPUs: each CPU belongs to one knob. If there are more knobs than CPUs,
-    /// or the stage is about interrupts, each knob has one CPU.
+    /// The knobs divide these CPUs among themselves, so that each CPU belongs to one knob. If there
+    /// are more knobs than CPUs, or if the knobs are interrupts, each knob has one CPU.
     Spread(CpuMask),
     /// Each knob has this number.
     Number(u64),
@@ -25,7 +26,8 @@ pub enum Value {
     Text(String),
 }
 
-/// The values of a candidate, by the name of the stage. Stages without a value stay as they are.
+/// The values that a candidate wants, by the name of the stage. Stages without a value are not
+/// changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
@@ -60,20 +62,21 @@ impl Change {
     }
 }
 
-/// What would be changed, and what was left out.
+/// The changes that a wish needs, and notes about what is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The changes, in the order of the table of stages.
     pub changes: Vec<Change>,
-    /// One line for each stage or knob that is left out, or that cannot be undone exactly.
+    /// The notes: one line for each stage or knob that is left out, or that cannot be undone
+    /// exactly.
     pub notes: Vec<String>,
-    /// All knobs that these changes may reset, beside those that they set. A new number of queues
-    /// resets the knobs of the queues.
+    /// All knobs that the changes may reset, in addition to the knobs that they set. For example, a
+    /// new number of queues resets the knobs of all queues.
     pub dependent: Setting,
 }
 
 impl Plan {
-    /// The values before, with those that the changes may reset.
+    /// The values before the changes, including the values that the changes may reset.
     pub fn old(&self) -> Setting {
         let mut old = self.dependent.clone();
         old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
@@ -85,7 +88,7 @@ impl Plan {
         Setting(self.changes.iter().map(|change| (change.knob.clone(), change.new.clone())).collect())
     }
 
-    /// Whether it contains a stage that may take the link down.
+    /// Whether the plan contains a stage that may take the link down.
     pub fn may_take_the_link_down(&self) -> bool {
         self.changes.iter().any(|change| Stage::named(change.stage).is_some_and(|stage| stage.scope == Scope::Reset))
     }
@@ -119,8 +122,8 @@ impl Stages {
         STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
     }
 
-    /// What must change so that the wish is fulfilled. Only reads. Knobs that have the value already
-    /// are left out.
+    /// Plans the changes that fulfil the wish, and changes nothing. Knobs that already have the
+    /// wanted value are left out.
     pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
         let mut plan = Plan::default();
         for stage in self.iter() {
@@ -147,7 +150,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     let count = knobs.len();
     for (nth, knob) in knobs.into_iter().enumerate() {
         let Ok(old) = machine.read(&knob) else {
-            // A device with one transmit queue has the file xps_cpus, but no value in it.
+            // A device with one transmit queue has the file xps_cpus, but reading the file returns
+            // an error.
             tracing::debug!(%knob, "has no value");
             continue;
         };
@@ -158,7 +162,7 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// The value of the `nth` knob of a stage, within the stage's bound.
+/// The value of the `nth` knob of a stage as text. The value never exceeds the stage's maximum.
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();
     let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());

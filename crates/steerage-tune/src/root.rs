@@ -1,14 +1,15 @@
-//! Reads and writes files of /sys and /proc below a root directory, which tests replace.
+//! Reads and writes files of /sys and /proc below a root directory. Tests use a directory with
+//! made-up files.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The longest file of /sys that is read. A mask of 8,192 CPUs has 2,304 characters, and the
-/// interrupts of such a machine need most of the rest.
+/// The maximum number of bytes that are read from a file of /sys or /proc. Most of this size is for
+/// /proc/interrupts on a machine with 8,192 CPUs. A mask of 8,192 CPUs has only 2,304 characters.
 const FILE_MAX: u64 = 16 << 20;
 
-/// The directory below which /sys and /proc lie: `/`, or a directory of a test.
+/// The directory that contains /sys and /proc: `/`, or a directory of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
@@ -29,7 +30,7 @@ impl Root {
         &self.0
     }
 
-    /// The real path of a file that is named as on the machine, such as `/proc/stat`.
+    /// The real path of the file whose path on the machine is `name`, such as `/proc/stat`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name.trim_start_matches('/'))
     }
@@ -43,7 +44,8 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// Those of the kernel: some files of /sys report for some devices that they have no value.
+    /// The kernel's error. For some devices, some files of /sys report an error because they have
+    /// no value.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         fs::File::open(self.path(name))?.take(FILE_MAX).read_to_string(&mut text)?;
@@ -55,13 +57,13 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// Those of the kernel. The file is never created.
+    /// The kernel's error. The file must exist, because it is never created.
     pub fn write(&self, name: &str, value: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).truncate(true).open(self.path(name))?;
         file.write_all(value.as_bytes())
     }
 
-    /// The names in a directory, with numbers in their order: rx-2 comes before rx-10. Empty if the
+    /// The names in a directory, sorted so that rx-2 comes before rx-10. The list is empty if the
     /// directory cannot be read.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The values of knobs, which can be read, applied and compared.
+//! A setting is a list of knobs with their values. Settings can be read, applied and compared.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::error::TuneError;
 use crate::knob::Knob;
 use crate::machine::Machine;
 
-/// The values of some knobs, in the kernel's own words.
+/// The values of some knobs, in the kernel's text format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Setting(pub BTreeMap<Knob, String>);
@@ -35,13 +35,14 @@ impl fmt::Display for Difference {
 }
 
 impl Setting {
-    /// The present values of the knobs. Knobs that have no value now are left out.
+    /// Reads the present values of the knobs. Knobs that have no value now are left out.
     pub fn read(machine: &mut Machine, knobs: impl IntoIterator<Item = Knob>) -> Self {
         Self(knobs.into_iter().filter_map(|knob| machine.read(&knob).ok().map(|value| (knob, value))).collect())
     }
 
-    /// Sets all knobs to these values, in the order of their names, and leaves out knobs that have
-    /// the value already. If one fails, the remaining ones are set nevertheless.
+    /// Sets all knobs to the values of this setting, in the order of the knobs' names. Knobs that
+    /// already have the value are left out. If a knob cannot be set, the remaining knobs are
+    /// nevertheless set.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl Setting {
         outcome
     }
 
-    /// The knobs that have another value now.
+    /// The knobs whose present value differs from this setting.
     pub fn differences(&self, machine: &mut Machine) -> Vec<Difference> {
         let mut differences = Vec::new();
         for (knob, wanted) in &self.0 {

@@ -1,11 +1,12 @@
-//! The table of stages. A stage is one kind of knob, with its bound and its reason.
+//! The table of stages. A stage is one kind of kernel value that tune can set, with its maximum and
+//! the reason to change it.
 
 use crate::knob::Knob;
 
-/// Which option makes a stage part of a plan.
+/// The command-line option that permits a stage in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Always: knobs of one interface that change nothing else.
+    /// No option is needed: the knobs belong to one interface and affect nothing else.
     Interface,
     /// `--global`: knobs of the whole machine or network namespace.
     Global,
@@ -24,7 +25,7 @@ pub enum Kind {
     Cpus,
     /// A number, which is at most the stage's bound.
     Number,
-    /// A number that is also a power of two, because the kernel rounds others up.
+    /// A number that must be a power of two, because the kernel rounds other numbers up.
     PowerOfTwo,
     /// Text, such as a table or a key.
     Text,
@@ -37,19 +38,20 @@ pub struct Stage {
     pub name: &'static str,
     /// The option that it needs.
     pub scope: Scope,
-    /// The knobs. `{iface}` is the interface, and `*` stands for each queue or interrupt.
+    /// The pattern of the knobs' names. `{iface}` is the interface, and `*` stands for each queue
+    /// or interrupt.
     pub pattern: &'static str,
     /// The kind of its values.
     pub kind: Kind,
     /// The largest number that is ever set.
     pub max: u64,
-    /// Why no larger number is set.
+    /// The reason why no larger number than `max` is set.
     pub bound: &'static str,
-    /// The first Linux that has it.
+    /// The first version of Linux that has this setting.
     pub since: &'static str,
     /// Why the value is changed.
     pub why: &'static str,
-    /// What `--undo` cannot restore, or nothing.
+    /// What `--undo` cannot restore. Empty if `--undo` restores everything.
     pub not_restored: &'static str,
 }
 

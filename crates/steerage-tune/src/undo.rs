@@ -1,5 +1,6 @@
-//! The undo file: what was set, and the values before. It is on the disk before the first change, so
-//! that everything can be restored after a crash of this program.
+//! The undo file contains the values that tune set and the values before. The file is written to
+//! the disk before the first change, so that all values can be restored after a crash of this
+//! program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -24,15 +25,16 @@ use crate::setting::Setting;
 
 /// The version of the file's format.
 const VERSION: u32 = 1;
-/// The longest undo file that is read. A machine with 1,024 queues has less.
+/// The maximum number of bytes that are read from an undo file. The undo file of a machine with
+/// 1,024 queues is smaller.
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Which interface of which boot the values belong to.
+/// Identifies the interface and the boot of the machine to which the values belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
-    /// The number of the inode that stands for the network namespace.
+    /// The inode number of the network namespace.
     namespace: String,
     index: String,
     address: String,
@@ -58,15 +60,17 @@ struct Record {
     identity: Identity,
     /// The values before.
     before: Setting,
-    /// The values that tune may have set. A knob with another value was changed by somebody else.
+    /// The values that tune may have set. If a knob has a different value, another program or the
+    /// administrator changed it.
     ours: BTreeMap<Knob, BTreeSet<String>>,
-    /// What was kept after measuring, or `None` until then.
+    /// The setting that was kept after measuring. `None` before the end of the measurement.
     kept: Option<Setting>,
-    /// The interrupts that irqbalance leaves alone for tune.
+    /// The interrupts that tune has forbidden irqbalance to move.
     banned: Vec<u32>,
     /// The .link file that tune wrote, and its text.
     link_file: Option<(PathBuf, String)>,
-    /// The values that this file sets, which tune itself does not keep.
+    /// The values that systemd sets because of the .link file. tune itself does not keep these
+    /// values.
     #[serde(default)]
     linked: Setting,
 }
@@ -81,9 +85,9 @@ pub struct Undo {
 /// What an undo did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// The knobs that have their old value again.
+    /// The knobs that were set back to their old values.
     pub restored: Setting,
-    /// One line for each knob that was left alone, and why.
+    /// One line for each knob that was not restored, with the reason.
     pub left: Vec<String>,
 }
 
@@ -132,7 +136,8 @@ impl Undo {
         let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
         let text = (|| -> io::Result<String> {
             let directory = Directory::open(parent)?;
-            // In a directory such as /tmp, another user could have created the file.
+            // In a directory that other users may write to, such as /tmp, another user could have
+            // created the file.
             let owner = directory.stat(name)?.st_uid;
             if ![0, geteuid().as_raw()].contains(&owner) {
                 return Err(io::Error::other(format!("it belongs to user {owner}")));
@@ -155,18 +160,18 @@ impl Undo {
     }
 
     /// Whether the file belongs to the interface in this network namespace. After a restart of the
-    /// machine, the number of a namespace means nothing.
+    /// machine, the old number of a namespace has no meaning, so it is not compared.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file for all plans that will be tried. Call `begin` before the first change. An
-    /// older file of the same interface keeps its values.
+    /// Writes an undo file for all plans that will be tried. Call `begin` before the first change.
+    /// If the interface already has an undo file, the old values in that file are kept.
     ///
     /// # Errors
     ///
-    /// The file was not written. Change nothing then.
+    /// The file was not written. The caller must not change anything without the undo file.
     pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
         let here = Identity::of(machine.root(), interface);
         let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);
@@ -191,20 +196,24 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records what was kept after measuring. All remaining knobs must have their old values again.
+    /// Records the setting that was kept after measuring. All other knobs must have their old
+    /// values again.
     ///
     /// # Errors
     ///
     /// The file was not written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // Two candidates that were kept may have set a value and set it back.
+        // If one kept candidate set a value and another kept candidate set it back, the value does
+        // not differ from the old value.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
-        // A new number of queues may have reset knobs that tune itself does not set.
+        // If tune changed the number of queues, the kernel may have reset knobs that tune itself
+        // does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // What the kernel has set meanwhile may be restored. Any other value will be somebody else's.
+        // A value that the kernel has set in the meantime counts as tune's own, so an undo may
+        // replace it. Any other value that appears later belongs to another program.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -212,8 +221,8 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs that are set to keep the setting, such as those of new queues. Call `extend` before
-    /// they are set.
+    /// Adds knobs that are set later to maintain the setting, such as the knobs of new queues. Call
+    /// `extend` before these knobs are set.
     ///
     /// # Errors
     ///
@@ -228,8 +237,9 @@ impl Undo {
         self.save()
     }
 
-    /// Makes the record one of the present boot and interface, whose present values are the old
-    /// values from now on. Returns false if the record is of this boot and interface already.
+    /// Makes the record belong to the present boot and interface. From then on, the present values
+    /// count as the old values. Returns false if the record already belongs to this boot and
+    /// interface.
     ///
     /// # Errors
     ///
@@ -247,7 +257,7 @@ impl Undo {
         Ok(true)
     }
 
-    /// Records the interrupts that irqbalance was made to leave alone.
+    /// Records the interrupts that irqbalance must not move.
     ///
     /// # Errors
     ///
@@ -257,7 +267,7 @@ impl Undo {
         self.save()
     }
 
-    /// Lets irqbalance move interrupts again that tune did not change after all.
+    /// Permits irqbalance to move the interrupts again whose CPUs tune did not change in the end.
     ///
     /// # Errors
     ///
@@ -274,7 +284,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Makes irqbalance leave the interrupts alone again, which it forgets when it restarts.
+    /// Forbids irqbalance again to move the recorded interrupts. irqbalance forgets this when it
+    /// restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -282,8 +293,8 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. systemd sets its values from then on, so those of them that tune has kept get
-    /// their old values again.
+    /// Writes a .link file. From then on, systemd sets the values in this file, and tune no longer
+    /// keeps them. Values that tune has kept so far get their old values again.
     ///
     /// # Errors
     ///
@@ -305,7 +316,8 @@ impl Undo {
         self.save()?;
         link_file::write(file)?;
         old.apply(machine)?;
-        // The old number of queues has reset what was kept for queues, and has removed new queues.
+        // Going back to the old number of queues has reset the kept values of queues, and has
+        // removed new queues.
         if let Some(kept) = &mut self.record.kept {
             kept.0.retain(|knob, _| machine.read(knob).is_ok());
             kept.apply(machine)?;
@@ -318,17 +330,17 @@ impl Undo {
         &self.record.interface
     }
 
-    /// Where the file is.
+    /// The path of the undo file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was kept, or `None` if tune ended before it had measured.
+    /// The setting that was kept, or `None` if tune ended before it had measured.
     pub fn kept(&self) -> Option<&Setting> {
         self.record.kept.as_ref()
     }
 
-    /// Whether the values are of this boot and of the interface that now has this name.
+    /// Whether the values belong to this boot and to the interface that now has this name.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
     }
@@ -343,7 +355,8 @@ impl Undo {
         &self.record.linked
     }
 
-    /// What differs between the .link file and what tune wrote, as a line. `None` if nothing differs.
+    /// Describes in one line how the .link file differs from the text that tune wrote. `None` if
+    /// the file is unchanged.
     pub fn link_file_differs(&self) -> Option<String> {
         let (path, text) = self.record.link_file.as_ref()?;
         match std::fs::read_to_string(path) {
@@ -358,8 +371,8 @@ impl Undo {
         self.record.before.0.keys()
     }
 
-    /// The files that an undo may write to. If queues come and go, all files of the interface's queues
-    /// are among them, because a new queue has new files.
+    /// The files that an undo may write to. If queues can be created and removed, the result
+    /// includes the files of all queues of the interface, because a new queue has new files.
     pub fn files(&self, queues_change: bool) -> BTreeSet<String> {
         let queues_change = queues_change || self.knobs().any(|knob| knob.0.contains("/channels/"));
         let file = |knob: &Knob| match knob.0.split_once("/queues/") {
@@ -370,7 +383,7 @@ impl Undo {
         self.knobs().filter(is_file).map(file).collect()
     }
 
-    /// Loads the program of the flow dissector if it is part of what was kept. Call
+    /// Loads the BPF program of the flow dissector if the kept setting includes it. Call
     /// `load_dissector` before capabilities are dropped.
     pub fn load_dissector(&self, machine: &mut Machine) {
         if self.knobs().any(|knob| knob.0 == DISSECTOR) {
@@ -384,8 +397,8 @@ impl Undo {
         write_durably(&self.path, text.as_bytes(), Readers::All).map_err(failed)
     }
 
-    /// Restores the old values, and removes the undo file. Knobs that somebody else has changed
-    /// meanwhile are left alone.
+    /// Restores the old values, and removes the undo file. Knobs that another program or the
+    /// administrator has changed in the meantime are not restored.
     ///
     /// # Errors
     ///
@@ -408,7 +421,8 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // A card may forget its rules together with the feature, so the rules are removed first.
+            // A card may delete its rules when the feature for rules is switched off, so the rules
+            // are removed first.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
@@ -479,8 +493,8 @@ impl Record {
     }
 }
 
-/// The possible paths of an interface's undo file. Interfaces of two namespaces can have the same
-/// name, and then the second file also has the number of its namespace in its name.
+/// The possible paths of an interface's undo file. If interfaces in two namespaces have the same
+/// name, the name of the second file also contains the number of the namespace.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
@@ -496,7 +510,7 @@ fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathB
 ///
 /// # Errors
 ///
-/// The directory cannot be created, or another user could change it.
+/// The directory cannot be created, or another user may write to it.
 pub fn create_directory(directory: &Path) -> Result<Directory, TuneError> {
     let created = Directory::create_all(directory, DIRECTORY_MODE);
     created.map_err(|error| TuneError::Save { path: directory.to_owned(), error: error.into() })

@@ -1,5 +1,5 @@
-//! Keeps a setting: sets it again when the kernel reports that the link, its queues or the CPUs have
-//! changed.
+//! Maintains a setting: sets the values again when the kernel reports that the link, its queues or
+//! the CPUs have changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +20,9 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// The time after messages for which no messages are read. The kernel keeps the messages of that time,
-/// so a machine that creates and deletes many interfaces wakes this process at most five times a second.
+/// The pause after messages of the kernel were read. The kernel stores the messages that arrive
+/// during the pause. A machine that creates and deletes many interfaces therefore wakes this
+/// process at most five times a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Waits for changes of one interface.
@@ -33,7 +34,7 @@ pub struct Watch {
     counts: Arc<WatchCounts>,
 }
 
-/// What a watch has seen and done so far.
+/// Counts the kernel's messages and the changes of a watch.
 #[derive(Debug, Default)]
 pub struct WatchCounts(Mutex<Counted>);
 
@@ -44,8 +45,8 @@ struct Counted {
     failures: BTreeMap<&'static str, u64>,
 }
 
-/// The subjects of the kernel's messages about the interface. `lost` counts how often messages were lost
-/// because too many arrived, after which everything is compared.
+/// The subjects of the kernel's messages about the interface. `lost` counts how often messages were
+/// lost because too many arrived. After a loss, the watch compares all values.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;
@@ -54,33 +55,33 @@ const LOST: usize = 3;
 
 impl WatchCounts {
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // A count cannot be half-way changed.
+        // A panic of another thread cannot leave a count half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel's messages about the interface, by what they are about.
+    /// The number of the kernel's messages about the interface, by subject.
     pub fn events(&self) -> [(&'static str, u64); EVENTS.len()] {
         let counts = self.counted().events;
         std::array::from_fn(|nth| (EVENTS[nth], counts[nth]))
     }
 
-    /// The values that were set again, by stage.
+    /// The number of values that were set again, by stage.
     pub fn set_again(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().set_again)
     }
 
-    /// The values that could not be set again, by stage.
+    /// The number of values that could not be set again, by stage.
     pub fn failures(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().failures)
     }
 }
 
-/// A count for each stage, also if it is 0.
+/// Returns a count for each stage, even if the count is 0.
 fn by_stage(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     STAGES.iter().map(|stage| (stage.name, counts.get(stage.name).copied().unwrap_or(0))).collect()
 }
 
-/// Why waiting ended.
+/// The reason why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The descriptor of the caller is readable.
@@ -104,7 +105,7 @@ impl Watch {
         Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
     }
 
-    /// The counts of the watch. They change while the watch runs.
+    /// The counts of the watch. The counts change while the watch runs.
     pub fn counts(&self) -> Arc<WatchCounts> {
         Arc::clone(&self.counts)
     }
@@ -128,7 +129,8 @@ impl Watch {
         }
     }
 
-    /// Waits until one of the descriptors is readable. Returns whether the first one is.
+    /// Waits until one of the descriptors is readable. Returns whether the first descriptor is
+    /// readable.
     fn wait_for(&self, fds: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, TuneError> {
         let mut waiting: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
@@ -136,11 +138,12 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // The result is also true if the other end was closed.
+        // The result is also true if the other end of the descriptor was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 
-    /// Reads all messages. Returns whether one is about the interface, its queues or the CPUs.
+    /// Reads all messages of the kernel. Returns whether any message is about the interface, its
+    /// queues or the CPUs.
     fn read(&mut self) -> Result<bool, TuneError> {
         let (mut events, mut is_gone) = ([0; EVENTS.len()], false);
         let links_complete = self.links.read(&mut |change| {
@@ -152,7 +155,7 @@ impl Watch {
             events[QUEUES] += u64::from(path.contains(&queues) && action != "remove");
             events[CPUS] += u64::from(path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action));
         });
-        // Lost messages may have been about the interface.
+        // The messages that were lost may have been about the interface.
         events[LOST] += u64::from(!links_complete) + u64::from(!devices_complete);
         let mut counted = self.counts.counted();
         counted.events.iter_mut().zip(events).for_each(|(all, new)| *all += new);
@@ -162,8 +165,8 @@ impl Watch {
         }
     }
 
-    /// Sets again what differs from what was kept, also on queues that are new. Passes each change or
-    /// failure to `log`.
+    /// Sets all values again that differ from the kept setting, and sets the values of new queues.
+    /// Passes each change or failure to `log`.
     ///
     /// # Errors
     ///
@@ -185,7 +188,7 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // A queue that is gone comes back with an event of its own.
+            // If a queue that is gone returns, the kernel reports another event.
             if difference.now.is_none() {
                 continue;
             }
@@ -202,12 +205,12 @@ impl Watch {
     }
 }
 
-/// A value that was set again, or an attempt that failed.
+/// A value that the watch set again, or a failed attempt to set it.
 #[derive(Debug)]
 pub struct SetAgain {
     /// What differed.
     pub difference: Difference,
-    /// Why the value could not be set.
+    /// The error if the value could not be set.
     pub error: Option<TuneError>,
 }
 
@@ -222,8 +225,8 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// The values for the knobs of queues that appeared after the setting was made. A stage whose queues
-/// all have the same value has that value on a new queue, too.
+/// The values for the knobs of queues that appeared after the setting was created. If all queues
+/// have the same value in a stage, a new queue gets this value too.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

@@ -1,4 +1,4 @@
-//! Capture files, uncompressed and compressed.
+//! Fuzz targets for capture files, uncompressed and compressed.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -21,14 +21,14 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // Use a valid version. The fuzzer itself finds invalid versions.
+        // The header has a valid version. The fuzzer finds invalid versions on its own.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
     check(&file);
 }
 
-/// Any bytes after a section header of pcapng, in both byte orders.
+/// Reads any bytes after a section header of pcapng, in both byte orders.
 pub(crate) fn pcapng(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
@@ -78,9 +78,9 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // Bytes that were unpacked in the same step as the damage are lost with it, and pieces make
-        // the steps smaller. The reader may therefore find an error of the capture format before
-        // the damage.
+        // Bytes that were unpacked in the same step as the damage are lost with it. Smaller pieces
+        // make the steps smaller. The reader may therefore find an error of the capture format
+        // before the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -97,8 +97,8 @@ fn check_packed(bytes: &[u8]) {
     assert_eq!(one, other, "in pieces of {piece}");
 }
 
-/// The number of bytes that arrive at a time. Most inputs get large pieces, because each piece
-/// takes a poll. A quarter of the inputs get small pieces.
+/// Returns the number of bytes that arrive at a time. Most inputs get large pieces, because each
+/// piece takes a poll. A quarter of the inputs get small pieces.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }
@@ -109,7 +109,7 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// A reader that returns the bytes in pieces, and nothing every other time, as a pipe may.
+/// A reader that returns the bytes in pieces. Every other call returns no bytes, as a pipe may do.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -159,8 +159,9 @@ thread_local! {
     static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
 }
 
-/// All frames, if the bytes arrive in pieces of this size, and the error's line if there is one.
-/// `None` if reading takes more than `polls` polls. Polls that find no data yet do not count.
+/// Returns all frames if the bytes arrive in pieces of this size, and the line of the error if
+/// there is one. Returns `None` if reading takes more than `polls` polls. Polls that find no data
+/// do not count.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

@@ -1,11 +1,11 @@
-//! Frames of any link type.
+//! Fuzz targets for frames of any link type.
 
 use steerage::LinkType;
 use steerage::flow::limits::FLOW_HEADERS_MAX;
 use steerage::flow::offload::{MERGED_MAX, Offload, Segments, VIRTIO_BYTES, coalesce};
 use steerage::flow::{self, Layers};
 
-/// Two bytes that select a link type, a byte that selects the layers, and a frame.
+/// The input has two bytes that select a link type, a byte that selects the layers, and a frame.
 pub(crate) fn dissect(bytes: &[u8]) {
     let Some(([low, high, layers], frame)) = bytes.split_first_chunk::<3>() else { return };
     let link = LinkType(u16::from_le_bytes([*low, *high]));
@@ -25,8 +25,8 @@ pub(crate) fn dissect(bytes: &[u8]) {
     }
 }
 
-/// A byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of the frame are
-/// merged and cut again.
+/// The input has a byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of
+/// the frame are merged and cut again.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };

@@ -1,4 +1,4 @@
-//! All parsers of untrusted bytes, as functions that take any bytes. Each function panics if it
+//! All parsers of untrusted bytes, as functions that accept any bytes. Each function panics if it
 //! finds an error.
 //!
 //! A fuzzer calls these functions from `fuzz/`, with address sanitizer. The test `corpus` of this
@@ -13,7 +13,7 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// The name of a target, which is also its directory in `fuzz/corpus`, and the function that takes
+/// A target: its name, which is also its directory in `fuzz/corpus`, and the function that accepts
 /// any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
 /// Calls the target with this name.
 ///
 /// # Panics
-/// If the target does not exist, or if it finds an error.
+/// Panics if the target does not exist, or if it finds an error.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
     let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));

@@ -1,5 +1,6 @@
-//! What an instance of 1,024 CPUs and 256 queues takes on this machine: its start, its memory, a snapshot, a load check, and waking all
-//! CPUs. The CPUs are virtual: their number counts, and not their speed.
+//! Measures an instance of 1,024 CPUs and 256 queues on this machine: its start, its memory, a
+//! snapshot, a load check, and waking all CPUs. The CPUs are virtual, because their number matters
+//! and not their speed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use crate::measurement::Measurement;
 const CPUS: usize = 1024;
 const QUEUES: usize = 256;
 
-/// The CPUs and queues of a smoke test.
+/// The numbers of CPUs and queues of a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory that docs/memory.md states as the default limit, and that a large instance needs.
+/// The memory that a large instance needs, which docs/memory.md states as the default limit.
 const MEMORY_MAX: usize = 2 << 30;
 
 /// The longest time in which all CPUs follow a change.
@@ -47,7 +48,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Builds an instance, and takes snapshots of it.
+/// Builds an instance and takes snapshots of it.
 fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let instance = build(cpus, queues)?;
@@ -63,13 +64,14 @@ fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
         .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
 }
 
-/// Runs a thread for each CPU, lets all of them follow another mask, and wakes all of them for the end.
+/// Runs a thread for each CPU, changes the mask and waits until all CPUs follow it, and wakes all
+/// CPUs for the end.
 fn follow(cpus: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let running = build(cpus, 1)?.start()?;
     let started = millis(began);
     let handle = running.handle();
-    // The CPUs go to sleep.
+    // The sleep gives the CPUs time to fall asleep.
     thread::sleep(Duration::from_millis(200));
     let half: CpuMask = (0..cpus as u16 / 2).map(CpuId).collect();
     let began = Instant::now();
@@ -84,7 +86,7 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// The longest load check and the median, while `balance` spreads packets over all CPUs.
+/// Measures the longest and the median load check, while `balance` spreads packets over all CPUs.
 fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measurement, LabError> {
     let machine = steerage_sim::Machine::of_one_cache(cpus);
     let run = ScaleRun {
@@ -94,7 +96,7 @@ fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measur
         receivers: cpus,
         arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
         steering: Steering::Balance,
-        // 100 us, so that half a second has few packets.
+        // A packet takes 100 us, so that half a second has few packets.
         work: Work::Fixed(1e5),
         warm_up: settings.measured / 5,
         measured: settings.measured / 5,

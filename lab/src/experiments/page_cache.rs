@@ -1,5 +1,5 @@
-//! The cost of a page on its way to a worker and back to its queue: with and without a local page
-//! cache, and for several cache sizes.
+//! Measures the cost of a page on its way to a worker and back to its queue, with and without a
+//! local page cache, and for several cache sizes.
 
 mod path;
 
@@ -19,7 +19,7 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The number of polls of a queue that are in flight before its worker finishes the first one.
+/// The number of polls of a queue that are in flight before its worker finishes the first of them.
 const POLLS_UNDER_WAY: usize = 8;
 
 /// The number of polls in a burst: as many as a backlog of default size has room for.
@@ -34,7 +34,7 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// The approximate time that a page takes: without a frame, and with a frame.
+/// The approximate nanoseconds that a page takes: without a frame, and with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -72,8 +72,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The published form: a rate at which the CPUs are busy all the time without the cache, and the
-/// CPU use with the cache at the same rate. The rate is found anew in each round.
+/// The experiment in its published form. At the rate of this experiment, the CPUs are busy all the
+/// time without the cache. The experiment measures the CPU use with the cache at this rate. The
+/// rate is found anew in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -154,7 +155,7 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// When the pages of a queue return.
+/// The time at which the pages of a queue return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
     /// All pages of a poll return before the next poll.
@@ -170,7 +171,8 @@ enum ComesHome {
 struct Shape {
     queues: usize,
     cache_pages: usize,
-    /// The length of the frame in each page. With 0, neither CPU reads or writes the bytes.
+    /// The length of the frame in each page. If the length is 0, neither CPU reads or writes the
+    /// bytes of the page.
     frame_bytes: usize,
     comes_home: ComesHome,
 }
@@ -180,8 +182,8 @@ impl Shape {
         Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
     }
 
-    /// The number of CPUs for these queues: as many as exist, but at least two if the queues
-    /// contend.
+    /// Returns the number of CPUs for these queues: as many as exist, but at least two if the
+    /// queues contend.
     fn cpus(&self, there_are: usize) -> usize {
         self.queues.min(there_are.max(2))
     }
@@ -203,7 +205,7 @@ impl Shape {
 
     fn give_back(&self, (_, consumer): &mut Queue) {
         if self.frame_bytes == 0 {
-            // A mempool of DPDK does not fetch the bytes of its buffers either.
+            // `take_cached` does not fetch the bytes of the pages, like a mempool of DPDK.
             consumer.take_cached(POLL_BUDGET);
         } else {
             consumer.take(POLL_BUDGET);
@@ -212,7 +214,7 @@ impl Shape {
         consumer.finish();
     }
 
-    /// Runs one turn of a queue. Returns the number of sent pages.
+    /// Runs one turn of a queue. Returns the number of pages that were sent.
     fn turn(&self, queue: &mut Queue) -> usize {
         let polls = match self.comes_home {
             ComesHome::Inline | ComesHome::Steadily => 1,
@@ -294,12 +296,12 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // The thread must be pinned before anything is sent: otherwise no thread would return
+            // The thread must be pinned before any page is sent. Otherwise no thread would return
             // pages.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer moves to this thread's own stack. On the other stack, it would share
-            // cache lines with data that the other thread writes.
+            // The consumer moves to this thread's own stack. On the other thread's stack, it would
+            // share cache lines with data that the other thread writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -338,8 +340,9 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run: enough that warming up takes only a small part of the time.
-    const PAGES: usize = 200_000;
+    /// The number of pages in a run. The number is large enough that warming up takes only a small
+    /// part of the time.
+    const PAGES: usize = 100_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
         let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };

@@ -1,5 +1,5 @@
-//! The cost of a packet on the receiving CPU and the worker, for several sources of the hash,
-//! numbers of targets, and kinds of traffic.
+//! Measures the cost of a packet on the receiving CPU and on the worker, for several sources of the
+//! hash, numbers of targets, and kinds of traffic.
 
 use steerage::{
     Builder,
@@ -57,7 +57,7 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     for (name, prefetches) in [("bare loop with prefetch", true), ("bare loop", false)] {
         experiment.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
-    // This case is compared with the other cases, so it also requires two CPUs.
+    // This case is compared with cases on two CPUs, so it also requires two CPUs.
     experiment.case("one CPU does all", None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

@@ -1,5 +1,5 @@
-//! Throughput with and without steering, for several amounts of work per packet and numbers of
-//! CPUs, and the effect of steering on delay.
+//! Measures throughput with and without steering, for several amounts of work per packet and
+//! numbers of CPUs. Also measures the effect of steering on delay.
 
 mod tun;
 
@@ -49,7 +49,7 @@ const HASH: &str = "hash";
 struct Run {
     way: Way,
     cpus: Vec<usize>,
-    /// The number of queues, which the first CPUs receive, one queue each.
+    /// The number of queues. Each of the first CPUs receives one queue.
     queues: usize,
     warm_up: Duration,
     measured: Duration,
@@ -75,13 +75,13 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets that each need this much work, at this rate per second. If there is no rate,
+    /// Runs packets at this rate per second. Each packet needs this much work. If there is no rate,
     /// packets arrive as fast as the path takes them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
     }
 
-    /// Runs the packets of `input`, which each need this much work.
+    /// Runs the packets of `input`. Each packet needs this much work.
     fn measure(&self, input: Input, work: Duration, records_delays: bool) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();
@@ -170,14 +170,14 @@ fn by_cpus(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A quarter of the CPUs receives, as in the published measurement with 4 queues and 16 CPUs; or one
-/// CPU, if there are fewer than 8.
+/// Returns a quarter of the CPUs, as in the published measurement with 4 queues and 16 CPUs.
+/// Returns one CPU if there are fewer than 8.
 fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// The runs that compare more queues without steering with fewer queues with steering, and the
-/// number of CPUs of each.
+/// Returns the runs that compare more queues without steering and fewer queues with steering, and
+/// the number of CPUs of each run.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);
@@ -229,8 +229,8 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // One CPU needs about as long for a packet as the work on the packet takes. The
-            // overhead is small compared with that time.
+            // One CPU needs for a packet about as long as the work on the packet takes. The
+            // overhead is small compared with the work.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

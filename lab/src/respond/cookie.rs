@@ -1,6 +1,6 @@
-//! SYN cookies (Bernstein, 1996). The sequence number of the answer to a SYN contains all necessary
-//! state, so a flood of SYNs costs no memory. Linux uses cookies when its backlog is full. This
-//! responder has no backlog, and answers every SYN with a cookie.
+//! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN contains all necessary
+//! state, so a flood of SYNs takes no memory. Linux uses cookies when its backlog is full. This
+//! responder has no backlog, and replies to every SYN with a cookie.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
@@ -8,13 +8,13 @@
 //! ```
 //!
 //! The two hashes are separate, so that later segments of a connection are recognized if its first
-//! segment was lost or is delayed. Such a segment is dropped and not reset, and the peer sends it
-//! again.
+//! segment was lost or is delayed. If a later segment arrives first, it is dropped and not reset,
+//! and the peer sends it again.
 //!
-//! The hash with the time is in the low bits. If a peer has received bytes of the connection, it
-//! acknowledges a different number, so the hash with the time does not match. Both hashes together
-//! have 29 bits, and two periods are valid. One in 2^28 random segments is therefore taken for the
-//! first segment of a connection.
+//! The hash with the time is in the low bits. A peer that has received bytes of the connection
+//! acknowledges a different number. Then the hash with the time does not match. Both hashes
+//! together have 29 bits, and two periods are valid. One in 2^28 random segments is therefore taken
+//! for the first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -44,7 +44,7 @@ impl NamespacePair {
     /// Creates the namespaces and the veth pair.
     ///
     /// # Errors
-    /// If this process may not create namespaces, or if `ip` is missing.
+    /// Returns an error if this process may not create namespaces, or if `ip` is missing.
     pub(super) fn new() -> Result<Self, LabError> {
         let made = || {
             on_own_thread(|| {
@@ -67,8 +67,8 @@ impl NamespacePair {
         Ok(namespaces)
     }
 
-    /// Moves the calling thread into a namespace. Threads and processes that it starts are in this
-    /// namespace too.
+    /// Moves the calling thread into a namespace. Threads and processes that the calling thread
+    /// starts are in this namespace too.
     pub(super) fn enter(&self, end: End) -> io::Result<()> {
         let namespace = if end == End::Client { &self.client } else { &self.server };
         Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)

@@ -108,7 +108,7 @@ impl Filter {
     ///
     /// # Errors
     /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has. A
-    /// filter that tcpdump compiled for an interface may do so.
+    /// filter that tcpdump compiled for an interface may use such information.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));

@@ -22,8 +22,8 @@ const TIME_MAX: Duration = Duration::from_secs(30);
 /// as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// The most characters of tcpdump's error message that are passed on. tcpdump's own messages are
-/// shorter.
+/// The most characters of tcpdump's error message that are passed on. The messages of tcpdump
+/// itself are shorter.
 const SAID_CHARS_MAX: usize = 240;
 
 /// The longest packet that a filter passes uncut, in bytes: tcpdump's maximum, which is longer than

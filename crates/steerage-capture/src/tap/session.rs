@@ -1,4 +1,4 @@
-//! One client that gets copies of packets: what it wants, its rings, and its thread.
+//! A client of a tap: the packets that it requests, its rings, and its thread.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -15,57 +15,63 @@ use super::ring::{PacketHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
-/// The bytes of all rings of a client, in equal shares for the CPUs: at 10 Gbit/s, 25 ms.
+/// The bytes of all rings of a client, which the CPUs share equally. The rings of a client hold the
+/// traffic of 25 ms at 10 Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
-/// The smallest ring of a CPU: several super-frames of 64 KiB.
+/// The smallest size of a CPU's ring, which holds several super-frames of 64 KiB.
 const RING_BYTES_MIN: usize = 1 << 20;
 
-/// The most bytes that are taken from the rings before they are written to the socket.
+/// The most bytes that the client's thread takes from the rings before it writes them to the
+/// socket.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// How often the client's thread looks for packets while there are none. Packet CPUs do not wake the
-/// thread, because that would be a system call.
+/// The interval at which the client's thread checks the rings while they are empty. Packet CPUs do
+/// not wake the thread, because waking it would take a system call.
 const LOOK_MILLIS: u8 = 5;
 
-/// How long a write to the socket may take until the thread checks whether the run has ended.
+/// The longest time that a write to the socket takes before the thread checks whether the run has
+/// ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types that a filter is compiled for: those of interfaces.
+/// The link types for which a client's filter is compiled: the link types of interfaces.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
-/// What a client wants. With the feature `serde`, it can be sent to another process.
+/// The packets that a client requests. With the feature `serde`, this value can be sent to another
+/// process.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {
-    /// The CPUs whose packets are copied. Empty for all CPUs.
+    /// The CPUs whose packets are copied. If the list is empty, packets of all CPUs are copied.
     pub cpus: Vec<u16>,
-    /// The receive queues whose packets are copied. Empty for all queues.
+    /// The receive queues whose packets are copied. If the list is empty, packets of all queues are
+    /// copied.
     pub queues: Vec<usize>,
     /// One of this many packets is copied.
     pub sample: u64,
     /// The most bytes of a packet that are copied.
     pub snap: u32,
-    /// Whether packets are copied after the handler, which may have changed them.
+    /// True if packets are copied after the handler, which may have changed them.
     pub after: bool,
-    /// The filter for packets of each link type, as numbers. Empty if there is no filter.
+    /// The filter for the packets of each link type, as numbers that `tcpdump -ddd` prints. If the
+    /// list is empty, no packet is filtered.
     pub filters: Vec<(u16, String)>,
 }
 
 impl Default for Wanted {
-    /// All packets, whole, before the handler.
+    /// By default, all packets are copied whole, before the handler.
     fn default() -> Self {
         Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
     }
 }
 
 impl Wanted {
-    /// Wants only packets that pass this filter, which is compiled for each link type that can be
-    /// filtered. An expression that has no meaning for a link type, such as `ether host` for raw IP,
-    /// is left out for it.
+    /// Requests only packets that pass this filter. The filter is compiled for each link type that
+    /// can be filtered. If an expression has no meaning for a link type, such as `ether host` for
+    /// raw IP, the filter has no program for that link type.
     ///
     /// # Errors
-    /// As for [`Filter::compile`], if the filter has no meaning for any link type.
+    /// Returns the errors of [`Filter::compile`] if the filter has no meaning for any link type.
     pub fn filtered(self, filter: &str) -> Result<Self, FilterError> {
         let (mut filters, mut first_error) = (Vec::new(), None);
         for link in FILTERED {
@@ -86,7 +92,8 @@ pub(super) struct Session {
     wanted: Wanted,
     filters: Vec<(LinkType, FrameFilter)>,
     rings: Vec<(CpuId, Ring)>,
-    /// Packets of CPUs that have no ring, because they did not exist when the client came.
+    /// The number of packets of CPUs that have no ring, because these CPUs did not exist when the
+    /// client was attached.
     without_ring: AtomicU64,
 }
 
@@ -98,14 +105,14 @@ impl Session {
         };
         let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
         let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
-        // The largest power of two that is not more than the share.
+        // The size of a ring is the largest power of two that is not more than the CPU's share.
         let words = 1 << (share / 8).ilog2();
         let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
         let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
         Ok(Self { wanted, filters, rings, without_ring: AtomicU64::new(0) })
     }
 
-    /// Copies the packets of a batch that the client wants at this stage.
+    /// Copies the packets of a batch that the client requests at this stage.
     pub(super) fn copy(&self, batch: &mut Batch<'_>, cpu: CpuId, stage: Stage, now: SystemTime) {
         let Wanted { cpus, queues, sample, snap, after, .. } = &self.wanted;
         let queue = batch.queue();
@@ -139,8 +146,8 @@ impl Session {
         }
     }
 
-    /// Whether the packet passes the filter. A packet with a link type for which there is no filter
-    /// does not pass.
+    /// Returns true if the packet passes the client's filter. A packet with a link type for which
+    /// there is no filter does not pass.
     fn passes(&self, data: &[u8], link: LinkType, wire_len: usize) -> bool {
         let filter = || self.filters.iter().find(|(of, _)| *of == link);
         self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
@@ -162,7 +169,7 @@ impl Session {
     }
 }
 
-/// An attached client. It is detached when this value is dropped.
+/// A client that is attached to a tap. Dropping this value detaches the client.
 #[derive(Debug)]
 pub struct Attached {
     pub(super) tap: Arc<Tap>,
@@ -174,12 +181,13 @@ impl Attached {
     /// closed its connection or the instance has ended.
     ///
     /// # Errors
-    /// If the client is gone.
+    /// Returns an error if the client has closed its connection during a write.
     pub fn pass_on(self, to: &UnixStream) -> io::Result<()> {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // The order matters: after the run has ended, no more packets come.
+            // `has_ended` must be read before the rings: after the run has ended, no more packets
+            // are copied.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -199,8 +207,8 @@ impl Attached {
         }
     }
 
-    /// Writes to a client, which may read slowly. If the run has ended, the client gets a limited
-    /// time.
+    /// Writes to a client, which may read slowly. After the run has ended, the client gets a
+    /// limited time to read.
     fn write(&self, mut bytes: &[u8], mut to: &UnixStream) -> io::Result<()> {
         let mut deadline = None;
         while !bytes.is_empty() {
@@ -228,8 +236,9 @@ impl Drop for Attached {
     }
 }
 
-/// Waits a moment for packets. Returns true if the client has closed its connection. A client sends
-/// nothing after its request, so anything else that it sends also ends its connection.
+/// Waits for up to `LOOK_MILLIS`, because no packets are in the rings. Returns true if the client
+/// has closed its connection. A client sends nothing after its request. If it sends any bytes, its
+/// connection is also ended.
 fn is_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {

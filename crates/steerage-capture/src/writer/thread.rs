@@ -78,8 +78,8 @@ impl Writing {
             chunk.let_go();
             used = self.keep_until_read(chunk);
         }
-        // Before the reader sees the end of the stream. So a program that ends after the end of its input is not taken
-        // for one that ended too early.
+        // `input_ended` is set before the reader sees the end of the stream. Therefore a program
+        // that ends after the end of its input is not mistaken for a program that ended too early.
         writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
@@ -197,7 +197,7 @@ impl Writing {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
-        // First of all the error: a run may end as soon as its last packet is counted.
+        // The error is recorded first, because a run may end as soon as its last packet is counted.
         writer.fail(Some(&chunk), cause);
         if self.pipe.is_some() {
             let unread = self.file.as_deref().map_or(0, pipe::unread);
@@ -223,7 +223,7 @@ fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes the writes of the test's thread fail.
+    //! Test functions that make the writes of the test's thread fail.
 
     use std::cell::Cell;
     use std::io;

@@ -69,8 +69,8 @@ fn both_byte_orders_and_both_resolutions() {
     }
 }
 
-/// Modified pcap, as FRITZ!Box routers write it: eight more bytes in each record's header. editcap
-/// confirms the packets if it is installed.
+/// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header. If
+/// editcap is installed, it confirms the packets.
 #[test]
 fn modified_pcap_is_read() {
     let packets = packets_of([60, 0, 1500, 61]);
@@ -222,7 +222,7 @@ fn huge_blocks_are_passed_over() {
 }
 
 /// While handlers hold frames, the blocks of these frames are not filled again. The device does not
-/// wait, and continues when the frames are released.
+/// wait. The device continues when the frames are released.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);

@@ -106,7 +106,7 @@ fn damage_ends_in_frames_or_errors() {
     let bytes = pcap(false, MAGICS[0], &packets_of([60, 14, 0, 1500, 100, 61, 62]));
     let files = [gzip(&bytes), zstd(&bytes)];
     let mut random = Rng::with_seed(20_261_121);
-    for round in 0..20_000 {
+    for round in 0..5_000 {
         let mut packed = files[round % 2].clone();
         damage(&mut packed, &mut random);
         if let Err(error) = read_bytes(&packed).1 {
@@ -134,7 +134,7 @@ fn errors_say_what_is_wrong() {
     let text = error("text.gz", &gzip(b"Hello, world"));
     assert!(text.contains("unpacked, at byte 0: it begins with 48 65 6c 6c"), "{text}");
 
-    // The last four bytes are a checksum.
+    // The last four bytes of a zstd frame are a checksum.
     let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
     *sum.last_mut().unwrap() ^= 1;
     assert!(error("sum.zst", &sum).contains("does not match its checksum"));
@@ -146,8 +146,8 @@ fn errors_say_what_is_wrong() {
     assert!(!wide.contains("damaged") && !dictionary.contains("damaged"));
 }
 
-/// The padding of a tape, a signature, or anything else after compressed data. gzip(1) and tshark
-/// ignore such bytes too.
+/// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
+/// programs gzip(1) and tshark ignore such bytes too.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);
@@ -168,7 +168,8 @@ fn bytes_after_compressed_data_are_ignored() {
             fs::remove_file(path).unwrap();
         }
     }
-    // The beginning of a further part is the sign of a cut.
+    // If the bytes after the data are the beginning of a further compressed part, the file was cut
+    // off.
     for (name, part) in [("gz", gzip(&[])), ("zst", zstd(&[])), ("skippable.zst", b"\x51\x2a\x4d\x18".to_vec())] {
         let whole = if name == "gz" { gzip(&bytes) } else { zstd(&bytes) };
         for len in 1..4 {
@@ -200,8 +201,8 @@ fn large_windows_are_read_and_dictionaries_named() {
 }
 
 /// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
-/// MiB, within the window of 4 MiB. Bytes that the decoder returned too early would be missing
-/// there.
+/// MiB, within the window of 4 MiB. Bytes that the decoder had returned too early would be missing
+/// in the second half.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -286,8 +287,8 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// If the queue is dropped, unpacking ends and closes its input. At that time the thread may be
-/// waiting for more input, or for free space in a pipe without a reader.
+/// If the queue is dropped, unpacking ends and closes its input. The unpacking thread may at that
+/// time wait for more input, or for free space in a pipe without a reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {

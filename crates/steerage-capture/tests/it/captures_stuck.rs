@@ -100,7 +100,7 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     let file = target("pauses.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // During the outage, the output's drops are visible, and the other output continues.
+    // While the output takes nothing, its drops are visible, and the other output continues.
     wait_until(&handle, "drops", |now| now.outputs[0].dropped.get(DropReason::TxFull) > 100);
     let before = handle.snapshot().outputs;
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
@@ -180,8 +180,8 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // Nearly half of a CPU's share of the 32 MiB is used. The source waits when half of the share
-    // is used.
+    // The wait is for nearly half of a CPU's share of the 32 MiB. The source waits when half of the
+    // share is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;
@@ -189,7 +189,7 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     assert_eq!(whole_packets(&reader.join().unwrap()) + read_again(&file), count);
 }
 
-/// An output to a character device writes to the device, and does not replace it by a file.
+/// An output to a character device writes to the device, and does not replace the device by a file.
 #[test]
 fn a_device_is_written_to_as_it_is() {
     let null = over(traffic(Some(10_000), None), [Path::new("/dev/null"), Path::new("/dev/null")]);

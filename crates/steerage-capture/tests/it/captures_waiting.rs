@@ -104,7 +104,7 @@ fn a_silent_pipe_can_be_dropped() {
     fs::remove_file(path).unwrap();
 }
 
-/// A capture with packets of 1 byte at these times, in nanoseconds.
+/// Makes a capture with packets of 1 byte at these times, in nanoseconds.
 fn timed(times: &[u64]) -> Vec<u8> {
     let mut file = pcap(false, MAGICS[1], &[]);
     for (nth, time) in times.iter().enumerate() {
@@ -131,7 +131,7 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
         match polled {
             Polled::NotBefore(due) => {
                 assert!(due > now);
-                // One nanosecond earlier, no packet is due.
+                // One nanosecond before the due time, no packet is due.
                 let early = tester.poll(Timestamp::from_nanos(due.as_nanos() - 1), 64).unwrap();
                 assert_eq!(early, (Polled::NotBefore(due), vec![]));
                 now = due;

@@ -102,13 +102,14 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both outcomes occurred many times. Some expressions are impossible for some link types.
+    // Both results, passed and removed, occurred many times. Some expressions are impossible for
+    // some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// In a file with two link types, each link type has its own filter program. The byte orders differ
-/// as well.
+/// In a file with two link types, each link type has its own filter program. The sections of the
+/// file also have different byte orders.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -183,8 +184,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The numbers of `tcpdump -s 96 -ddd`, as for an interface. 96 bytes of each packet pass, and the
-/// length on the wire stays the same.
+/// The program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is cut to 96
+/// bytes, and its length on the wire stays the same.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);
@@ -250,7 +251,7 @@ fn damage_is_found_behind_the_filter() {
     assert!(end.unwrap_err().to_string().contains("of interface 9") && frames.is_empty() && info.filtered() == 1);
 }
 
-/// The longest program. It runs each instruction once.
+/// A program of the maximum length. Running it executes each instruction once.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let numbers = format!("4096, {} 6 0 0 5", "4 0 0 1, ".repeat(4095));

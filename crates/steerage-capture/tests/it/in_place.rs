@@ -1,5 +1,5 @@
-//! Tests files that are read in place: their values are those that read(2) gives, and other processes
-//! can change, replace and append to the files meanwhile.
+//! Tests files that are read in place. The values must be those that read(2) gives. Other processes
+//! can change, replace and append to the files in the meantime.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -55,7 +55,7 @@ fn captures_have_the_same_values_in_place() {
     let mut paths = tshark::all_captures();
     paths.extend(fs::read_dir(tshark::folder().join("outside")).into_iter().flatten().map(|e| e.unwrap().path()));
     for path in paths.iter().filter(|path| path.extension().is_some_and(|e| e == "pcap" || e == "cap")) {
-        // A read-only folder of another user has no leases, so a copy is read.
+        // A read-only folder of another user grants no leases, so the test reads a copy.
         let copy = temporary("same.pcap", &fs::read(path).unwrap());
         if let Ok(capture) = Capture::open(&copy) {
             let by_read = Capture::from_reader("read", File::open(&copy).unwrap());
@@ -66,7 +66,8 @@ fn captures_have_the_same_values_in_place() {
     }
 }
 
-/// The time, the length on the wire and the bytes of a frame. A header in place has no link type.
+/// The time, the length on the wire and the bytes of a frame. The header of a frame that is read in
+/// place has no link type.
 type Values = (u64, u32, Vec<u8>);
 
 /// The values of all frames, and the error.
@@ -122,7 +123,7 @@ fn a_file_that_grows_is_read_to_its_new_end() {
     let info = capture.info();
     let (mut tester, mut all) = (QueueTester::new(Box::new(capture)).unwrap(), Vec::new());
     if can_be_mapped(&mut tester, &path, &mut all) {
-        // This call waits until the lease was returned.
+        // Opening the file waits until the lease was returned.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         let more = packets_of([700, 800]);
         file.write_all(&pcap(true, MAGICS[1], &more)[24..]).unwrap();
@@ -238,12 +239,12 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
         .unwrap();
     has_started.recv().unwrap();
     let mapped = is_mapped(&path);
-    // This call waits until the lease was returned.
+    // Creating the file waits until the lease was returned.
     File::create(&path).unwrap();
     to.send(()).unwrap();
     let outcome = running.join();
     let handled = outcome.reports[0].1;
-    // Only the packets that the queue had made readable are left.
+    // The queue delivers only the packets that it had made readable before.
     if mapped {
         assert!(handled > 0 && handled < PACKETS as u64, "{handled}");
     } else {
@@ -252,7 +253,7 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
     fs::remove_file(path).unwrap();
 }
 
-/// Several files, of which some are read in place, are one capture.
+/// Several files, some of which are read in place, form one capture.
 #[test]
 fn files_of_several_kinds_follow_each_other() {
     let packets = packets();

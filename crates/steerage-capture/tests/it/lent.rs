@@ -1,5 +1,5 @@
-//! Tests frames in a device's own memory. Writing to such frames and keeping them makes copies, and
-//! the pages of the copies return to the pool.
+//! Tests frames in a device's own memory. Writing to such a frame or keeping it makes a copy. The
+//! pages of the copies return to the pool.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ use steerage_fixtures::until;
 
 const PACKETS: usize = 20_000;
 
-/// A pcap file of UDP packets. Each packet has a different flow, and its number in the last four
-/// bytes.
+/// Makes a pcap file of UDP packets. Each packet has a different flow, and its number in the last
+/// four bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {

@@ -1,5 +1,5 @@
-//! The options of a run that do not concern packets, and the way for another thread to stop the
-//! run.
+//! The options of a run that do not concern packets, and the [`Stopper`], with which another thread
+//! stops the run.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +24,8 @@ use crate::signals::HeldSignals;
 use crate::terminal::Keys;
 use crate::web::Web;
 
-/// How long endless synthetic traffic runs if the command line gives no limit: long enough for a
-/// steady rate, and so short that users need not interrupt a first run.
+/// How long endless synthetic traffic runs if the command line gives no limit. The time is long
+/// enough for a steady rate, and short enough that users need not interrupt their first run.
 const ENDLESS: Duration = Duration::from_secs(10);
 const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 
@@ -42,27 +42,28 @@ pub(crate) struct RunOptions {
     pub(crate) control: ControlTree,
     pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
-    /// The service manager, which gets a message when the run has started.
+    /// The service manager, which is notified when the run has started.
     pub(crate) service: ServiceManager,
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    /// Undoes the run's changes of the machine when it is dropped.
+    /// The process that undoes the run's changes of the machine. The process undoes the changes
+    /// when this field is dropped.
     pub(crate) _undoing: Option<Undoing>,
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// The outputs of `meter`, whose threads end soon if the user stops the run.
+    /// The outputs of `meter`. The threads of these outputs end soon if the user stops the run.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when a run should stop, or after the run until the program ends. The
-/// function returns true if the run should stop now. If the function returns false, the run ends by
-/// itself.
+/// A function that is called when the run should stop. The function is also called after the run,
+/// as long as the program has not ended. The function returns true if the run should stop now. If
+/// the function returns false, the run ends on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 
@@ -118,7 +119,7 @@ fn is_endless(args: &RunArgs) -> bool {
     args.stop.packets.is_none() && args.devices.iter().any(endless)
 }
 
-/// Stops a run from any thread. A run that has not started yet stops as soon as it starts.
+/// Stops a run from any thread. If the run has not started yet, it stops as soon as it starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stopper(Arc<Mutex<Stoppable>>);
 

@@ -1,4 +1,5 @@
-//! Capture files: real ones if they are available, and broken ones made here.
+//! Tests with capture files: real captures if they are available, and damaged captures that the
+//! tests create.
 
 use std::fs;
 use std::io::Write;
@@ -63,7 +64,7 @@ fn three_commands_receive_what_capinfos_counts() {
         return;
     }
     let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
-    // Some versions of capinfos cannot unpack zstd.
+    // Some versions of capinfos cannot read captures that are compressed with zstd.
     let packed = packed.filter(|capture| of_capinfos(capture).is_some());
     for capture in tshark::all_captures().into_iter().chain(packed) {
         let name = capture.to_str().unwrap();
@@ -79,7 +80,8 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// The file needs a dictionary, which no command has. capinfos refuses the file too.
+/// The compressed file needs a zstd dictionary, which no command has. capinfos refuses the file
+/// too.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -97,7 +99,7 @@ fn several_files_are_one_capture() {
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(40), &1));
     assert_eq!(all["snapshot"]["queues"][0]["device"], format!("{a} {b} and 1 more"));
-    // The run reads files mixed with another device, and has a limit on the sum of their packets.
+    // The run reads two files and another device together, and limits the sum of their packets.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
@@ -173,8 +175,8 @@ fn what_is_no_capture_gives_no_report() {
     ran.complaint();
 }
 
-/// 64 flows in one tunnel. The inner flows are spread over the CPUs. With `--outer`, the tunnel
-/// counts as one flow and stays on one CPU.
+/// 64 flows in one tunnel. By default, the inner flows of a tunnel are spread over the CPUs. With
+/// `--outer`, all packets of the tunnel count as one flow and stay on one CPU.
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {
@@ -194,7 +196,7 @@ fn a_tunnel_can_stay_together() {
     assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
 }
 
-/// gzip(1) and tshark read the same 5 packets.
+/// gzip(1) and tshark also read 5 packets from this file.
 #[test]
 fn bytes_after_compressed_data_are_named_on_standard_error() {
     let Some(path) = tshark::capture("outside/gzip-trailing-zeros.pcapng.gz") else { return };

@@ -1,6 +1,6 @@
-//! The arguments of all commands that can be paths, from the definition of the command line. The
-//! list includes hidden commands and options, so a new argument fails each test that needs a row
-//! for it.
+//! Lists the arguments of all commands that can be paths, from the definition of the command line.
+//! The list includes hidden commands and options. If a new argument is added, each test that needs
+//! a row for every argument fails.
 
 use std::collections::BTreeSet;
 
@@ -64,8 +64,8 @@ fn can_be_a_path(argument: &Arg) -> bool {
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))
 }
 
-/// Checks that each argument that can be a path has a row, and that each row is for such an
-/// argument.
+/// Checks that each argument that can be a path has a row in the test's table, and that each row
+/// belongs to such an argument.
 pub(crate) fn assert_complete(rows: impl Iterator<Item = Argument>) {
     let (found, rows) = (paths(), rows.collect::<BTreeSet<_>>());
     let missing: Vec<_> = found.difference(&rows).collect();

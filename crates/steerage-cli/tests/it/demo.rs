@@ -1,5 +1,5 @@
-//! `examples/demo.pcapng`, which the README's examples read. tshark finds in this capture what the
-//! documentation says.
+//! Checks `examples/demo.pcapng`, which the README's examples read. tshark must find in this
+//! capture what the documentation says about it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // The filter selects frames about which tshark has more to say than remarks and notes, such as
-    // that a connection begins or ends.
+    // The filter selects malformed frames and frames with warnings or errors. Frames with only
+    // remarks and notes, such as the begin of a connection, are not selected.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();
@@ -69,7 +69,7 @@ fn it_has_what_the_documentation_says() {
     let elephant = bytes(&mut all.iter().filter(|frame| frame[2] == "0"));
     let total = bytes(&mut all.iter());
     assert!(elephant * 2 > total && elephant * 4 < total * 3, "{elephant} of {total}");
-    // Requests have replies, except for a few at the end of the capture.
+    // All requests have replies, except for a few requests at the end of the capture.
     let asked = fields("dns.flags.response == 0", &["dns.id"]).unwrap();
     let answered: HashSet<_> = fields("dns.flags.response == 1", &["dns.id"]).unwrap().into_iter().collect();
     let unanswered = asked.iter().filter(|id| !answered.contains(*id)).count();

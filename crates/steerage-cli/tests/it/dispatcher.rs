@@ -1,5 +1,5 @@
-//! Interfaces that steerage shares with the programs of libxdp: xdp-loader and xdp-filter of Debian's
-//! package xdp-tools.
+//! Tests with interfaces that steerage shares with XDP programs of libxdp: xdp-loader and
+//! xdp-filter of Debian's package xdp-tools.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -17,11 +17,11 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::program::{Ran, Started, command};
 
-/// A cable, and a BPF file system of its own for the programs on its near end.
+/// A veth pair, and a separate BPF file system for the XDP programs on its near end.
 struct Shared {
     net: Net,
     pins: PathBuf,
-    /// The kernel's sockets for ports 9 and 10.
+    /// UDP sockets on ports 9 and 10, which receive the packets that go to the kernel.
     kernel: [UdpSocket; 2],
 }
 
@@ -51,8 +51,8 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools, which must succeed. The programs have a lock file, on which they
-    /// do not wait for each other.
+    /// Runs a program of xdp-tools, which must succeed. The programs use a lock file, and fail
+    /// instead of waiting if another program holds the lock.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,13 +64,13 @@ impl Shared {
         ran.out
     }
 
-    /// Loads a program that passes all packets, by xdp-loader.
+    /// Loads an XDP program that passes all packets, with xdp-loader.
     fn load_pass(&self, mode: &str) {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
 
-    /// The priority, the name and the number of each program in the dispatcher, in their order, as
-    /// xdp-loader lists them.
+    /// The priority, the name and the identifier of each XDP program in the dispatcher, in the
+    /// order in which xdp-loader lists them.
     fn listed(&self) -> Vec<Vec<String>> {
         let status = self.tool("xdp-loader status near0");
         let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
@@ -109,7 +109,7 @@ impl Shared {
         });
     }
 
-    /// The number of datagrams that the kernel received since the last call, from both ports.
+    /// The number of datagrams that the kernel received on both ports since the last call.
     fn passed(&self) -> usize {
         let of = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
         self.kernel.iter().map(of).sum()
@@ -144,7 +144,7 @@ fn received(report: &Value) -> usize {
     report["snapshot"]["received"].as_u64().unwrap() as usize
 }
 
-/// The process that removes the program at the end.
+/// The helper process that removes the XDP program at the end of the run.
 fn helper(started: &Started) -> Pid {
     let id = started.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -157,7 +157,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
         let Some(shared) = Shared::new() else { return };
         shared.load_pass(mode);
         let started = shared.count(&["--hash", "device"]);
-        // With the same priority, the order is that of the names.
+        // If two XDP programs have the same priority, they are ordered by name.
         shared.has_programs(&[OURS, PASS]);
         let note = "near0: the hash of the card is not available in a dispatcher of libxdp";
         assert!(started.said().iter().any(|line| line.contains(note)), "{:?}", started.said());
@@ -175,7 +175,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
 }
 
 /// xdp-filter, which has priority 10, drops port 9. steerage takes the packets of that port only if
-/// its program runs earlier.
+/// its XDP program runs before xdp-filter.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -196,7 +196,7 @@ fn the_priority_decides_who_sees_packets_first() {
             shared.has_programs(&order);
             shared.send(9, 100);
             shared.send(10, 100);
-            // The filter is unloaded before the end of the run, or after it.
+            // xdp-filter is unloaded either before or after the end of the run.
             if filter_first {
                 shared.tool("xdp-filter unload near0");
                 shared.has_programs(&[OURS]);
@@ -226,11 +226,12 @@ fn the_program_of_a_killed_run_is_removed() {
     started.signal(Signal::SIGKILL);
     assert_eq!(started.end_unread(), None);
     until("the helper removes it", || shared.programs() == [PASS]);
-    // The directory of the program's lock is removed as well.
+    // The directory of the XDP program's lock is removed too.
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // Nobody is left to remove the program, which passes all packets then.
+    // No process is left that could remove the XDP program. The program then passes all packets to
+    // the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);
@@ -269,7 +270,8 @@ fn a_run_that_does_not_start_leaves_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// A mode that the dispatcher does not have is refused, and nothing changes.
+/// If the user requests a mode that differs from the mode of the dispatcher, the run is refused,
+/// and nothing changes.
 #[test]
 fn the_mode_is_that_of_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -282,7 +284,8 @@ fn the_mode_is_that_of_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// Somebody detaches the dispatcher, or removes steerage's program alone and leaves the dispatcher.
+/// During the run, the test detaches the dispatcher, or removes only steerage's XDP program from
+/// it. The run notices both.
 #[test]
 fn a_program_that_is_taken_away_is_missed() {
     for (tool, left) in [("ip link set near0 xdp off", &[][..]), ("xdp-loader unload near0 --id", &[PASS])] {

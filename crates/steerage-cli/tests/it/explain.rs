@@ -1,4 +1,5 @@
-//! `steerage explain`: flows, single packets, and whether traffic can be spread.
+//! Tests `steerage explain`, which explains flows, single packets, and whether traffic can be
+//! spread.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(crate) fn udp(from: u8, to: u8) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from], 9), ([10, 0, 0, to], 9)).frame_of(60)
 }
 
-/// Writes a pcap of [`udp`] packets, with the given pairs `(from, to)`.
+/// Writes a pcap file of [`udp`] packets, with the given pairs `(from, to)`.
 fn written(name: &str, packets: &[(u8, u8)]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, pcap(packets.iter().map(|(from, to)| (0, 0, udp(*from, *to))))).unwrap();
@@ -44,8 +45,8 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
 
-/// A vector of Microsoft's "RSS hash verification suite". The lower endpoint of the vector is the
-/// source, as in steering.
+/// Checks the hash with a test vector of Microsoft's "RSS hash verification suite". As in steering,
+/// the lower endpoint of the vector is the source.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -77,7 +78,7 @@ fn a_packet_is_taken_apart() {
     let headers: Vec<_> = packet["headers"].as_array().unwrap().iter().map(|h| (&h["kind"], &h["offset"])).collect();
     assert_eq!(headers, [(&json!("Ethernet"), &json!(0)), (&json!("IPv4"), &json!(14)), (&json!("UDP"), &json!(34))]);
 
-    // If the flow is given by its name, it goes to the same bucket.
+    // If the user names the flow on the command line, the flow is in the same bucket.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
     // The capture has only three packets.
@@ -85,7 +86,7 @@ fn a_packet_is_taken_apart() {
 }
 
 /// If a packet does not exist, or if the program does not parse packets of its type, the output
-/// says so in words, without empty fields and zeros.
+/// states this in words, and has no empty fields and zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -96,7 +97,8 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // The captures have USB, which the program does not parse, and frames without any bytes.
+    // The captures contain USB packets, which the program does not parse, and frames without any
+    // bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -112,13 +114,14 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All packets are in one bucket, but they do not form a flow that could be called large.
+        // All of these packets are in one bucket, but they are not a flow, so no flow is reported
+        // as large.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
 }
 
-/// IPv4 in IPv4: the explanation uses the same header as steering.
+/// For a tunnel of IPv4 in IPv4, the explanation uses the same header as steering does.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);
@@ -148,7 +151,7 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
-    // The ledger has the form that it has in a report.
+    // The ledger in an explanation has the same form as in a report.
     assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
     assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];

@@ -17,10 +17,11 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// A timeout that exceeds the start and the end of any collector.
+/// A timeout for the start and the end of a collector. All collectors need less time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests. The captures have fragments, ICMP, TCP, IPv6, tunnels, and tags.
+/// The captures of these tests. The captures contain fragments, ICMP, TCP, IPv6, tunnels, and VLAN
+/// tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -34,8 +35,8 @@ const CAPTURES: [&str; 7] = [
 /// The packets and octets that a source sent. The key consists of addresses, ports and protocol.
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
-/// Reads the IP flows of a CSV, each direction separately. ICMP has no ports here, since collectors
-/// show the ICMP type in place of the ports.
+/// Reads the IP flows of a CSV, each direction separately. For ICMP, the ports are left out,
+/// because collectors show the ICMP type in place of the ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -69,7 +70,8 @@ pub(crate) fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The bytes that wait in the receive buffer of a port, or `None` if no process listens there.
+/// The number of bytes in the receive buffer of a port, or `None` if no process listens on the
+/// port.
 fn waiting(port: u16) -> Option<u64> {
     let sockets = fs::read_to_string("/proc/net/udp").unwrap();
     let address = format!("0100007F:{port:04X}");
@@ -87,8 +89,9 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a collector and exports the flows of a capture to it. The collector's log shows when it
-/// is ready. Returns the collector and the report, after the collector has read all flows.
+/// Starts a collector and exports the flows of a capture to it. The collector's log shows when the
+/// collector is ready. After the collector has read all flows, returns the collector and the
+/// report.
 pub(crate) fn collect(
     collector: &mut Command,
     port: u16,
@@ -120,7 +123,7 @@ pub(crate) fn end(child: &mut Child, signal: Signal) {
     wait_until("the collector ends", || child.try_wait().unwrap().is_some());
 }
 
-/// nfcapd stores both directions in one record.
+/// nfcapd stores both directions of a flow in one record.
 #[test]
 fn nfcapd_counts_what_the_csv_counts() {
     for name in CAPTURES {
@@ -173,8 +176,8 @@ fn nfacctd_counts_what_the_csv_counts() {
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
         let log = directory.join("log");
         let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, NFACCTD_IS_READY, &args) else { return };
-        // At its end, nfacctd gives its records to a process that prints them. Records that it has
-        // only just read are left out.
+        // When nfacctd ends, it passes its records to a process that prints them. Records that
+        // nfacctd has read just before are not printed.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
         let before = prints();
         wait_until("nfacctd looks for something to print", || prints() >= before + 2);
@@ -188,7 +191,7 @@ fn nfacctd_counts_what_the_csv_counts() {
     }
 }
 
-/// The printing process of nfacctd says when it is ready.
+/// The text with which the printing process of nfacctd reports that it is ready.
 pub(crate) const NFACCTD_IS_READY: &str = "cache entries";
 
 /// An nfacctd with a default receive buffer, which prints its records to a file each second.

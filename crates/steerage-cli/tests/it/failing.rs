@@ -1,4 +1,4 @@
-//! Captures whose file system or disk fails in the middle.
+//! Tests with captures whose file system or disk fails while the capture is read.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +22,7 @@ use crate::program::run;
 
 const PACKETS: u32 = 100_000;
 
-/// The disk can read this many bytes of the capture.
+/// The number of bytes of the capture that the disk can read.
 const SOUND_BYTES: usize = 1 << 20;
 
 fn capture() -> Vec<u8> {
@@ -73,7 +73,7 @@ impl Filesystem for Failing {
     }
 }
 
-/// Runs `body` in a mount namespace of its own, so that its mounts disappear in any case.
+/// Runs `body` in its own mount namespace, so that its mounts disappear even if the test fails.
 fn in_namespace(body: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         return skip("only root can mount");
@@ -109,8 +109,8 @@ fn a_file_system_that_fails_gives_one_line() {
     });
 }
 
-/// A disk that loses its end after it was mounted: the file behind a loop device is cut. The kernel
-/// grants leases on its ext4, so the capture is read in place.
+/// A mounted disk loses its end, because the file of its loop device is truncated. On ext4, the
+/// kernel grants leases, so the program maps the capture into memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -130,7 +130,8 @@ fn a_disk_that_fails_gives_one_line() {
         fs::write(&path, capture()).unwrap();
         // A process that another test is starting may hold the open file for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
-        // After another mount, no byte of the capture is in memory.
+        // After the disk is unmounted and mounted again, no byte of the capture is in the page
+        // cache.
         assert!(Command::new("mount").args(["-o", "loop"]).args([&disk, at]).status().unwrap().success());
         let length = fs::metadata(&path).unwrap().len();
         let first = first_block(&path);

@@ -1,5 +1,5 @@
-//! The counts of `meter` if flows cannot be written. Each output counts each record as written or
-//! lost, and the files have exactly the written records.
+//! Tests the counts of `meter` if flows cannot be written. Each output counts each record as
+//! written or lost, and the files contain exactly the written records.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -41,7 +41,7 @@ fn report_of(err: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// The only file in the directory whose name begins with `name`, and its name.
+/// The name and the contents of the only file in the directory whose name begins with `name`.
 fn part(directory: &Path, name: &str) -> (String, Vec<u8>) {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.filter(|file| file.starts_with(name)).collect();
@@ -115,7 +115,8 @@ fn a_full_device_has_nothing() {
     assert!(ran.err.contains("cannot write flows to standard output: No space left on device"), "{ran:?}");
 }
 
-/// A file that standard output leads to is cut after the last whole line, like other files.
+/// If standard output is a file, the file is cut after the last whole line, like other output
+/// files.
 #[test]
 fn a_full_disk_at_standard_output() {
     if !geteuid().is_root() {
@@ -151,13 +152,14 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// A collector disappears permanently while a source waits for it. The run reports this and fails.
+/// A collector ends permanently while a source waits for it. The run reports the lost records and
+/// fails.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The records of all flows are more than the kernel holds for a connection, about 4 MB on the
-    // sender's side. Therefore some records are not written yet when the collector closes the
-    // connection.
+    // The records of all flows do not fit into the kernel's buffers for a connection, which are
+    // about 4 MB at the sender. When the collector closes the connection, some records are
+    // therefore not written yet.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
@@ -190,8 +192,8 @@ fn datagrams_that_nobody_takes_are_counted() {
     assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
 }
 
-/// The equation holds in each report and in the metrics during the run, and at the end nothing
-/// waits.
+/// In each report and in the metrics, the counts of records add up during the run. At the end, no
+/// record waits.
 #[test]
 fn counts_add_up_during_the_run() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! `steerage forward` as the only path between two kernels: a host, the router, and another host.
+//! Tests `steerage forward` as the only path between the kernels of two hosts. The router is a
+//! third namespace.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -25,7 +26,7 @@ pub(crate) const FAR6: &str = "fd00:211::2";
 
 struct Net(Namespaces);
 
-/// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
+/// Creates the links `one0 - r0` and `r1 - other0`, and their addresses and routes.
 pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
@@ -59,12 +60,12 @@ pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
 }
 
 impl Net {
-    /// The links of [`linked`], whose hosts send no merged packets.
+    /// Creates the links of [`linked`]. The hosts send no merged packets.
     fn new() -> Option<Self> {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
-            // The kernel cuts segments that are too long for a real cable. Missing checksums stay
-            // missing.
+            // With `gso_max_segs 1`, the kernel cuts segments that are too long for a real cable.
+            // Checksums that are not computed yet stay incomplete.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -87,7 +88,7 @@ fn stop(started: Started) -> Value {
     report
 }
 
-/// Checks that each handled packet has exactly one fate.
+/// Checks that each handled packet is counted under exactly one outcome.
 fn accounted(report: &Value) {
     let sum = |of: &Value| of.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum::<u64>();
     let forward = &report["app"]["forward"];
@@ -101,8 +102,8 @@ fn dropped(report: &Value, why: &str) -> u64 {
     report["app"]["forward"]["dropped"][why].as_u64().unwrap_or(0)
 }
 
-/// Sends datagrams with this hop limit to `to` until an ICMP error of this type and code arrives.
-/// Returns the sender of the error.
+/// Sends datagrams with the hop limit `hops` to `to`, until an ICMP error of the expected type and
+/// code arrives. Returns the sender of the error.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -116,14 +117,15 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V4(_) => asks.set_ttl(hops).unwrap(),
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
-    // The offset of the ICMP message, and the offset of the source port in the quoted packet. For
-    // IPv4, the raw socket also returns the IP header.
+    // The offset of the ICMP message in the received bytes, and the offset of the source port in
+    // the packet that the message quotes. For IPv4, the raw socket also returns the IP header.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);
     loop {
         assert!(start.elapsed() < HANG, "no ICMP error {expected:?} about {to}");
-        // Errors about earlier datagrams may be reported here.
+        // Sending may fail because of ICMP errors about earlier datagrams, so its result is
+        // ignored.
         let _ = asks.send_to(&[0x5a; 40], SocketAddr::new(to, 33434));
         while let Ok((len, from)) = errors.recv_from(&mut answer) {
             let answer = &answer[..len];
@@ -139,14 +141,15 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // Neither the packet threads nor the thread that looks for neighbours has any privilege by now.
+    // At this point, neither the packet threads nor the thread that resolves neighbours has any
+    // privilege.
     for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || ping(address("fd00:210::2"), 1300));
-    // These packets are fragmented.
+    // These pings are long enough to be fragmented.
     net.0.within(ONE, || ping(address(FAR6), 4000));
     for to in [FAR4, FAR6] {
         let echo = net.0.within(OTHER, || Echo::new(address(to)));
@@ -156,11 +159,11 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The router's own kernel replies to these.
+    // The router's own kernel replies to these pings.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The kernels send super-frames, which pass in one piece. Therefore the test checks bytes and
-    // not frames.
+    // The hosts' kernels send super-frames, and the router passes each of them in one piece. The
+    // test therefore compares the number of bytes, and not the number of frames.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -180,7 +183,8 @@ fn icmp_errors_come_back() {
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // No host has these addresses. The kernel reports unreachable hosts after a while.
+        // No host has the addresses of this test. After a while, the router's kernel reports that
+        // the host is unreachable.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -212,7 +216,7 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// How often traceroute is run until it shows the whole path.
+/// The maximum number of times that traceroute is run until it shows the whole path.
 const TRACES_MAX: usize = 3;
 
 /// The number and address of each hop in the output of traceroute.
@@ -220,7 +224,7 @@ fn hops(way: &str) -> Vec<Vec<&str>> {
     way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
 }
 
-/// traceroute shows each hop of the path, and nothing else.
+/// traceroute shows exactly the hops of the path.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
@@ -230,12 +234,13 @@ fn traceroute_finds_the_way() {
     net.0.within(ONE, || ping(address(FAR6), 56));
     let mut ways = Vec::new();
     for (family, router, to) in [("-4", "10.210.0.1", FAR4), ("-6", "fd00:210::1", FAR6)] {
-        // Probes use UDP and ICMP, one at a time, since the router limits its errors.
+        // traceroute sends one probe at a time, because the router limits the rate of its ICMP
+        // errors.
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let expected = [["1", router], ["2", to]];
-            // On a busy machine, the host does not see any reply for some seconds, although the
-            // router has forwarded them. The reason for the missing replies is not known, so
+            // On a busy machine, the host sometimes receives no replies for some seconds, although
+            // the router has forwarded them. The reason for the missing replies is not known, so
             // traceroute is run several times.
             for _ in 0..TRACES_MAX {
                 let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
@@ -252,7 +257,8 @@ fn traceroute_finds_the_way() {
     assert!(dropped(&report, "ttl_expired") >= 4, "{report}");
 }
 
-/// The number of datagrams that the sockets of this namespace had no room for.
+/// The number of datagrams that the kernel dropped because a socket's buffer in this namespace was
+/// full.
 fn overflows_of_udp() -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -261,8 +267,8 @@ fn overflows_of_udp() -> u64 {
     count.parse().unwrap()
 }
 
-/// 1 GB over TCP in one direction, less over several connections in the other direction, and some
-/// over UDP. All data arrives.
+/// iperf3 transfers 1 GB over TCP in one direction, less data over several connections in the other
+/// direction, and some data over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -282,18 +288,20 @@ fn iperf3_carries_a_gigabyte() {
         assert!(lines.any(|line| line.unwrap().starts_with("Server listening")));
         let words = [&["iperf3", "-c", FAR4, "-J"], options].concat();
         let result: Value = serde_json::from_str(&tool(&net, ONE, &words).expect("the server runs")).unwrap();
-        // Reads the server's last lines, since a full pipe would keep it from ending.
+        // The thread reads the last lines of the server, because the server could not end with a
+        // full pipe.
         lines.for_each(drop);
         let end = &result["end"];
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // On a busy machine, iperf3's own socket overflows. The kernel counts these datagrams.
+            // On a busy machine, the socket buffer of iperf3 overflows. The kernel counts these
+            // datagrams.
             lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
-            // The sender stops the clock while the last bytes are in flight.
+            // iperf3's sender stops counting while the last bytes are still in flight.
             assert!(sent >= wanted && received + (16 << 20) >= wanted, "{sent} sent, {received} received");
         }
         assert!(server.wait().unwrap().success());
@@ -314,7 +322,7 @@ fn iperf3_carries_a_gigabyte() {
 #[test]
 fn tcp_finds_the_mtu_of_the_path() {
     let Some(net) = Net::new() else { return };
-    // The other end does not know the smaller MTU, and sends larger packets.
+    // The host at the other end does not know the smaller MTU, and sends larger packets.
     net.router("link set r1 mtu 1300");
     let started = net.start(&["r0", "r1"]);
     for to in [FAR4, FAR6] {
@@ -363,7 +371,8 @@ fn neighbours_and_links_come_and_go() {
     let Some(net) = Net::new() else { return };
     let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
-    // The other host gets another link address. The neighbour learns it from the next packet.
+    // The other host gets another link address. The router's kernel learns the new address from the
+    // next packet.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
     net.0.within(OTHER, || ping(address("10.210.1.1"), 56));
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -375,7 +384,7 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // One CPU gets the end of the route from the kernel. Another CPU detects itself that its
+    // The kernel tells one CPU that the route has ended. Another CPU detects on its own that its
     // interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
     // The other interface continues to work until the end of the run.
@@ -387,9 +396,9 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The other host gets another link address. If the host announces the change, packets follow. If
-/// the host does not announce the change, packets follow after the kernel has noticed that the
-/// neighbour is gone and has found it again.
+/// The other host gets another link address. If the host announces the change, packets go to the
+/// new address at once. If the host does not announce the change, the kernel first has to notice
+/// that the neighbour does not answer, and to resolve it again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -399,8 +408,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Mark the neighbour as stale. Otherwise, the kernel believes for 15 to 45 s that the neighbour
-    // is reachable.
+    // Mark the neighbour as stale. If the neighbour is not stale, the kernel believes for 15 to 45
+    // s that the neighbour is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -410,8 +419,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. The run gets only neighbours and its own addresses
-/// from the kernel.
+/// The run uses none of the kernel's routes. From the kernel, the run gets only the neighbours and
+/// the router's own addresses.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };
@@ -424,8 +433,8 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
-/// Packets that the router's own kernel sends into a TUN get a link header on their way out. (The
-/// replies are for the router's own kernel.)
+/// If the router's own kernel sends packets into a TUN, the packets get a link header when they
+/// leave through an interface. (The replies go to the router's own kernel.)
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };
@@ -440,8 +449,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     assert_eq!(report["snapshot"]["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
-/// The router takes the packets from the kernel with AF_XDP. The other ends of the cables still
-/// offload checksums, so only ICMP packets have correct checksums.
+/// The router takes the packets from the kernel with AF_XDP. The hosts still offload checksums, so
+/// only their ICMP packets have correct checksums.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -453,7 +462,8 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// If a datagram enters a veth without a checksum, it leaves the router with a checksum.
+/// A datagram that enters the router's veth without a checksum leaves the router with a correct
+/// checksum.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {
     let Some(net) = Net::new() else { return };

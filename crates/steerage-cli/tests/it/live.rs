@@ -1,4 +1,5 @@
-//! Live interfaces: real sockets at both ends of a cable, with the program listening at one end.
+//! Tests with live interfaces: real sockets send packets between both ends of a veth pair, and the
+//! program listens at one end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -71,8 +72,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // The packets that close the connection must pass before the next run begins. Therefore
-        // each of these packets is in both counts or in neither.
+        // The packets that close the connection must pass before the next run begins. Each of these
+        // packets is then either in both counts or in none.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -103,7 +104,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
 fn wait_until_closed(net: &Net) {
     let open = || {
         let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
-        // The state is the fourth field: 06 is TIME_WAIT, 0A listens.
+        // The fourth field of a line is the state of the connection: 06 means TIME_WAIT, and 0A
+        // means LISTEN.
         table.lines().skip(1).any(|line| !["06", "0A"].contains(&line.split_whitespace().nth(3).unwrap()))
     };
     while net.near(open) || net.far(open) {
@@ -111,8 +113,9 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// The kernel's hash steers packets only on request. Otherwise, steerage's hash steers packets. The
-/// kernel gives each packet a hash with a random key.
+/// The kernel's hash decides the CPU of a packet only if the user requests this. If the user does
+/// not request it, steerage's hash decides the CPU. The kernel gives each packet a hash with a
+/// random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -153,13 +156,14 @@ fn flows_are_metered_live() {
     }
 }
 
-/// The kernel drops packets while the program is stopped. The ledger has every one of these drops.
+/// The kernel drops packets while the program is stopped. The ledger counts every packet that the
+/// kernel dropped.
 #[test]
 fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
     let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
     started.signal(Signal::SIGSTOP);
-    // A ring of 512 KiB has no room for a megabyte.
+    // The datagrams take a megabyte, which does not fit into the ring of 512 KiB.
     send(&net, 10, 1000);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
@@ -186,7 +190,8 @@ fn an_interface_that_is_deleted_ends_the_run() {
     assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
 }
 
-/// A note shows the user how to improve the use of an interface. There is no note with `--quiet`.
+/// The program prints a note on how to improve the use of an interface. With `--quiet`, it prints
+/// no note.
 #[test]
 fn notes_stand_on_standard_error() {
     let Some(net) = Net::new() else { return };
@@ -204,8 +209,8 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // The program runs as root, but without the capability CAP_NET_RAW. Without the tool that drops
-    // it, this case cannot be tested.
+    // The program runs as root, but without the capability CAP_NET_RAW. If the tool that drops the
+    // capability is missing, this case cannot be tested.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
@@ -218,7 +223,7 @@ fn without_the_right_to_it_the_line_says_which() {
     assert!(ran.complaint().contains("CAP_NET_RAW") && ran.complaint().contains("setcap"), "{ran:?}");
 }
 
-/// `-f` works in the kernel, so packets that do not match are not even counted as received.
+/// The kernel applies the filter of `-f`, so packets that do not match are not counted as received.
 #[test]
 fn a_filter_leaves_out_in_the_kernel() {
     let Some(net) = Net::new() else { return };
@@ -246,8 +251,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// The same situation as after `setcap cap_net_raw+ep`: a user other than root listens, and has no
-/// capability left while it listens.
+/// Tests the same situation as after `setcap cap_net_raw+ep`: a user other than root starts the
+/// program, which has no capability left while it listens.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -276,7 +281,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a separate device. A packet is received on each interface that it passes.
+/// Each interface is a separate device. With the device `any`, a packet is received once on each
+/// interface that it passes.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

@@ -11,8 +11,8 @@ use fuser::{
 
 use crate::fuse;
 
-/// A file system that says that root owns everything, and has links to `target` and to the file
-/// `name` in it.
+/// A file system that reports root as the owner of every file. The file system contains a link to
+/// the directory `target`, and a link to the file `name` in that directory.
 pub(crate) struct Lying {
     pub(crate) target: PathBuf,
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! `--metrics`: the metrics of a run that Prometheus reads.
+//! Tests of `--metrics`, which serves the metrics of a run to Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// Serves metrics on any free port.
+/// The option to serve metrics on a free port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
 /// The address of the metrics, as the program prints it.
@@ -70,7 +70,7 @@ fn every_command_serves_them() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// The address is printed even with `-q`, since only this line says which port the kernel chose.
+/// The address is printed even with `-q`, because only this line shows which port the kernel chose.
 #[test]
 fn the_port_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -81,8 +81,8 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A browser that reached this machine through another site's name gets no metrics. A browser that
-/// uses a configured name gets metrics.
+/// A browser that used the name of another site to reach this machine gets no metrics. If the
+/// browser uses a name that the user has configured, it gets metrics.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

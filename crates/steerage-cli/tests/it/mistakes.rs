@@ -1,10 +1,10 @@
-//! Wrong command lines and missing devices. The program prints one line that says what to do, and
-//! exits with the right code.
+//! Tests of wrong command lines and missing devices. The program prints one line that says what to
+//! do, and exits with the right code.
 
 use crate::program::run;
 
-/// Runs the program. Expects the exit code, one line on standard error and nothing on standard
-/// output.
+/// Runs the program. Expects the exit code `code`, one line on standard error and nothing on
+/// standard output.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
@@ -149,9 +149,9 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Typical mistakes, each with a part of the advice that must appear.
+/// Typical mistakes. Each has a part of the advice that the error message must contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Habits of tcpdump's users.
+    // Users of tcpdump are used to these options.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),

@@ -10,10 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow. The key is the CSV column.
+/// The names of a flow. The key of the map is the CSV column.
 type Names = BTreeMap<&'static str, String>;
 
-/// The names of all flows. The key is the pair of endpoints, the source first.
+/// The names of all flows. The key of the map is the pair of endpoints, with the source first.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
@@ -30,7 +30,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
     let mut flows = Flows::new();
     for line in lines {
-        // Only lists of protocols have quotes.
+        // Only lists of protocols are quoted in the CSV.
         let line = line.replace("\"h2,http/1.1\"", "h2;http/1.1");
         let row: Vec<&str> = line.split(',').collect();
         assert_eq!(row.len(), columns.len(), "{line}");
@@ -120,7 +120,7 @@ fn names_are_those_of_tshark() {
     let mut with_names = 0;
     for path in captures {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // tshark decrypts QUIC's Initial packets, which `meter` does not.
+        // tshark decrypts QUIC's Initial packets, but `meter` does not.
         if name.starts_with("quic") {
             continue;
         }
@@ -155,7 +155,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
     }
 }
 
-/// The same names in IPFIX, as tshark reads them.
+/// The IPFIX export contains the same names, as tshark reads them.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

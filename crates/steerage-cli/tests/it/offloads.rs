@@ -1,5 +1,5 @@
-//! Merged packets through `steerage forward`, as tcpdump sees them on the cables on both sides of
-//! the router.
+//! Tests of merged packets that pass `steerage forward`. tcpdump checks the packets on the cables
+//! on both sides of the router.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -29,15 +29,15 @@ const FAR: [&str; 2] = [FAR4, FAR6];
 /// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
 
-/// The payload of the last packet. tcpdump receives packets in blocks, so it has all packets when
-/// it has this packet.
+/// The payload of the last packet. When tcpdump has received this packet, it has received all
+/// packets.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// The links of [`linked_by`], on which tcpdump can check each packet.
+/// Creates the links of [`linked_by`] with offloads that let tcpdump check each packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
-    // Each packet on a cable is alone and has its checksum, so that tcpdump can check it. The router
-    // merges what it receives.
+    // No packet on a cable is merged, and each packet has its checksum, so that tcpdump can check
+    // it. The router merges the packets that it receives.
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
         (OTHER, "other0", "tx off tso off gso off"),
@@ -49,13 +49,14 @@ fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// A tcpdump that writes the packets of a cable to a file.
+/// A tcpdump process that writes the packets of a cable to a file.
 struct Dump(Ends, PathBuf);
 
 impl Dump {
     fn start(namespaces: &Namespaces, nth: usize, cable: &str, directory: &Path) -> Self {
         let file = directory.join(format!("{cable}.pcap"));
-        // The buffer, in KiB, has room for all packets, so none is missing on a busy machine.
+        // The value of `-B` is the buffer's size in KiB. The buffer has room for all packets, so no
+        // packet is missing even on a busy machine.
         let args = ["-Z", "root", "-U", "-B", "65536", "-i", cable, "-w"];
         let mut child = Ends(
             namespaces
@@ -67,7 +68,7 @@ impl Dump {
         Self(child, file)
     }
 
-    /// Waits for the last datagram, ends tcpdump, and returns its description of each packet.
+    /// Waits for the last datagram, ends tcpdump, and returns tcpdump's description of each packet.
     fn packets(mut self) -> Vec<String> {
         until("tcpdump has written the last datagram", || {
             std::fs::read(&self.1).unwrap().windows(LAST.len()).any(|bytes| bytes == LAST)
@@ -76,13 +77,13 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // A packet may take several lines. All lines of a packet except the first begin with a
-        // blank or a tab.
+        // In tcpdump's output, a packet may take several lines. All lines of a packet except the
+        // first begin with a blank or a tab.
         text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
 
-/// The packets of UDP.
+/// The UDP packets among these packets.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -96,7 +97,8 @@ fn merged_packets_are_correct_on_both_cables() {
     merged_packets_are_correct(None);
 }
 
-/// The router forwards between two interfaces of a VLAN, and all frames on the cables have its tag.
+/// The router forwards between two VLAN interfaces, and all frames on the cables have the tag of
+/// the VLAN.
 #[test]
 fn merged_packets_of_a_vlan_are_correct_on_both_cables() {
     merged_packets_are_correct(Some(VLAN));
@@ -141,14 +143,14 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // The router received and sent packets that stand for several.
+    // The router received and sent frames that stand for several packets each.
     let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All features that make super-frames, switched off and on again.
+/// All features that create super-frames. The test switches them off and on again.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",
@@ -184,16 +186,16 @@ fn a_transfer_survives_changing_features() {
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
     assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
-    // The whole transfer left through the second cable, mostly in frames that stand for several
-    // packets.
+    // The router sent the whole transfer through the second cable, mostly in frames that stand for
+    // several packets.
     let (frames, bytes) =
         (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
 }
 
-/// The hosts send each segment alone, and no kernel merges. With `--gro`, the router handles fewer
-/// packets than it receives. Both runs count and send the same kind of frames, and the transfer is
-/// correct, by packet sockets, which send merged packets whole, and by AF_XDP, which sends frames.
+/// The hosts send each segment as its own frame, and no kernel merges frames. With `--gro`, the
+/// router handles fewer packets than it receives. The transfer is correct with packet sockets,
+/// which send merged packets in one piece, and with AF_XDP, which sends single frames.
 #[test]
 fn segments_are_merged_before_they_are_routed() {
     if !is_installed("ethtool", "ethtool") {
@@ -229,7 +231,7 @@ fn segments_are_merged_before_they_are_routed() {
     }
 }
 
-/// Each message is one frame, and stands for 21 datagrams.
+/// Each message is one frame, which stands for 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {
     const MESSAGES: u64 = 3;
@@ -264,8 +266,8 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
-/// A router between such TUNs is steered only on request. If one TUN has no super-frames, the
-/// router is steered.
+/// If both TUNs of a router use super-frames, packets are steered only if the user requests it. If
+/// one TUN has no super-frames, packets are steered.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;
@@ -293,14 +295,14 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
-/// An Ethernet header up to a tag.
+/// The number of bytes of an Ethernet header before a VLAN tag.
 const ADDRESSES: usize = 12;
 /// The VLAN of tagged frames.
 const VLAN: u16 = 42;
 /// The tag with this VLAN.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
-/// Joins a TAP and a cable. Frames have a tag on the cable, and no tag on the TAP.
+/// Connects a TAP and a cable. Frames have a VLAN tag on the cable, and no tag on the TAP.
 struct Tagger;
 
 impl Handler for Tagger {
@@ -340,7 +342,8 @@ fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Run
     running
 }
 
-/// Two kernels talk over cables on which all frames have a tag. `fanout` passes them between the cables.
+/// Two kernels exchange packets over cables on which all frames have a VLAN tag. `fanout` passes
+/// the frames between the cables.
 #[test]
 fn tagged_super_frames_pass_whole() {
     if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {
@@ -349,7 +352,8 @@ fn tagged_super_frames_pass_whole() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    // The kernel cuts the frames that leave the middle, so that tcpdump can check them.
+    // The kernel of the middle namespace cuts the frames that leave it, so that tcpdump can check
+    // the frames.
     namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
@@ -370,7 +374,7 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // The frames of the other direction are not cut, and their checksums may be unfinished.
+    // The frames of the other direction are not cut, and their checksums may not be computed yet.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

@@ -1,5 +1,5 @@
-//! Writes capture files and FIFOs with full disks, with slow or missing readers, and with planted
-//! links. The report always matches the contents of the file.
+//! Tests that write capture files and FIFOs while disks are full, readers are slow or missing, or
+//! another user has created links. The report always matches the contents of the file.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ use crate::program::{Ends, Started, assert_balanced, command, report, run};
 /// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs").join(name);
-    // The directory may be left from the last run, or may not exist.
+    // The directory may exist from an earlier test run, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// How many packets capinfos finds in a file, which must be complete.
+/// The number of packets that capinfos finds in a file. The file must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");
@@ -43,18 +43,18 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
-/// The number of packets that we count in a complete file.
+/// The number of packets that `steerage count` finds in a complete file.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["snapshot"]["received"].clone()
 }
 
-/// Opens a FIFO for reading, but reads nothing yet.
+/// Opens a FIFO for reading, without reading anything yet.
 fn reader(pipe: &Path) -> File {
     mkfifo(pipe, Mode::S_IRWXU).unwrap();
     File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe).unwrap()
 }
 
-/// Reads everything that a FIFO holds now.
+/// Reads all bytes that are in a FIFO now.
 fn drain(pipe: &mut File) -> Vec<u8> {
     let mut all = Vec::new();
     match pipe.read_to_end(&mut all) {
@@ -63,7 +63,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Requests reports from a run until `reached` is true for a report.
+/// Requests reports from a run until `reached` returns true for a report.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -129,7 +129,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let from = "synthetic:rate=50000,flows=300,size=1500";
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
-    // The report of the run shows the losses while the output is stuck.
+    // While the output is blocked, the report of the run already shows the lost packets.
     let before = wait_until(&mut run, "drops", |report| {
         report["snapshot"]["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0)
     });
@@ -151,7 +151,8 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
-/// A reader starts late. A source that can wait loses no packets because of the late reader.
+/// The reader of an output starts late. A source that can wait loses no packets because of this
+/// reader.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -169,13 +170,14 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program waits for a reader, and opening the FIFO waits for the program.
+    // The program waits until a reader opens the FIFO, and opening the FIFO for reading waits for
+    // the program.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
     // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
-    // when little of this half is left. The rest of the FIFO's packets, of 75 MB in all, does not
-    // fit into the buffer.
+    // when this half is nearly full. The FIFO gets packets of 75 MB in total, which do not fit into
+    // the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -218,8 +220,8 @@ fn a_fifo_without_a_reader_is_waited_for_and_that_is_said() {
     }
 }
 
-/// Another user left links in a directory that all users may write to. Every name that root will
-/// write is taken.
+/// Another user has created links in a directory that all users may write to. The links have the
+/// names of all files that root will write.
 #[test]
 fn planted_links_lead_nowhere() {
     if !is_root() {
@@ -252,8 +254,8 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// The reader of the flows stalls, and the source can wait. Therefore the handler waits, and every
-/// report says for how long.
+/// The reader of the flows stops reading, and the source can wait. The handler therefore waits, and
+/// every report shows how long it has waited.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";
@@ -283,8 +285,8 @@ fn a_cpu_that_does_not_return_is_shown() {
     }
 }
 
-/// A name that ends in `.pcap` means classic pcap, and every other name means pcapng. A file
-/// without packets is a valid capture.
+/// If the name of an output ends in `.pcap`, its format is classic pcap. For all other names, the
+/// format is pcapng. A file without packets is a valid capture.
 #[test]
 fn the_name_chooses_the_format() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,8 +1,8 @@
 //! Reads the examples of documentation pages.
 //!
-//! In ```` ```sh ```` blocks, each line is a command. In transcripts, commands follow a `$`, or a `#`
-//! if root gives them, and their output follows the command. A ```` ```toml ```` block that begins
-//! with `# NAME:` is the file of that name.
+//! In ```` ```sh ```` blocks, each line is a command. In transcripts, a command follows a `$`, or a
+//! `#` if root runs it, and its output follows the command. A ```` ```toml ```` block that begins
+//! with `# NAME:` contains the file of that name.
 
 /// The command with which some pages start the program. Instead of this command, tests start the
 /// program that was built together with the tests.
@@ -12,10 +12,10 @@ pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
-/// The end of the report's first line. The time of the run follows.
+/// The text in the report's first line that comes directly before the time of the run.
 const TOOK: &str = "  read in ";
 
-/// A line that stands for any number of lines.
+/// A line in a transcript that stands for any number of lines.
 const ELLIPSIS: &str = "...";
 
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl Example {
         Self { command: command.into(), output: Vec::new() }
     }
 
-    /// Whether the program printed what the page shows. Lines that differ between machines and runs
-    /// are not compared.
+    /// Whether the output of the program matches the transcript on the page. Lines that differ
+    /// between machines and runs are not compared.
     pub(crate) fn is_shown(&self, printed: &str) -> bool {
         let shown = comparable(self.output.iter().map(String::as_str));
         let printed = comparable(printed.lines());
@@ -50,7 +50,8 @@ fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// The fenced blocks of a page, each with its language. Blocks in lists lose their indentation.
+/// The fenced blocks of a page, each with its language. The indentation of blocks in lists is
+/// removed.
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -64,7 +65,8 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// Joins a command with its continuation lines, and with the text that it reads up to `EOF`.
+/// Joins a command with its continuation lines, and with the here-document that it reads up to
+/// `EOF`.
 fn joined(lines: &[&str]) -> Vec<String> {
     let text = lines.join("\n").replace("\\\n", " ");
     let mut joined: Vec<String> = Vec::new();

@@ -1,4 +1,5 @@
-//! `steerage parallel`: jobs get whole flows. Every loss and every failure is counted and reported.
+//! Tests of `steerage parallel`: jobs get whole flows, and every loss and every failure is counted
+//! and reported.
 
 use std::fs;
 use std::io::Write;
@@ -45,7 +46,7 @@ pub(crate) fn jobs(summary: &Value) -> &Vec<Value> {
     summary["jobs"].as_array().unwrap()
 }
 
-/// Runs jobs on the capture. Returns their output and exit code, and the summary.
+/// Runs jobs on the capture. Returns the output and the exit code of the run, and its summary.
 fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     let ran = run(&[&["parallel", capture(), "--json"], options, &["--"], job].concat());
     let summary = summary(&ran);
@@ -88,8 +89,8 @@ fn sixty_four_jobs() {
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
 }
 
-/// Without privileges, a user's large pipes take at most 64 MiB. The last jobs get smaller pipes,
-/// but get all of their packets.
+/// Without privileges, the pipes of a user can take at most 64 MiB. The last jobs get smaller
+/// pipes, but still get all of their packets.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
     if !is_root() {
@@ -130,7 +131,7 @@ fn a_job_that_is_killed_loses_its_own_packets_alone() {
 
 #[test]
 fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
-    // A header of 24 bytes comes first. Each record has a header of 16 bytes.
+    // A pcap file begins with a header of 24 bytes, and each record has a header of 16 bytes.
     let (_, all) = shell(&["-j", "1", "--format", "pcap"], "cat >/dev/null");
     let bytes = all["jobs"][0]["bytes"].as_u64().unwrap() / PACKETS + 16;
     for packets in [0, 1, 1000] {
@@ -180,7 +181,7 @@ fn a_job_that_never_reads_is_killed_if_asked() {
     assert!(ran.err.contains("killed because it read nothing (--job-timeout)"), "{ran:?}");
 }
 
-/// This test takes 30 s, in which it only waits.
+/// This test takes 30 s, but it only waits during that time.
 #[test]
 fn a_job_that_reads_nothing_for_30_s_is_named() {
     let script = "if [ {n} = 2 ]; then exec sleep 1000; fi; cat >/dev/null";
@@ -202,8 +203,8 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
         "if [ {{n}} = 1 ]; then cat >/dev/null; touch {0}/over; else while [ ! -e {0}/over ]; do sleep 0.1; done; cat >/dev/null; fi",
         scratch.display()
     );
-    // Each job gets 45 MB, and the buffer of a job has 32 MiB. At 15 MB/s, the quick job keeps up also while other
-    // programs use the CPUs for two seconds.
+    // Each job gets 45 MB, and the buffer of a job has 32 MiB. At 15 MB/s, the quick job keeps up
+    // even if other programs use the CPUs for two seconds.
     let traffic = "synthetic:rate=30000,packets=90000,flows=1000,size=1000";
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
@@ -247,7 +248,7 @@ fn programs_that_do_not_read_standard_input_have_other_ways() {
 fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
-    // Only the last directory of the path is created.
+    // `--results` creates only the last directory of the path.
     let ran = run(&["parallel", capture(), "--results", scratch.join("deep/out").to_str().unwrap(), "--", "true"]);
     assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
     let results = scratch.join("out");
@@ -304,15 +305,15 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // With an input that can wait, the run also ends, once the jobs have read all packets that they
-    // were given.
+    // If the input can wait, the run also ends, after the jobs have read all packets that they were
+    // given.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // SIGTERM ends a job that does not end by itself.
+    // A job that does not end on its own is ended by SIGTERM.
     let job = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.1; done";
     let run =
         Started::of(command(&["parallel", traffic, "-j", "1", "-v", "--json", "--", "sh", "-c", job]).spawn().unwrap());
@@ -321,7 +322,8 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "ended\n"), "{ran:?}");
 }
 
-/// The process that started the run may ignore SIGCHLD. Then the kernel does not keep how a job ended.
+/// The process that started the run may ignore SIGCHLD. If SIGCHLD is ignored, the kernel does not
+/// record how a job ended.
 #[test]
 fn a_run_ends_if_nobody_knows_how_its_jobs_ended() {
     let mut command = Command::new("env");

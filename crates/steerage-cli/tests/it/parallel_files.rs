@@ -1,5 +1,5 @@
-//! The files and pipes of `steerage parallel` have no names and belong to one job each. A packet
-//! that is missing in such a file or pipe is an error.
+//! The files and pipes of `steerage parallel` have no names, and each belongs to one job. If a
+//! packet is missing in such a file or pipe, the run fails.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// Whether a process has an open file without a name that was created in this directory.
+/// Whether a process has an unnamed file open that was created in this directory.
 fn has_unnamed_file(process: u32, directory: &Path) -> bool {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     links
@@ -32,7 +32,7 @@ fn has_unnamed_file(process: u32, directory: &Path) -> bool {
 fn a_run_that_is_killed_leaves_nothing_behind() {
     for options in [&["--", "wc", "-c", "{file}"][..], &["--", "wc", "-c", "{fifo}"], &["-k", "--", "cat"]] {
         let scratch = Scratch::new();
-        // The input is a pipe that does not end, so the run waits in the middle of it.
+        // The input is a pipe without an end, so the run waits for more input.
         let mut parallel = command(&[&["parallel", "-", "-j", "2", "-q"], options].concat());
         let mut run = Ends(parallel.env("TMPDIR", &*scratch).stdin(Stdio::piped()).spawn().unwrap());
         let input = run.stdin.take().unwrap();
@@ -56,8 +56,8 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// The job, a program that the job starts, and a program that this program starts open the file
-/// repeatedly, each time from its beginning.
+/// The job, a child process of the job, and a child process of that process each open the file
+/// several times. Each time, they read it from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();
@@ -75,8 +75,8 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// Other programs' descriptors may be open in this process too, so a job's descriptors are compared
-/// with the descriptors of the other job.
+/// This process may have descriptors of other programs open, so the test compares a job's
+/// descriptors with the descriptors of the other job.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();
@@ -95,8 +95,8 @@ fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     }
 }
 
-/// The input of a job ends with the job, although a program that the job has left behind still has
-/// the pipe open.
+/// When a job ends, its input ends too, although a child process of the job still has the pipe
+/// open.
 #[test]
 fn a_program_that_is_left_behind_does_not_keep_the_run() {
     let scratch = Scratch::new();
@@ -149,7 +149,7 @@ fn a_full_directory_of_temporary_files_is_named_and_no_job_gets_a_part() {
         assert!(job["incomplete"].as_str().unwrap().contains("No space left"), "{job}");
     }
 
-    // Job 1 does not end by itself: the output of job 2 is kept only as long as job 1 runs.
+    // Job 1 does not end on its own, so the output of job 2 is stored as long as job 1 runs.
     let job = "-j 2 -k -q -- sh -c 'cat >/dev/null; [ {n} = 2 ] || exec sleep 1000; yes | head -c 4000000'";
     let kept = script.replace("-j 2 --json -- wc -c {file}", job);
     let ran = Ran::of(Command::new("unshare").args(["-m", "sh", "-c", &kept]).output().unwrap());

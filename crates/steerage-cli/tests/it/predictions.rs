@@ -1,5 +1,5 @@
-//! Predictions of `steerage explain` about captures match what the commands do and what tshark
-//! counts.
+//! Checks that the predictions of `steerage explain` about captures match what the commands do and
+//! what tshark counts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use steerage_router::Forwarding;
 use crate::explain::{KEY, explained};
 use crate::program::run;
 
-/// Numbers of CPUs for a capture: each capture has one, and all numbers from 2 to 8 come in turn.
+/// The number of CPUs for the `nth` capture. The captures use the numbers from 2 to 8 in turn.
 fn cpus_for(nth: usize) -> usize {
     2 + nth % 7
 }
 
-/// The captures next to the workspace, including those that once showed a defect. Without captures
-/// the list is empty, and the reason is on standard error.
+/// The captures next to the workspace, including captures that once showed a defect. If there are
+/// no captures, the list is empty, and the reason is printed to standard error.
 fn captures() -> Vec<String> {
     tshark::all_captures().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
@@ -33,7 +33,7 @@ fn capture(name: &str) -> Option<String> {
     captures().into_iter().find(|path| path.ends_with(name))
 }
 
-/// The explanation of a capture, as far as it can be read. `None` if nothing can be read.
+/// The explanation of the part of a capture that can be read. `None` if nothing can be read.
 fn explanation(args: &[&str]) -> Option<Value> {
     let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
@@ -71,8 +71,8 @@ fn packets_of_count_meter_and_fanout_go_where_explain_says() {
     }
 }
 
-/// `forward` needs interfaces, so the test runs its packet function on the captures, with an empty
-/// routing table.
+/// `forward` needs interfaces, so the test runs the packet function of `forward` on the captures,
+/// with an empty routing table.
 #[test]
 fn packets_of_forward_go_where_explain_says() {
     let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
@@ -109,8 +109,8 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// Three fragments of one datagram, with the first fragment first. The later fragments have no
-/// ports, and stay with the first.
+/// The capture has three fragments of one datagram, with the first fragment first. The later
+/// fragments have no ports, and stay in the flow of the first fragment.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -150,7 +150,7 @@ fn keys_were_hashed<const BOTH: bool>(capture: &str) {
     }
 }
 
-/// If a printed key is explained by its name, it has the same bucket as its packets.
+/// If the user passes a printed key to `explain`, the key has the same bucket as its packets.
 #[test]
 fn the_keys_of_the_largest_flows_were_hashed() {
     for capture in captures() {
@@ -168,8 +168,8 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// The speed-up in the notes is never less than the speed-up in the table for any number of CPUs.
-/// The speed-up in the notes is also never less than the limit that the largest flow sets.
+/// The speed-up in the notes is never less than any speed-up in the table. The speed-up in the
+/// notes is also never less than the limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -215,8 +215,8 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    // Takes the first occurrence of each field, since quoted and inner packets have endpoints of
-    // their own.
+    // tshark prints the first occurrence of each field, because quoted and inner packets have their
+    // own endpoints.
     let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
     let args: Vec<&str> = args.into_iter().chain(fields).collect();
     let lines = lines_of_tshark(&args)?;
@@ -235,8 +235,8 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 
 /// Compares the flows of captures that can be read to their end.
 ///
-/// `meter` counts an ICMP error as its own flow, while steering puts the error with the flow that
-/// it quotes. If the fragment table is full, fragments are flows of their own. Whether the table is
+/// `meter` counts an ICMP error as a separate flow. Steering assigns the error to the flow that it
+/// quotes. If the fragment table is full, fragments count as separate flows. Whether the table is
 /// full depends on time: `explain` uses the clock of the path, and `meter` uses the times of the
 /// packets.
 #[test]
@@ -246,7 +246,7 @@ fn flows_are_those_of_meter_and_of_tshark() {
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {
-        // With these timeouts, only the end of the capture ends a flow.
+        // With these timeouts, all flows last until the end of the capture.
         let long = ["--inactive", "30000days", "--active", "30000days", "--virtual-cpus", "2", "--policy", "hash"];
         let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
         if ran.code != Some(0) {

@@ -1,4 +1,4 @@
-//! Runs the built program.
+//! Helper functions of the tests that run the built program.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
@@ -49,7 +49,7 @@ impl Ran {
         }
     }
 
-    /// The only JSON object on standard output. The counts of the report must balance.
+    /// The report, which must be the only JSON object on standard output. Its counts must balance.
     pub(crate) fn report(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -57,7 +57,7 @@ impl Ran {
         report
     }
 
-    /// The only line on standard error of a run that failed.
+    /// The error message of a failed run, which must be the only line on standard error.
     pub(crate) fn complaint(&self) -> &str {
         let line = self.err.strip_suffix('\n').unwrap_or_else(|| panic!("{self:?}"));
         assert!(!line.contains('\n') && line.starts_with("steerage: ") && line.len() > 30, "{self:?}");
@@ -72,19 +72,19 @@ pub(crate) fn report(args: &[&str]) -> Value {
     ran.report()
 }
 
-/// The sum of all counts of an object.
+/// The sum of all counts in a JSON object.
 pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// Checks that a live run dropped packets only because the machine had no time for them.
+/// Checks that a live run dropped packets only because the machine was too busy to handle them.
 pub(crate) fn assert_lost_only_under_load(report: &Value) {
     let drops = report["snapshot"]["dropped"].as_object().unwrap();
     let by_load = ["device", "backlog_full", "flow_limit", "moving", "revoked", "tx_full"];
     assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
 }
 
-/// Checks that the ledger balances: as a whole, for each queue, and for each CPU.
+/// Checks that the ledger in a report balances, in total, for each queue and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {
@@ -113,8 +113,8 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
-/// A child process that is killed when its test ends. Without this, a failed test would leave a run
-/// behind.
+/// A child process that is killed when its test ends. Without this type, a run would continue after
+/// its test has failed.
 pub(crate) struct Ends(pub(crate) Child);
 
 impl Deref for Ends {
@@ -144,7 +144,7 @@ pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// The lines that the run wrote to standard error before it listened.
+    /// The lines that the run wrote to standard error before it reported that it listens.
     said: Vec<String>,
 }
 
@@ -218,7 +218,7 @@ impl Started {
         line
     }
 
-    /// The next line of standard error that is not from `-v`.
+    /// The next line of standard error, without the lines that `-v` adds.
     pub(crate) fn error_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -267,9 +267,9 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Sends the signal until the run has ended. A single signal may not be enough: if another test
-    /// starts a program at the same moment, that program holds a copy of the test's reading end for
-    /// a while, and a write of the run succeeds.
+    /// Sends the signal repeatedly until the run has ended. A single signal may not be enough. If
+    /// another test starts a program at the same moment, that program has a copy of the pipe's
+    /// reading end for a while, and a write of the run succeeds.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

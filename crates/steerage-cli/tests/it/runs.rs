@@ -1,4 +1,4 @@
-//! Runs that succeed, and their reports.
+//! Tests of runs that succeed, and of their reports.
 
 use serde_json::{Value, json};
 
@@ -83,10 +83,10 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The masks are in force from the first packet.
+    // The masks of the command line are in force from the first packet.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
-    // A queue without a mask of its own has the mask for all queues, if there is such a mask.
+    // A queue without its own mask uses the mask for all queues, if there is one.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
@@ -116,7 +116,7 @@ fn hashes_by_name() {
 #[test]
 fn strict_is_about_every_packet() {
     assert_eq!(report(&["count", "-c", "1000", "--virtual-cpus", "2", "--strict"])["snapshot"]["reordered"], 0);
-    // One frame per nanosecond is more than any CPU can take, so the device's ring overflows.
+    // No CPU can receive one frame per nanosecond, so the device's ring overflows.
     let lossy = ["count", "synthetic:rate=1000000000,packets=10000000", "--virtual-cpus", "2", "--json"];
     let lost = run(&[&lossy[..], &["--strict"]].concat());
     assert_eq!(lost.code, Some(3), "{lost:?}");
@@ -124,7 +124,7 @@ fn strict_is_about_every_packet() {
     let report = lost.report();
     assert_eq!(report["snapshot"]["received"], 10_000_000);
     assert!(report["snapshot"]["dropped"]["device"].as_u64().unwrap() > 0);
-    // Without `--strict`, such a run succeeds.
+    // Without `--strict`, a run that loses packets succeeds.
     assert_eq!(run(&lossy).code, Some(0));
 }
 
@@ -145,7 +145,7 @@ fn the_page_for_people() {
         ]
     );
     assert_eq!(lines.len(), 6, "{lines:#?}");
-    // Only -v shows memory and order.
+    // The report shows memory and the order of packets only with `-v`.
     let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");
@@ -155,7 +155,8 @@ fn the_page_for_people() {
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
-/// The keys have the order of the schema, for people who read JSON.
+/// The keys of the JSON report are in the order of the schema, which helps people who read the
+/// report.
 #[test]
 fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);

@@ -1,5 +1,5 @@
-//! `get` and `top` with processes that only pretend to be instances, and with users that have no
-//! directory for a socket.
+//! Tests `get` and `top` with processes that only pretend to be instances, and with users who have
+//! no directory for a socket.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -44,7 +44,8 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Answers every request, with escape sequences in every text. The impostor ends with the test.
+/// Starts a server that pretends to be an instance. The server answers every request, and puts
+/// escape sequences into every text.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -109,8 +110,8 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// Every user can put a socket in /tmp. Only programs of the socket's owner take such a socket for
-/// an instance.
+/// Every user can create a socket in /tmp. Programs of other users do not treat such a socket as an
+/// instance.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
     if !is_root() {
@@ -133,7 +134,7 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The owner of the socket file does not matter. The user of the listening process matters.
+    // The user of the listening process decides, and not the owner of the socket file.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
@@ -155,7 +156,7 @@ fn an_instance_that_is_stopped_is_said_to_time_out() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// All attributes below a directory of the tree, one after the other.
+/// The contents of all attributes below a directory of the control tree, one after the other.
 fn attributes(client: &mut Client, directory: &str) -> String {
     let entries = client.list(directory).unwrap();
     let text = entries.into_iter().map(|(name, is_directory)| {
@@ -165,18 +166,20 @@ fn attributes(client: &mut Client, directory: &str) -> String {
     text.collect()
 }
 
-/// The addresses in a text: of IP, with a port or without one.
+/// The IP addresses in a text, with or without a port.
 fn addresses(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
-    // `[ADDRESS]:PORT`, `ADDRESS:PORT` and `ADDRESS`, each perhaps at the end of a sentence.
+    // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`, and may be at the end
+    // of a sentence.
     let is_address = |word: &&str| word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok();
     let trimmed = words.map(|word| word.trim_end_matches('.'));
     let bare = trimmed.flat_map(|word| [word, word.trim_end_matches(':'), word.trim_matches(['[', ']'])]);
-    // Nobody has the address `::`, and the strip of buckets has dots and colons.
+    // The text `::` does not count as an address, because the display of buckets has dots and
+    // colons.
     bare.filter(is_address).filter(|word| *word != "::").map(str::to_owned).collect()
 }
 
-/// The addresses in all keys and values.
+/// The IP addresses in all keys and values of a JSON value.
 fn addresses_in(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => addresses(text),
@@ -202,7 +205,7 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// The data of a run that another user can get: all replies of the socket, the metrics, the
+/// All data of a run that another user can get: the replies of the control socket, the metrics, the
 /// live page and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
@@ -216,7 +219,7 @@ fn seen_by_others(socket: &Path) -> Value {
     std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
 }
 
-/// Waits until root's report of the run is as wanted.
+/// Waits until `is_wanted` returns true for the report that root gets from the run.
 fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let mut client = Client::connect(socket).unwrap();
     let mut report = Value::Null;
@@ -227,10 +230,10 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
     report
 }
 
-/// Other users see the counters of root's runs, and no address of the traffic, whatever the
-/// command. The test knows no part of a report by name, so the test finds a new part as well. (A
-/// device or a collector may have an address in its name. Names are public: every user sees the
-/// command line of a run.)
+/// For every command, other users see the counters of root's runs, but no address of the traffic.
+/// The test searches the whole report, so it also covers parts of the report that are added later.
+/// (A device or a collector may have an address in its name. Names are public, because every user
+/// sees the command line of a run.)
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -239,7 +242,7 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // The flow of an elephant is checked in the tests of the document, because no short run has one.
+    // No short run has an elephant, so the tests of the document check the flow of an elephant.
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic],
@@ -257,7 +260,8 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees the addresses, so the search finds addresses of IPv4 and of IPv6.
+        // Root sees the addresses of the traffic. Root's data therefore shows that the search finds
+        // IPv4 and IPv6 addresses.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);
@@ -274,7 +278,7 @@ fn no_reply_to_other_users_has_an_address() {
     }
 }
 
-/// A router sees the addresses of other hosts, and has addresses itself.
+/// A router sees the addresses of other hosts, and also has its own addresses.
 #[test]
 fn no_reply_of_a_router_to_other_users_has_an_address() {
     if !is_root() {
@@ -296,7 +300,7 @@ fn no_reply_of_a_router_to_other_users_has_an_address() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// `top` shows other users the counters, and says why it shows no flows.
+/// `top` shows the counters to other users, and prints why it shows no flows.
 #[test]
 fn flows_are_not_for_other_users() {
     if !is_root() {
@@ -356,14 +360,15 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
         let run = ran(&mut unprivileged(&[&count[..], &[silent]].concat()));
         assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
     }
-    // Without a name, the search would also find root's instances that happen to run.
+    // Without the name of an instance, the search would also find other instances of root that are
+    // running.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
     assert!(
         asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"),
         "{asked:?}"
     );
 
-    // A directory that other users may write to is not accepted either.
+    // The program also refuses a directory that other users may write to.
     let mut run = unprivileged(&count);
     let open = place.0.join("open");
     fs::create_dir(&open).unwrap();

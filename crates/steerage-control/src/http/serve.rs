@@ -1,5 +1,5 @@
-//! The thread that serves all clients. The thread keeps the state of each client, so that no client
-//! waits for another.
+//! The thread that serves all HTTP clients. The thread keeps a state for each client, so that no
+//! client has to wait for another client.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,31 +16,32 @@ use crate::clients::{Clients, Otherwise, Sharing};
 use crate::quota::{Party, Quota};
 
 /// The maximum number of simultaneous clients. A Prometheus server is one client. If there are more
-/// clients, an older client is disconnected, so that no new client is refused.
+/// clients, an older client is disconnected. Therefore no new client is refused.
 const CLIENTS_MAX: usize = 16;
 
 /// How long a client may take to send its request if a new client needs its connection. Prometheus
-/// sends the request at once, which takes a fraction of a second around the world.
+/// sends its request at once. The request takes a fraction of a second, even around the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// The number of clients that are accepted before existing clients are served. The number exceeds
-/// the length of the kernel's queue of new clients (std requests 128), so that a flood does not
-/// fill that queue while existing clients are served.
+/// The maximum number of clients that are accepted before existing clients are served. The number
+/// is larger than the kernel's queue of new clients (the standard library requests 128). Therefore
+/// a flood cannot fill that queue while existing clients are served.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// How long a client may take from connecting to the end of its reply: Prometheus' default timeout.
+/// The maximum time from a client's connection to the end of its reply. The time is the default
+/// timeout of Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long no client is accepted after the kernel has refused one because no file descriptor is
-/// left. A new attempt would fail again at once.
+/// The pause in accepting clients after the kernel has refused a client because no file descriptor
+/// was left. Without the pause, the next attempt would fail at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the end of the server waits for clients that read their reply. A client on the same
-/// machine takes milliseconds.
+/// How long the server waits at its end for clients that still read their reply. A client on the
+/// same machine needs milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of bytes that are read per turn from a client that already has its reply, in
-/// buffers of [`REQUEST_BYTES_MAX`].
+/// The maximum number of buffers of [`REQUEST_BYTES_MAX`] bytes that are read per turn from a
+/// client that already has its reply.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {
@@ -49,7 +50,7 @@ struct Serve<'a> {
     site: &'a Site,
 }
 
-/// Answers clients until the peer of `stopped` is closed.
+/// Serves clients until the peer of `stopped` is closed.
 pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, site: &Site) {
     let quota = Quota { all: CLIENTS_MAX, reserved: 0, per_party: CLIENTS_MAX, owner: None };
     let sharing = Sharing { quota, silent: SILENT_MAX, otherwise: Otherwise::Replace };
@@ -79,8 +80,8 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, s
 }
 
 impl Serve<'_> {
-    /// Accepts waiting clients, at most [`ACCEPTED_A_TURN`] in one call. Each client is served at
-    /// once if possible, because the request has often arrived already.
+    /// Accepts clients that wait for a connection, at most [`ACCEPTED_A_TURN`] in one call. Each
+    /// new client is served at once if possible, because its request has often arrived already.
     fn admit(&mut self, listener: &TcpListener, turn: &Turn<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
@@ -93,7 +94,7 @@ impl Serve<'_> {
             stream.set_nonblocking(true)?;
             let now = Instant::now();
             let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
-            // There is always a client to disconnect.
+            // `admit` succeeds, because there is always a client to disconnect.
             if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
                 self.go_on(id, turn);
             }
@@ -101,7 +102,8 @@ impl Serve<'_> {
         Ok(())
     }
 
-    /// Sends the rest of the replies that have begun, so that the last reply is whole.
+    /// Sends the remaining bytes of the replies that have been begun, so that the last reply is
+    /// complete.
     fn finish(&mut self, turn: &Turn<'_>) {
         let until = Instant::now() + FINISH_MAX;
         loop {
@@ -150,8 +152,8 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // The time is rounded up, because after a wake-up just before the deadline, a second
-        // wake-up would be necessary.
+        // The time is rounded up. If the thread woke up just before the deadline, it would have to
+        // wake up a second time.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -173,12 +175,14 @@ struct HttpClient {
 }
 
 enum State {
-    /// The client sends its request. The field has the bytes that have arrived so far.
+    /// The client is sending its request. The field contains the bytes that have arrived so far.
     Asks(Vec<u8>),
-    /// The client receives its reply. The number is the count of sent bytes.
+    /// The client is receiving its reply. The fields are the reply and the number of bytes that
+    /// have been sent.
     IsTold(Vec<u8>, usize),
-    /// The client has its reply. If the server closed the connection with unread input, the kernel
-    /// would discard data that the client has not read yet.
+    /// The client has received its reply. The server still reads the client's input. If the server
+    /// closed the connection with unread input, the kernel would discard the part of the reply that
+    /// the client has not read yet.
     Leaves,
 }
 
@@ -187,7 +191,8 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Serves the client as far as possible without waiting. Returns false if the connection ends.
+    /// Serves the client as far as this is possible without waiting. Returns false if the
+    /// connection has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {
@@ -225,7 +230,7 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // More data can be read, but other clients have their turn first.
+                // The client may have sent more data, but the other clients have their turn first.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

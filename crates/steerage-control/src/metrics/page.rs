@@ -15,7 +15,7 @@ use steerage::{
 use super::Metric;
 use super::families::{self, Family, Value};
 
-/// What a page shows.
+/// The content of a page.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) snapshot: Option<Snapshot>,
@@ -23,7 +23,7 @@ pub(super) struct Content {
     pub(super) version: Option<&'static str>,
 }
 
-/// Writes the metrics, whose names begin with `prefix` and `_`.
+/// Writes the metrics as text. The name of each metric begins with `prefix` and `_`.
 pub(super) fn text(content: Content, prefix: &str) -> String {
     let prefix = legal(prefix);
     let mut registry = if prefix.is_empty() { Registry::default() } else { Registry::with_prefix(prefix) };
@@ -36,7 +36,7 @@ pub(super) fn text(content: Content, prefix: &str) -> String {
     in_prometheus_words(&page)
 }
 
-/// The prefix without characters that a metric's name cannot have.
+/// Returns the prefix without the characters that are not allowed in a metric's name.
 fn legal(prefix: &str) -> String {
     let mut legal: String =
         prefix.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -64,7 +64,7 @@ impl Collector for Content {
     }
 }
 
-/// The label value of the counts of CPUs that the instance does not have.
+/// The label value for the counts of CPUs that do not belong to the instance.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
@@ -88,9 +88,9 @@ impl Content {
     }
 }
 
-/// The name of a counter's metric, without the prefix and `_total`. The unit is a part of the name.
-/// Prometheus refuses a page that has a metric twice, so a name that is `taken` gets another
-/// beginning.
+/// Returns the name of a counter's metric, without the prefix and without `_total`. The unit of the
+/// counter is a part of the name. Prometheus refuses a page that contains a metric twice. If the
+/// name is already `taken`, the counter therefore gets a name that begins differently.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -102,7 +102,7 @@ fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// A help text in one line.
+/// Returns the help text in one line.
 fn escaped(help: &str) -> String {
     help.replace('\\', "\\\\").replace('\n', "\\n")
 }
@@ -122,8 +122,9 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// The names of devices. If several devices have the same name, the later names get a suffix:
-/// `synthetic`, `synthetic.2`. Prometheus refuses a page that contains a series twice.
+/// Returns the names of the devices, changed so that no two names are the same. If several devices
+/// have the same name, the later names get a suffix, as in `synthetic` and `synthetic.2`.
+/// Prometheus refuses a page that contains the same series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -135,7 +136,8 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes each family with its samples from all objects. Families without samples are omitted.
+/// Writes each metric family with its samples from all objects. A family without samples is
+/// omitted.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -180,8 +182,9 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// Converts OpenMetrics to the older format that every reader understands. In the older format,
-/// HELP and TYPE of a counter use the name of its samples, and there is no end mark.
+/// Converts the OpenMetrics format to the older format that every reader of metrics understands. In
+/// the older format, the HELP and TYPE lines of a counter use the name of its samples, and there is
+/// no end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
@@ -238,7 +241,7 @@ mod tests {
         assert_eq!(in_prometheus_words(page), expected);
     }
 
-    /// The lines of a page that are about the packet function.
+    /// Returns the lines of a page that are about the packet function.
     fn of_handler(snapshot: &Snapshot, more: Vec<Metric>, prefix: &str) -> Vec<String> {
         let ledger = text(Content { snapshot: Some(Snapshot::default()), ..Content::default() }, prefix);
         let content = Content { snapshot: Some(snapshot.clone()), more, version: None };
@@ -276,7 +279,7 @@ mod tests {
         assert!(page.contains("\nlimiter_uptime_seconds 0.0\n") && !page.contains("steerage"), "{page}");
     }
 
-    /// Prometheus refuses a page with a metric twice.
+    /// Prometheus refuses a page that contains a metric twice.
     #[test]
     fn no_metric_is_there_twice() {
         let counters = Counters::new();

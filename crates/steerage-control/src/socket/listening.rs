@@ -1,4 +1,5 @@
-//! The listening socket: its path, its owner, and its removal at the end.
+//! The listening socket. The module handles the path of the listening socket, its owner, and its
+//! removal at the end.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -16,21 +17,22 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::directory::{answers, is_socket, set_socket_mode, through};
 
-/// The mode of the socket. Every user who can reach the directory may connect and read. The
-/// instance checks the user of each write.
+/// The mode of the socket's file. Every user who can access the directory may connect and read. For
+/// each write, the instance checks the user.
 const MODE: u32 = 0o666;
 
-/// The maximum number of clients that the kernel queues until the instance accepts them. The
-/// standard library has the same default.
+/// The maximum number of clients that the kernel queues before the instance accepts them. The
+/// standard library has the same default length.
 const BACKLOG: i32 = 128;
 
-/// The mode of a new directory for sockets. Only its owner may write to it, whatever the umask is.
+/// The mode of a new directory for sockets. Only its owner may write to the directory, regardless
+/// of the umask.
 const NEW_DIRECTORY: u32 = 0o755;
 
 const SUFFIX: &str = ".sock";
 
-/// A listening socket. Clients get replies only after [`serve`](Self::serve) is called. The socket
-/// is removed when this value is dropped.
+/// A socket that listens for clients. Clients get replies only after [`serve`](Self::serve) is
+/// called. The socket is removed when this value is dropped.
 ///
 /// A program whose run `steerage get`, `set` and `top` can reach:
 ///
@@ -59,30 +61,30 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device and inode of the socket's file, which are compared before the file is removed, so
-    /// that another process's socket with the same name is not removed.
+    /// The device number and the inode number of the socket's file. The numbers are compared before
+    /// the file is removed, so that a socket of another process with the same name is not removed.
     file: (u64, u64),
 }
 
-/// The reason for which the socket could not be created.
+/// The reason why the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// Another instance listens at this path.
     #[error("another instance listens at {}: name another socket", .0.display())]
     InUse(PathBuf),
-    /// The name is taken by a file that is not a socket.
+    /// A file that is not a socket has this name already.
     #[error("{} exists and is not a socket: remove it, or name another", .0.display())]
     NotASocket(PathBuf),
-    /// The name is taken by another user's socket.
+    /// A socket of another user has this name already.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// Another user could replace the socket, or controls where the path leads.
+    /// Another user could replace the socket, or controls the target of the path.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
         path: PathBuf,
-        /// Why the directory is refused.
+        /// The reason why the directory is refused.
         why: PathError,
     },
     /// The kernel refused to create the socket.
@@ -105,15 +107,16 @@ impl SocketError {
 }
 
 impl Listening {
-    /// Listens at `path`. Creates the last directory of the path if it does not exist, and replaces
-    /// a dead socket of this user.
+    /// Creates a socket that listens at `path`. The last directory of the path is created if it
+    /// does not exist. A dead socket of this user is replaced.
     ///
     /// The directory must belong to root or to this user. No other user may be able to write to the
-    /// directory, unless the directory is sticky like /tmp, because a user who can rename files
-    /// could replace the socket. The path is walked by the rules of [`steerage_guard::path`].
+    /// directory, because a user who can rename files could replace the socket. A sticky directory
+    /// such as /tmp is an exception. The path is resolved by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
-    /// If the directory is unsafe, the name is taken, or the kernel refuses.
+    /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses
+    /// to create the socket.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
@@ -121,8 +124,8 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has another name until it listens, because a search would take it for a dead
-        // socket and remove it.
+        // The socket has a temporary name until it listens. Otherwise, a search for instances would
+        // take the socket for a dead socket and remove it.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -142,12 +145,12 @@ impl Listening {
         }
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of the socket.
+    /// Returns the directory of the socket.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -177,20 +180,20 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Listens at a new socket. `bind` creates the file, follows no link, and fails if the name is
-/// taken.
+/// Creates a new socket and listens on it. `bind` creates the socket's file. `bind` follows no
+/// link, and fails if the name is taken.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // `bind` clears the bits of the umask from the mode. The umask belongs to all threads and is
-    // therefore never changed: files that another thread creates meanwhile would be open to every
-    // user.
+    // `bind` removes the bits of the umask from the mode of the file. The umask belongs to all
+    // threads, so it is never changed. If the umask were changed, all users could access the files
+    // that other threads create meanwhile.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
 
-/// A hidden name that no other process can guess.
+/// Returns a hidden name that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
@@ -199,19 +202,21 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// The sockets in a directory at which instances of root or of this user listen, sorted by name.
-/// Removes dead sockets of this user. If the directory does not exist, the result is empty.
+/// Returns the sockets of a directory at which instances of root or of this user listen. The
+/// sockets are sorted by name. Dead sockets of this user are removed. If the directory does not
+/// exist, the result is empty.
 ///
 /// # Errors
-/// If another user could have created sockets there (as for [`Listening::bind`]), or if the kernel
-/// refuses.
+/// Returns an error if another user could have created sockets in the directory (as for
+/// [`Listening::bind`]), or if the kernel refuses to read it.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // An entry may be a mount whose process is stopped, so the type of an entry is not queried.
+    // The type of an entry is not queried, because the entry may be a mount that is served by a
+    // stopped process.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

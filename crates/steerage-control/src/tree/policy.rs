@@ -1,5 +1,5 @@
-//! The steering policy, which is read and written like similar files of the kernel, such as a block
-//! device's `scheduler`.
+//! The steering policy. The policy is read and written like similar files of the kernel, such as
+//! the `scheduler` of a block device.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -14,13 +14,14 @@ pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();
     if !POLICIES.contains(&policy) {
-        // The program uses a policy of its own.
+        // The program uses its own policy, which is not in `POLICIES`.
         names.insert(0, format!("[{policy}]"));
     }
     names.join(" ") + "\n"
 }
 
-/// One line of `key value` pairs for each steering group. Pairs without information are omitted.
+/// Returns one line of `key value` pairs for each steering group. A pair is omitted if it would
+/// contain no information.
 pub(super) fn steering(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for group in &snapshot.groups {

@@ -28,8 +28,8 @@ use crate::vlan_tag;
 /// is reported when it is empty.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The interval at which a queue without frames reads the events of its socket, in addition to the
-/// reading after frames have arrived.
+/// The interval at which a queue without frames reads the events of its socket. A queue also reads
+/// the events after frames have arrived.
 const EVENTS_LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which a queue that ends checks for frames that the kernel has not shown yet.
@@ -38,11 +38,13 @@ const END_LOOK: Duration = Duration::from_millis(5);
 /// The interval at which the queue checks whether an interface that is down is up again or gone.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// How long after a stop the queue waits for CPUs that have no room: half of the available time.
+/// The time after a stop during which the queue waits for CPUs that have no room: half of the
+/// available time.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
-/// The maximum number of bytes per poll, as with a TUN. Between polls, finished frames return, and
-/// their blocks go back to the kernel. A few full polls of super-frames would fill the whole ring.
+/// The maximum number of bytes per poll, as with a TUN. Between two polls, finished frames return,
+/// and their blocks go back to the kernel. A few full polls of super-frames would fill the whole
+/// ring.
 const POLL_BYTES: u64 = 1 << 20;
 
 /// The state of the interface.
@@ -57,19 +59,19 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// Whether the kernel describes the offloads of each frame, and whether super-frames stay whole.
+    /// True if the kernel describes the offloads of each frame, and super-frames stay whole.
     offloads: bool,
     whole: bool,
-    /// Whether frames have the card's time.
+    /// True if frames have the card's time.
     card_time: bool,
     promiscuous: bool,
-    /// The packets that the kernel's hashes keep together, if the kernel hashes.
+    /// The affinity of the kernel's hashes, if the kernel hashes.
     hash: Option<Affinity>,
     socket: Socket,
     /// The netlink socket for reading the state of the interface.
     kernel: Rtnetlink,
-    /// Reports each event of the socket only once. If events were reported repeatedly, a block that
-    /// is still lent would keep the socket readable.
+    /// An epoll instance that reports each event of the socket only once. If it reported events
+    /// repeatedly, a block that is still lent would keep the socket readable.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
@@ -80,14 +82,14 @@ pub(super) struct Queue {
     freezes: u64,
     link: Link,
     looked: Timestamp,
-    /// Whether frames have arrived since the events of the socket were last read.
+    /// True if frames have arrived since the events of the socket were last read.
     came: bool,
     read_events: Timestamp,
-    /// Whether the ring may have been full since the kernel's counts were last read.
+    /// True if the ring may have been full since the kernel's counts were last read.
     was_full: bool,
     stopping: bool,
-    /// The time of the stop, and whether the queue no longer waits for CPUs because the stop has
-    /// taken too long.
+    /// The time of the stop. The next field is true if the queue no longer waits for CPUs because
+    /// the stop has taken too long.
     stopped: Option<Timestamp>,
     hurries: bool,
     /// The maximum time before the kernel shows a frame that has arrived.
@@ -138,7 +140,8 @@ impl Queue {
             stopping: false,
             stopped: None,
             hurries: false,
-            // The kernel may restart a block's timer with each block, and the machine may be busy.
+            // The time is longer than one block timeout: the kernel may restart a block's timer
+            // with each block, and the machine may be busy.
             patience: 4 * timeout + Duration::from_millis(500),
             give_up: None,
         })
@@ -347,7 +350,8 @@ impl Queue {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
-            // The kernel did not describe the interface this time. The next check asks again.
+            // The kernel did not describe the interface this time. The next check reads the
+            // interface again.
             Err(_) => Link::Down,
         };
         if link != self.link {
@@ -367,7 +371,7 @@ impl Queue {
         if is_usual && !self.came && now.since(self.read_events) < EVENTS_LOOK {
             return Ok(Polled::Drained);
         }
-        // The kernel reports later frames only after the event of earlier frames was read.
+        // The kernel reports later frames only after the event for earlier frames was read.
         let mut event = [EpollEvent::empty()];
         let events = self.events.wait(&mut event, EpollTimeout::ZERO);
         let has_failed = events.is_ok_and(|count| count > 0) && event[0].events().contains(EpollFlags::EPOLLERR);
@@ -463,8 +467,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket exists as long as its memory is mapped, so make it accept nothing. A socket
-        // that still accepts frames only costs time.
+        // The socket exists as long as its memory is mapped, so make the socket accept no frames. A
+        // socket that still accepts frames only costs time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

@@ -47,8 +47,8 @@ pub(super) struct Current {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// The place shows a copy of this many bytes. The copy is unused if no frame of the place is
-    /// lent.
+    /// The place shows a copy with this number of bytes. The copy is unused if no frame of the
+    /// place is lent.
     Copy(usize),
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Ring {
     next: usize,
     /// The blocks that were delivered and not returned yet, oldest first.
     out: VecDeque<Out>,
-    /// Whether mapping a copy has failed, so that the warning appears only once.
+    /// True if mapping a copy has failed. The warning then does not appear again.
     rescue_failed: bool,
 }
 
@@ -93,12 +93,12 @@ impl Ring {
         self.memory.own(out)
     }
 
-    /// The used part of the block, from which its frames are lent.
+    /// Returns the used part of the block, from which its frames are lent.
     pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
         self.memory.lending(out, (current.block, current.place?), current.used)
     }
 
-    /// Whether the kernel describes the offloads of each frame.
+    /// Returns true if the kernel describes the offloads of each frame.
     pub(super) fn has_offloads(&self) -> bool {
         self.memory.shape().offloads
     }
@@ -150,13 +150,13 @@ impl Ring {
         }
     }
 
-    /// The bytes of a block without a place, whose frames must be copied.
+    /// Returns the bytes of a block without a place. The frames of this block must be copied.
     pub(super) fn unlent(&self, current: &Current) -> &[u8] {
         self.memory.unlent(current.block, current.used)
     }
 
-    /// Whether frames may have been dropped because the ring was full: at least half of the ring is
-    /// lent, or more than half of it is filled.
+    /// Returns true if frames may have been dropped because the ring was full: at least half of the
+    /// ring is lent, or more than half of it is filled.
     pub(super) fn may_have_been_full(&self) -> bool {
         self.out.len() >= self.memory.shape().blocks / 2 || !self.has_room()
     }
@@ -170,8 +170,9 @@ impl Ring {
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
 
-    /// Rescues the block that was lent first if the kernel has too little free space before it.
-    /// Returns how many of its frames were lent, because these frames were copied.
+    /// Rescues the block that was lent first, if the kernel has too little free space before this
+    /// block. Returns the number of the block's frames that were lent, because these frames were
+    /// copied.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -195,8 +196,8 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Whether the copies in use, plus another copy of `used` bytes, take at most the memory of the
-    /// ring.
+    /// Returns true if the copies in use, plus another copy of `used` bytes, take at most the
+    /// memory of the ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
@@ -206,7 +207,7 @@ impl Ring {
         copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
-    /// Whether the kernel will reach `block` before it has filled one part of the ring (see
+    /// Returns true if the kernel will reach `block` before it has filled one part of the ring (see
     /// [`FREE_PART`]).
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
@@ -215,8 +216,8 @@ impl Ring {
         if before > count / YOUNG_PART {
             return false;
         }
-        // The kernel fills blocks in order. If the block one part before this one is not filled,
-        // all blocks in between are free.
+        // The kernel fills blocks in order. If the block that lies one part before `block` is not
+        // filled, all blocks in between are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

@@ -1,5 +1,5 @@
-//! Sends through an interface with packet sockets, one packet per system call. docs/outputs.md is
-//! the user's guide.
+//! Sends through an interface with packet sockets, one packet per system call. The user's guide is
+//! docs/outputs.md.
 //!
 //! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But the messages of
 //! `sendmmsg` can name an interface other than the socket's bound interface, and the sandbox cannot
@@ -51,12 +51,12 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// Whether packets bypass the queueing discipline. Bypassing the discipline is cheaper, but
-    /// packets are dropped at once if the driver's ring is full. Nothing is shaped, and packet
-    /// sockets (tcpdump) do not see the packets.
+    /// True if packets bypass the queueing discipline. Bypassing the discipline costs less CPU
+    /// time, but packets are dropped at once if the driver's ring is full. Without the discipline,
+    /// no traffic is shaped, and packet sockets (tcpdump) do not see the packets.
     pub qdisc_bypass: bool,
-    /// Whether super-frames are sent whole, and consecutive packets of a batch are merged into
-    /// super-frames. Otherwise super-frames are cut.
+    /// True to send super-frames whole, and to merge consecutive packets of a batch into
+    /// super-frames. If false, super-frames are cut.
     pub offloads: bool,
 }
 
@@ -98,11 +98,12 @@ impl AfPacketOutput {
     }
 
     setters! {
-        /// Whether packets bypass the queueing discipline. Default: no.
+        /// Sets whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
-        /// Whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
-        /// packets of a flow within a batch leave as one. If the interface cannot cut super-frames,
-        /// the kernel cuts them. Without this option, steerage cuts super-frames. Default: no.
+        /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
+        /// packets of a flow within a batch leave as one super-frame. If the interface cannot cut
+        /// super-frames, the kernel cuts them. Without this option, steerage cuts super-frames.
+        /// Default: no.
         offloads: bool;
     }
 
@@ -149,7 +150,7 @@ impl AfPacketOutput {
                 whole: offloads.then(|| Arc::clone(&whole)),
                 gone: Arc::clone(&gone),
             };
-            // CPUs in excess of the machine's CPUs share sockets.
+            // If there are more CPUs than the machine has, several CPUs share a socket.
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
@@ -167,7 +168,7 @@ impl AfPacketOutput {
         socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
     }
 
-    /// A socket that is ready.
+    /// Makes the state of a socket that is ready to send.
     fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
         let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
         Ok(Ready { socket, room })
@@ -178,7 +179,7 @@ impl AfPacketOutput {
     }
 }
 
-/// A socket that is bound, and the room in its buffer.
+/// A socket that is bound to the interface, and the room in its buffer.
 #[derive(Debug)]
 struct Ready {
     socket: Socket,
@@ -187,9 +188,10 @@ struct Ready {
 
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// Packets have a link header, which contains their protocol.
+    /// For an interface whose packets have a link header, which contains their protocol.
     Link(Arc<Ready>),
-    /// Packets begin with an IP header: a socket for IPv4, and one for IPv6.
+    /// For an interface whose packets begin with an IP header: a socket for IPv4, and a socket for
+    /// IPv6.
     Ip(Arc<[Ready; 2]>),
 }
 
@@ -201,7 +203,7 @@ struct Send {
     /// The super-frames that the kernel accepts. With `Some`, each packet needs a header that
     /// describes its offload.
     whole: Option<Arc<Whole>>,
-    /// Whether the interface was deleted and a CPU has reported the deletion.
+    /// True if the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
 }
 
@@ -270,7 +272,8 @@ impl TxQueue for Send {
         can
     }
 
-    /// The kernel does not tell whether the queueing discipline or the driver has room too. What these drop is counted.
+    /// The kernel does not report whether the queueing discipline or the driver has room too.
+    /// Packets that the discipline or the driver drops are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {
@@ -292,7 +295,7 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// Whether the kernel has no room, so that it would refuse the rest of the batch too.
+    /// True if the kernel has no room. The kernel would then refuse the rest of the batch too.
     full: bool,
     failed: Option<DeviceError>,
 }

@@ -13,7 +13,8 @@ const DEVICE: &str = "af_packet";
 
 const ANY: &str = "any";
 
-/// The prefix of the interface's name. The prefix is required if the name could also be a file.
+/// The prefix of the interface's name. The prefix `af_packet:` is required if the name could also
+/// be a file.
 const PREFIX: &str = "af_packet:";
 
 /// The options, in the order in which an error lists them.
@@ -68,7 +69,7 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Returns `options` with the changes that the text after the name requests.
+    /// Returns `options` with the changes that the options after the interface's name request.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

@@ -23,7 +23,7 @@ const PACKET_VNET_HDR: c_int = 15;
 const PACKET_RESERVE: c_int = 12;
 const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
-/// The card's own time, of linux/net_tstamp.h.
+/// The flag of linux/net_tstamp.h that requests the card's own time.
 const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const PACKET_MR_PROMISC: u16 = 1;
@@ -122,7 +122,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Whether the interface receives frames for other machines while this socket exists.
+    /// Sets whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -154,8 +154,8 @@ impl Socket {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
-    /// An error of the socket, if there is one. The kernel reports each error once, usually that
-    /// the interface went down.
+    /// Returns an error of the socket, if there is one. The kernel reports each error once. Usually
+    /// the error is that the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

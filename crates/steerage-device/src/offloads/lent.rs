@@ -19,13 +19,13 @@ use steerage::flow::offload::Offload;
 /// received more, the memory would have left the caches before its next use.
 const POLL_BYTES: usize = 1 << 20;
 
-/// How long to wait if all pages are in use. At five million packets per second, the kernel's queue
+/// The time to wait if all pages are in use. At five million packets per second, the kernel's queue
 /// of a TUN, which holds 500 packets by default, fills up in this time.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The counts of all devices come first: frames that stand for several packets, packets on the
-/// wire, and their bytes. The next two counts are losses: invalid frames, and frames that arrived
-/// while all blocks were lent.
+/// The indices of counts. The first counts are the same in all devices: frames that stand for
+/// several packets, packets on the wire, and their bytes. The next two counts are losses: invalid
+/// frames, and frames that arrived while all blocks were lent.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -36,19 +36,19 @@ pub(crate) trait Source {
     /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// Returns the error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
     /// Receives a frame that may be short into `room`. Bytes that do not fit go to `rest`.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// Returns the error of the system call.
     fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
 
-    /// Handles an error that does not concern the queue. Returns any other error.
+    /// Handles an error that does not affect the queue. Returns any other error.
     ///
     /// # Errors
-    /// The error that was passed in, if it concerns the queue.
+    /// Returns the error that was passed in, if it affects the queue.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
@@ -68,8 +68,8 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Finishes the frame's offload, and moves the frame to the beginning of `room`. Returns its
-    /// length.
+    /// Finishes the frame's offload, and moves the frame to the beginning of `room`. Returns the
+    /// length of the frame.
     fn finish(self, room: &mut [u8]) -> Result<usize, Unfit> {
         let Self { at, len, offload } = self;
         let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
@@ -80,7 +80,7 @@ impl Short {
     }
 }
 
-/// The reason for which a frame is lost: the index of the count that it adds to.
+/// The reason why a frame is lost: the index of the count to which the frame adds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -135,14 +135,14 @@ pub(crate) struct Limits {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
     pub(crate) frame_bytes: usize,
-    /// A block with less room than this is not used for further frames.
+    /// A block with fewer free bytes than this is not used for further frames.
     pub(crate) room_bytes: usize,
     pub(crate) link: LinkType,
 }
 
 impl Lent {
-    /// Creates a queue with `counted` counts of use, one for each block. `counts` may have further
-    /// names, for counts that the queue adds itself.
+    /// Creates a queue with `counted` counts of use, one for each block. `counts` may have more
+    /// than `counted` names, for counts that the queue adds itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -196,7 +196,7 @@ impl Lent {
         Ok(Polled::More)
     }
 
-    /// Finds a block with room. Returns false if no block has room.
+    /// Finds a block with room. Returns false if no block has enough free space.
     fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
         let (claim, Limits { block_bytes, room_bytes, .. }) = (self.claim.as_ref().ok_or_else(no_blocks)?, self.limits);
         let lending = out.lending(claim, self.block, block_bytes);
@@ -227,7 +227,8 @@ impl Lent {
         received.map(Some)
     }
 
-    /// Receives a frame into a page, because all blocks are lent. `None` if no page is free either.
+    /// Receives a frame into a page, because all blocks are lent. Returns `None` if no page is free
+    /// either.
     #[cold]
     fn copy(
         &mut self,

@@ -19,7 +19,7 @@ const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 /// The description of a packet's offload, which precedes the packet.
 pub(crate) type Header = [u8; VIRTIO_BYTES];
 
-/// The header of a packet that needs no more work.
+/// The header of a packet that needs no checksum and no segmentation.
 pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
 
 pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
@@ -44,8 +44,8 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the packets of a super-frame may be sent one by one after the super-frame had this
-    /// outcome.
+    /// Returns true if the packets of a super-frame may be sent one by one after the super-frame
+    /// had this outcome.
     fn allows_parts(self) -> bool {
         matches!(self, Self::Unfit | Self::TooLong)
     }
@@ -75,7 +75,7 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts the packet. The error is the outcome of a packet that is not
+    /// Checks that the output accepts the packet. An error is the outcome of a packet that is not
     /// accepted.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
@@ -192,7 +192,7 @@ impl Output<'_> {
         };
         let outcome = wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
-            // A packet that was merged from frames counts as these frames.
+            // A packet that was merged from several frames counts as these frames.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
             count(wire.sent(), outcome, frames, bytes);
@@ -204,7 +204,7 @@ impl Output<'_> {
 
 /// Sends the packets of a super-frame one by one, or a packet whose checksum is completed here, and
 /// counts them. A super-frame that was received as one frame counts as sent if all of its packets
-/// were sent. Returns whether all packets were sent.
+/// were sent. Returns true if all packets were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;

@@ -2,9 +2,10 @@
 //! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the work that
 //! the sender left to the device: checksums and segmentation.
 //!
-//! This module handles headers of devices without super-frames. For a caller's file descriptor, the
-//! kernel is configured to leave no work to the reader. Packets that were queued earlier may have
-//! an incomplete checksum, which this module completes. Unsegmented packets are refused.
+//! This module handles the headers of devices without super-frames. For a file descriptor of the
+//! caller, the kernel is configured to leave no work to the reader. Packets that were queued before
+//! that may have an incomplete checksum, which this module completes. Unsegmented packets are
+//! refused.
 
 use steerage::flow::wire::checksum::complete;
 

@@ -18,7 +18,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Creates the state for a kernel that has not refused anything. `udp` means that the kernel
+    /// Creates the state for a kernel that has not refused anything. `udp` is true if the kernel
     /// supports super-frames of UDP.
     pub(crate) fn new(udp: bool) -> Self {
         let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
@@ -33,7 +33,8 @@ impl Whole {
         }
     }
 
-    /// Whether the kernel may accept a super-frame of this kind that stands for `packets` packets.
+    /// Returns true if the kernel may accept a super-frame of this kind that stands for `packets`
+    /// packets.
     pub(crate) fn takes(&self, kind: OffloadKind, packets: usize) -> bool {
         // `Relaxed`: if this CPU sees another CPU's store late, the kernel refuses one more
         // super-frame.

@@ -24,9 +24,9 @@ const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
 const NET_FROM_V4: u32 = u32::from_be_bytes([10, 0, 0, 0]);
-/// An address for benchmarks (RFC 2544).
+/// The destination address, from the range for benchmarks (RFC 2544).
 const TO_V4: [u8; 4] = [198, 18, 0, 1];
-/// A network for documentation (RFC 3849).
+/// The network of the source addresses, from the range for documentation (RFC 3849).
 const NET_FROM_V6: [u16; 8] = [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0];
 const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
 
@@ -88,8 +88,8 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// The headers of flows of this kind. The part of the source address that differs between
-    /// flows, and the source port, are 0.
+    /// Returns the headers of flows of this kind. The source port, and the part of the source
+    /// address that differs between flows, are 0.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -116,8 +116,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The flow and the number within the flow of a synthetic frame. `None` if the frame is not
-/// synthetic, or is cut before the end of its numbers.
+/// Returns the flow of a synthetic frame, and the frame's number within the flow. Returns `None` if
+/// the frame is not synthetic, or is cut before the end of its numbers.
 ///
 /// ```
 /// use steerage_device::synthetic::parse_payload;
@@ -160,8 +160,8 @@ impl Places {
         Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
-    /// The address part and the port of a flow. Each step is reversible (multiplication by an odd
-    /// factor, or a shift by half and xor), so different flows get different addresses.
+    /// Returns the address part and the port of a flow. Each step is reversible (multiplication by
+    /// an odd factor, or a shift by half and xor), so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -202,13 +202,13 @@ impl Template {
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
     }
 
-    /// The length of the frames in bytes.
+    /// Returns the length of the frames in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many bytes [`write`](Self::write) needs: the length of the frame, or the bytes that are
-    /// written for any frame if that is more.
+    /// Returns the number of bytes that [`write`](Self::write) needs: the length of the frame, or
+    /// the bytes that are written for any frame if that is more.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }
@@ -219,8 +219,8 @@ impl Template {
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
         const L3: usize = ethernet::BYTES;
         const TAGGED: usize = ethernet::BYTES + vlan::BYTES;
-        // The numbers of each kind are constants here, so that each arm only stores values at fixed
-        // places.
+        // In each arm of this match, the positions of the kind's fields are constants, so that the
+        // arm only stores values at fixed positions.
         match self.kind {
             Kind::Udp4 => self.write_as::<LINE_BYTES, L3, false, false>(to, places, flow, number),
             Kind::Vlan => self.write_as::<LINE_BYTES, TAGGED, false, false>(to, places, flow, number),
@@ -293,7 +293,7 @@ mod tests {
     fn heads_hold_all_that_changes() {
         for kind in Kind::ALL {
             assert!(kind.frame_bytes_min() <= kind.head_bytes(), "{kind}");
-            // `write` has these lengths as constants.
+            // `write` has the lengths of these kinds as constants.
             assert_eq!(kind.head_bytes() == LINE_BYTES, matches!(kind, Kind::Udp4 | Kind::Vlan), "{kind}");
         }
     }

@@ -25,8 +25,8 @@ struct NextFrame {
     number: u64,
 }
 
-/// How many frames are drawn at a time. With many flows, the cache misses on the tables of the
-/// flows then overlap.
+/// The number of frames that are drawn at a time. With many flows, the cache misses on the tables
+/// of the flows then overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
@@ -43,7 +43,8 @@ pub(super) struct SyntheticQueue {
     first: u32,
     stride: u32,
 
-    /// When frames are due. `None` if the queue generates frames as fast as polls take them.
+    /// The times at which frames are due. `None` if the queue generates frames as fast as polls
+    /// take them.
     schedule: Option<Schedule>,
     /// The number of frames after which the queue ends. Lost frames count too.
     limit: u64,
@@ -75,7 +76,7 @@ impl SyntheticQueue {
         queue
     }
 
-    /// The bytes that the longest frame needs in a page.
+    /// Returns the bytes that the longest frame needs in a page.
     fn room(&self) -> usize {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
@@ -93,7 +94,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Writes and pushes up to `count` frames. Returns how many frames got a page.
+    /// Writes and pushes up to `count` frames. Returns the number of frames that got a page.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

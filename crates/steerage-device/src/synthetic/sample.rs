@@ -41,7 +41,7 @@ impl Sampler {
         self.weight
     }
 
-    /// How many flows the sampler draws from. Flows are numbered from 0.
+    /// Returns the number of flows from which the sampler draws. Flows are numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
@@ -49,8 +49,8 @@ impl Sampler {
     /// Fills `to` with drawn flows.
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
-        // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
-        // product is the column, and the low half is the position in the column.
+        // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
+        // high half of the product is the column, and the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -66,14 +66,15 @@ impl Sampler {
     }
 }
 
-/// Vose, "A linear algorithm for generating random numbers with a given distribution" (1991).
+/// The algorithm is that of Vose, "A linear algorithm for generating random numbers with a given
+/// distribution" (1991).
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that no other flow fills up belongs to the flow itself, up to one part in 2^32.
+    // A column that no other flow fills up belongs to its own flow, up to one part in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // One array holds both kinds of columns: those with less than their fill from the left, and
-    // those with more from the right.
+    // One array holds both kinds of columns: columns that are not full from the left, and columns
+    // that are too full from the right.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Computes when frames are due, and how many are lost from a ring of limited length if a poll
-//! comes late.
+//! Computes the times at which frames are due, and the number of frames that a ring of limited
+//! length loses if a poll comes late.
 
 use steerage::Timestamp;
 
@@ -29,7 +29,7 @@ impl Schedule {
         Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
     }
 
-    /// How many frames are due at `now`.
+    /// Returns the number of frames that are due at `now`.
     pub(super) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {

@@ -19,8 +19,8 @@ fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> 
 }
 
 impl SyntheticOptions {
-    /// Reads `synthetic` or `synthetic:option=value,...`. Options that are not named keep their
-    /// defaults.
+    /// Reads `synthetic` or `synthetic:option=value,...`. Options that the text does not name keep
+    /// their defaults.
     ///
     /// # Errors
     /// [`SpecError`] for an option that does not exist, is named twice, or has a value that is out
@@ -97,7 +97,7 @@ impl SyntheticOptions {
     }
 }
 
-/// The smallest and the largest value of a number.
+/// Returns the smallest and the largest value of a numeric option.
 fn range(option: &str) -> (u64, u64) {
     match option {
         "flows" => (1, FLOWS_MAX.into()),

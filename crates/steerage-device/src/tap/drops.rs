@@ -14,14 +14,15 @@ pub(super) struct Drops {
 }
 
 impl Drops {
-    /// Counts the drops from now on.
+    /// Makes a counter of the drops from now on.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
         let mut drops = Self { kernel: Rtnetlink::open()?, interface, seen: 0 };
         drops.seen = drops.read()?;
         Ok(drops)
     }
 
-    /// The number of packets that were dropped after the last read. 0 if the interface is gone.
+    /// Returns the number of packets that were dropped since the last call, or 0 if the interface
+    /// is gone.
     pub(super) fn look(&mut self) -> u64 {
         let Ok(now) = self.read() else { return 0 };
         now.saturating_sub(std::mem::replace(&mut self.seen, now))

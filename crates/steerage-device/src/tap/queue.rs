@@ -57,7 +57,7 @@ impl Queue {
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;
-        // A packet that fills all of the room may have been longer.
+        // A packet that fills all of `room` may have been longer.
         let Some(len) = read.checked_sub(header.len()).filter(|len| (1..room.len()).contains(len)) else {
             return Ok(None);
         };

@@ -28,7 +28,7 @@ impl Send {
     }
 }
 
-/// There is always room: the kernel receives a packet during the call that writes it.
+/// The output always has room: the kernel receives a packet during the call that writes the packet.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -47,12 +47,12 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch that is being sent, with a system call for each frame.
+/// A batch that is being sent. Each frame takes a system call.
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// Whether the kernel has no room, and would therefore refuse the rest of the batch too.
+    /// True if the kernel has no room. The kernel would then refuse the rest of the batch too.
     full: bool,
     failed: Option<DeviceError>,
 }

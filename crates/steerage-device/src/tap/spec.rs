@@ -8,7 +8,7 @@ use crate::sys::NAME_BYTES;
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// Splits `spec` into the layer and the rest. `None` if `spec` is not a TAP or TUN.
+/// Splits `spec` into the layer and the remaining text. `None` if `spec` is not a TAP or TUN.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {
@@ -18,7 +18,7 @@ fn split(spec: &str) -> Option<(Layer, &str)> {
     }
 }
 
-/// Whether `spec` names a TAP or TUN, because it begins with `tap:` or `tun:`.
+/// Returns true if `spec` names a TAP or TUN, because it begins with `tap:` or `tun:`.
 ///
 /// ```
 /// use steerage_device::tap::is_spec;
@@ -59,7 +59,7 @@ impl TapOptions {
     }
 }
 
-/// The mistake in a name, if the kernel would refuse it or take it for a pattern.
+/// Returns the mistake in an interface name that the kernel would refuse or take for a pattern.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

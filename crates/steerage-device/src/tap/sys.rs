@@ -24,8 +24,8 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The maximum number of separate pieces of memory that one sent packet consists of: the headers of
-/// a super-frame, and the payload of each packet of a batch.
+/// The maximum number of separate pieces of memory in one sent packet: the headers of a
+/// super-frame, and the payload of each packet of a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// The device file that creates TUN and TAP interfaces.
@@ -48,7 +48,7 @@ impl From<OwnedFd> for TunFd {
 }
 
 impl TunFd {
-    /// A descriptor that belongs to no interface yet.
+    /// Opens a descriptor that belongs to no interface yet.
     pub(super) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)?;
         Ok(Self(file.into()))
@@ -59,7 +59,7 @@ impl TunFd {
         ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut InterfaceRequest::of(name)?.with_short(flags))
     }
 
-    /// The interface's name and flags.
+    /// Returns the interface's name and flags.
     pub(super) fn attached(&self) -> io::Result<(String, u16)> {
         let mut request = InterfaceRequest::of("")?;
         ask(self.as_fd(), libc::TUNGETIFF as c_ulong, &mut request)?;
@@ -73,7 +73,8 @@ impl TunFd {
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
     }
 
-    /// The length of the header before each packet, if there is one (`IFF_VNET_HDR`).
+    /// Returns the length of the header before each packet, or 0 if there is no such header
+    /// (`IFF_VNET_HDR`).
     pub(super) fn header_bytes(&self) -> io::Result<usize> {
         let mut bytes: c_int = 0;
         // SAFETY: the kernel writes an int.

@@ -1,8 +1,9 @@
 //! A receive queue: one socket.
 //!
 //! One system call receives several datagrams, each into 64 KiB of a block. Merged datagrams stay
-//! where they were received. Short datagrams are moved to the end of the previous frame, so that a
-//! block holds many frames. The move is cheap, because the bytes are in the cache already.
+//! at the address at which they were received. Short datagrams are moved to the end of the previous
+//! frame, so that a block holds many frames. The move is cheap, because the bytes are in the cache
+//! already.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use crate::offloads::lent::{self, BAD, Lent, Limits, NO_BLOCK, Room, Short, Sour
 
 /// The longest payload that is received.
 const PAYLOAD_MAX: usize = 65_535;
-/// The bytes in front of a payload.
+/// The bytes that are reserved in front of a payload.
 const FRONT: usize = OFFLOAD_BYTES + HEADERS_MAX;
 /// The distance of two payloads in a block.
 const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
@@ -129,7 +130,7 @@ impl Queue {
         Self { socket, lent, drops: 0, looked: Timestamp::ZERO, left: None }
     }
 
-    /// Asks the kernel for drops and errors.
+    /// Reads drops and errors from the kernel.
     fn look(&mut self, out: &mut Completions<'_>) {
         self.socket.shared.take_errors(self.socket.nth);
         if let Ok(drops) = drops(self.socket.fd()) {
@@ -180,7 +181,7 @@ impl RxQueue for Queue {
     }
 }
 
-/// The addresses of a datagram, and the size of the datagrams that were merged.
+/// Returns the addresses of a datagram, and the size of the datagrams that were merged.
 fn ends(received: &Received, shared: &Shared) -> Result<(Ends, usize), Unfit> {
     if received.is_cut {
         return Err(Unfit(TRUNCATED));

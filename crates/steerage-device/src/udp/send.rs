@@ -1,4 +1,4 @@
-//! The output of one CPU.
+//! The output of one CPU to UDP sockets.
 //!
 //! Packets of a batch to one destination become one message, if all packets except the last have
 //! equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into datagrams again.
@@ -28,7 +28,8 @@ const PAYLOAD_MAX: usize = 65_507;
 /// The maximum number of messages of a batch to which a packet may be added. Each packet is
 /// compared with these messages.
 const OPEN_MAX: usize = 8;
-/// How often a message is sent again because the socket reported an error of an earlier message.
+/// The maximum number of times that a message is sent because the socket reports errors of earlier
+/// messages.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -37,7 +38,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// Space for the messages of a batch. This space of 19 KB is not cleared for every system call.
+    /// The memory for the messages of a batch. This memory of 19 KB is not cleared for every system
+    /// call.
     messages: Box<[Message]>,
 }
 
@@ -46,8 +48,8 @@ struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The size of the datagrams that the packet stands for, or its payload's length if it is a
-    /// single datagram.
+    /// The size of the datagrams for which the packet stands. For a single datagram, the length of
+    /// its payload.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
@@ -81,7 +83,8 @@ impl Send {
         let (local, source) = (self.shared.local, ends.source.ip());
         let is_ours = ends.source.port() == local.port()
             && (source.is_unspecified() || local.ip().is_unspecified() || source == local.ip().to_canonical());
-        // A socket of IPv6 can send to IPv4, but not the other way round.
+        // An IPv6 socket can send to IPv4 addresses, but an IPv4 socket cannot send to IPv6
+        // addresses.
         if !is_ours || (local.is_ipv4() && !ends.destination.is_ipv4()) {
             return Err(Outcome::Unfit);
         }
@@ -98,7 +101,7 @@ impl Send {
         Ok(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
     }
 
-    /// The destination, source and options of a message.
+    /// Makes a message: its destination, source and options.
     fn message(&self, ends: &Ends, cut: Option<usize>) -> (Message, usize) {
         let (mut to, local) = (ends.destination, self.shared.local);
         let mut control = Control::EMPTY;
@@ -235,7 +238,7 @@ impl Send {
         false
     }
 
-    /// Whether the kernel may accept the message of `run` and cut it into datagrams.
+    /// Returns true if the kernel may accept the message of `run` and cut it into datagrams.
     fn takes(&self, run: &Run) -> bool {
         run.cut_to().is_none() || self.shared.whole.takes(OffloadKind::Udp, run.datagrams())
     }
@@ -260,7 +263,7 @@ impl TxQueue for Send {
 }
 
 impl Send {
-    /// Merges packets to messages, and sends as many messages with each system call as fit.
+    /// Merges packets into messages, and sends as many messages as fit with each system call.
     fn send_runs(
         &self,
         candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET],
@@ -314,8 +317,8 @@ impl Send {
     }
 }
 
-/// The number of datagrams that is too many for a message, because the kernel refused one of
-/// `datagrams`. `None` if the error has another reason.
+/// Returns the number of datagrams that is too large for a message, because the kernel refused a
+/// message of `datagrams`. Returns `None` if the error has another reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
         // The kernel cuts no messages on this path: through IPsec, or before Linux 6.11 by an
@@ -327,8 +330,8 @@ pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<u
     }
 }
 
-/// Makes messages of packets, and merges packets to one destination if the kernel cuts messages. Packets
-/// between the same two addresses stay in order.
+/// Makes messages from packets. Packets to one destination are merged if the kernel cuts messages.
+/// Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
@@ -351,7 +354,8 @@ fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> (
 }
 
 impl Run {
-    /// The size of the datagrams that the kernel cuts the message into. `None` for one datagram.
+    /// Returns the size of the datagrams into which the kernel cuts the message. Returns `None` for
+    /// a single datagram.
     fn cut_to(&self) -> Option<usize> {
         (self.payload_bytes > self.segment_bytes).then_some(self.segment_bytes)
     }
@@ -360,7 +364,7 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet, if cutting the message gives the same datagrams.
+    /// Adds a packet to the message, if cutting the message then gives the same datagrams.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes

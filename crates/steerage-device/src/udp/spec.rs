@@ -11,7 +11,7 @@ const PREFIX: &str = "udp:";
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 5] = ["queues", "receive_buffer", "mtu", "pmtu", "offload"];
 
-/// Whether `spec` names a UDP socket, because it begins with `udp:`.
+/// Returns true if `spec` names a UDP socket, because it begins with `udp:`.
 ///
 /// ```
 /// use steerage_device::udp::is_spec;

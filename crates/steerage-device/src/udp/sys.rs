@@ -13,8 +13,8 @@ use crate::sys::checked;
 /// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The maximum number of messages that one system call sends, and of pieces of memory that the
-/// messages consist of.
+/// The maximum number of messages that one system call sends, and also of pieces of memory in these
+/// messages.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
@@ -47,7 +47,7 @@ impl Control {
 
     const HEADER_BYTES: usize = Self::aligned(size_of::<libc::cmsghdr>());
 
-    /// Appends an item.
+    /// Appends an item to the ancillary data.
     pub(super) fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let len = Self::HEADER_BYTES + data.len();
         let Some(to) = self.bytes.get_mut(self.len..self.len + Self::aligned(len)) else { return };
@@ -59,7 +59,7 @@ impl Control {
         self.len += Self::aligned(len);
     }
 
-    /// The items: level, kind and data.
+    /// Returns the items of the ancillary data: level, kind and data.
     pub(super) fn items(&self) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
         let mut rest = &self.bytes[..self.len.min(CONTROL_BYTES)];
         std::iter::from_fn(move || {
@@ -211,7 +211,7 @@ pub(super) fn bind(fd: &OwnedFd, name: &Name, name_bytes: usize) -> io::Result<(
     checked(unsafe { libc::bind(fd.as_raw_fd(), name.0.as_ptr().cast(), name_bytes.min(NAME_BYTES) as _) })
 }
 
-/// The address that the socket is bound to.
+/// Returns the address to which the socket is bound.
 pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     let (mut name, mut len) = (Name([0; NAME_BYTES]), NAME_BYTES as libc::socklen_t);
     // SAFETY: the kernel writes no more than `len` bytes.
@@ -219,7 +219,8 @@ pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     Ok(name)
 }
 
-/// How many datagrams the socket has dropped since it was opened (`SK_MEMINFO_DROPS`).
+/// Returns the number of datagrams that the socket has dropped since it was opened
+/// (`SK_MEMINFO_DROPS`).
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     const SO_MEMINFO: c_int = 55;
     const DROPS: usize = 8;

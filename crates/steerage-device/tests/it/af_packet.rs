@@ -45,7 +45,7 @@ fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
 }
 
 /// Brings `near0` up again, and waits until the other end sends. The kernel drops frames that are
-/// sent earlier.
+/// sent while `near0` is down.
 fn bring_up(net: &Net) {
     net.must(&format!("-n {} link set near0 up", net.near));
     until("the cable carries", || {
@@ -169,7 +169,7 @@ fn tagged(number: u32) -> Vec<u8> {
     frame
 }
 
-/// A tag with priority 3 and number 5, and a second tag with number 9.
+/// A VLAN tag with priority 3 and number 5, and a second VLAN tag with number 9.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
 
 /// The kernel removes the outer tag of a frame before the filter sees the frame. A filter that was
@@ -188,8 +188,8 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The interface exists only in the namespace of this thread, so that the files in /sys of the test's
-/// process do not describe it. tcpdump cannot open the interface, because it is down.
+/// The interface exists only in the namespace of this thread, so that the files in /sys of the
+/// test's process do not describe it. The interface is down, so tcpdump cannot open it.
 #[test]
 fn a_filter_fits_the_link_type_in_the_namespace() {
     let Some(net) = Net::new() else { return };
@@ -340,7 +340,7 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
 fn what_the_kernel_drops_is_counted() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
-    // The queue is not polled meanwhile, and a ring of 512 KiB cannot hold 2 MB.
+    // While these frames are sent, the queue is not polled, and a ring of 512 KiB cannot hold 2 MB.
     net.far(|| send(FAR, NEAR, 0..2000, 1000));
     let frames = listening.rest();
     let lost = listening.tester.lost();
@@ -366,8 +366,8 @@ fn what_the_kernel_drops_is_counted_soon() {
     assert!(listening.tester.lost() > 0);
 }
 
-/// No frame is returned. The ring still continues, and frames that cannot be lent are copied while
-/// there is a page.
+/// The test returns no frame to the device. The ring still continues. Frames that cannot be lent
+/// are copied while there is a page.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -383,7 +383,7 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
         }
     }
     // Four frames were lent, and at least three of them were rescued. One frame was copied to the
-    // tester's only page, and the last one was lost.
+    // tester's only page, and the last frame was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();
@@ -474,7 +474,7 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     });
     bring_up(&net);
     net.far(|| send(FAR, NEAR, 7..8, 0));
-    // There may also be ARP packets.
+    // ARP packets may also arrive.
     let is_ours = |(_, frame): &Headed| frame[12..14] == [8, 0] && number(frame, 14) == 7;
     while !listening.poll().unwrap().1.iter().any(is_ours) {}
 }

@@ -1,4 +1,4 @@
-//! Live interfaces with handlers that keep their packets. The ring must not stop.
+//! Live interfaces with handlers that keep their packets. The ring must not stop while they do.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -41,7 +41,7 @@ fn send(net: &Net, handle: &Handle) -> u64 {
             // This payload reveals whether a frame's memory was overwritten or cleared before it is
             // read.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
-            // The call reports an ICMP error for an earlier datagram, if there was one.
+            // If an earlier datagram caused an ICMP error, this call reports it.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}
             if (number + 1) % BURST == 0 {
                 received(u64::from(number + 1));

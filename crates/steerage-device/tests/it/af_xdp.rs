@@ -19,7 +19,7 @@ use steerage_fixtures::{HANG, until};
 
 use crate::common::send_raw;
 
-/// A queue under test, with a clock.
+/// A queue under test and its clock.
 struct Taking {
     tester: QueueTester,
     start: Instant,
@@ -29,7 +29,8 @@ fn options(take: &str) -> AfXdpOptions {
     AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
-/// A process that another test has started may hold the program of an ended queue until it begins its own program.
+/// Another test may have started a process that still has the program of an ended queue open, until
+/// that process executes its own program.
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     let mut taking = None;
     until("the interface is free", || {
@@ -120,8 +121,9 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// A poll that emptied the ring names a time if frames arrive at short intervals: 10 us here, by the
-/// clock of the test. A poll that found nothing waits for the socket.
+/// A poll that emptied the ring returns the time of the next poll if frames arrive at short
+/// intervals. In this test the time is 10 us later, by the clock of the test. A poll that found no
+/// frame waits for the socket.
 #[test]
 fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -135,7 +137,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
             assert!(taking.start.elapsed() < HANG, "what should come does not");
             let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
             frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
-            // Frames that arrive between the poll's last read and its end are due now.
+            // Frames that arrive between the last read of the ring and the end of the poll are due
+            // now.
             match polled {
                 Polled::Coalesce(until) if !frames.is_empty() && until == now + wait => waits += 1,
                 Polled::Drained if frames.is_empty() || waits == 0 => {}
@@ -153,9 +156,9 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     taking.end();
 }
 
-/// While handlers hold all pages but those of the ring, frames are dropped and counted, and their
-/// pages stay in the ring: the kernel never has too few. When the pages return, frames are handed
-/// over again. The frames have one page each, or several.
+/// Handlers hold all pages except the pages of the ring. Frames are then dropped and counted, and
+/// their pages stay in the ring, so that the kernel never has too few pages. When the pages return,
+/// frames are handed over again. The frames have one page each, or several pages each.
 #[test]
 fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -163,13 +166,13 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
         let mut taking = take(&net, &options("all").ring(256));
         taking.tester.hold_frames();
         let held = TESTER_PAGES as u32 / pages;
-        // The ring has room for all pages of 64 frames.
+        // The ring has room for the pages of 64 frames.
         for first in (0..held).step_by(64) {
             let count = 64.min(held - first);
             send(&net, first..first + count, bytes);
             taking.frames(count as usize);
         }
-        // More frames than the ring has pages find no other page.
+        // The test sends more frames than the ring has pages, and no other page is free.
         for round in 1..=8 {
             send(&net, 0..64, bytes);
             while taking.tester.no_page() < 64 * round {
@@ -186,8 +189,8 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
 }
 
 /// Handlers get the bytes that were sent, whether a frame was copied out of the ring or keeps its
-/// page. Only frames of up to `copybreak` bytes are copied, which can be changed while the queue
-/// receives.
+/// page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak` can be changed
+/// while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
     const COUNT: u64 = 2000;
@@ -221,7 +224,7 @@ fn short_frames_are_copied_out_of_the_ring() {
 /// The length of the longest frame of the test.
 const LONGEST: usize = 242;
 
-/// Checks the bytes of each frame.
+/// A handler that checks the bytes of each frame.
 struct Checks;
 
 impl Handler for Checks {
@@ -297,7 +300,7 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
-/// Frames that the previous owner of a queue did not read disappear with that owner.
+/// A queue does not deliver frames that an earlier queue of the interface did not read.
 #[test]
 fn a_new_start_hands_over_nothing_of_before() {
     let Some(net) = Net::new() else { return };
@@ -377,9 +380,9 @@ fn what_is_wrong_is_said() {
     }
 }
 
-// ---- which frames are taken
+// ---- tests of which frames are taken
 
-/// A frame of that type for another machine, so that the kernel does not answer it.
+/// Makes a frame of that type for another machine, so that the kernel does not reply to it.
 fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
     let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
@@ -387,7 +390,7 @@ fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// An IPv4 packet from 10.1.2.3 to 192.0.2.1.
+/// Makes an IPv4 packet from 10.1.2.3 to 192.0.2.1.
 fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     let mut header = vec![0x45 + options as u8, 0, 0, 100, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 1, 2, 3, 192, 0, 2, 1];
     header[6..8].copy_from_slice(&fragment.to_be_bytes());
@@ -396,7 +399,7 @@ fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     header
 }
 
-/// An IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
+/// Makes an IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
 fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
     let [from, to] = [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], [0x2001, 0xdb8, 0x8000, 0, 0, 0, 0, 2]];
     FrameBuilder::ip(from, to, next).packet(body)
@@ -506,7 +509,7 @@ fn a_socket_that_listens_selects_the_same() {
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// The loopback interface has no XDP program that sees frames of Ethernet.
+/// On the loopback interface, no XDP program sees Ethernet frames.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -537,7 +540,7 @@ fn without_xdp_the_same_packets_are_listened_to() {
     });
 }
 
-/// Given cut frames from another host, the program neither hangs nor takes frames that it cannot
+/// With cut frames from another host, the program neither hangs nor takes frames that it cannot
 /// parse.
 #[test]
 fn cut_frames_are_no_trouble() {

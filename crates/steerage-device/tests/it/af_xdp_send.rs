@@ -1,5 +1,5 @@
-//! Sends with AF_XDP: checks the frames that leave over a veth pair between two namespaces, their
-//! order, and the counts of all further frames.
+//! Tests sending with AF_XDP. The test checks the frames that leave over a veth pair between two
+//! namespaces, their order, and the counts of all other frames.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,8 +82,8 @@ impl RxQueue for Numbered {
     }
 }
 
-/// A numbered frame to an address in the far network. The far kernel does not own the address, so
-/// the far kernel sends no reply.
+/// Makes a numbered frame to an address in the far network. The far kernel does not own the
+/// address, so the far kernel sends no reply.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
@@ -117,7 +117,7 @@ fn what_is_sent_arrives() {
         let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
         for cpus in [1, 4] {
             let before = net.arrived();
-            // The shortest and the longest frames that can be sent.
+            // The lengths are those of the shortest and the longest frames that can be sent.
             let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
             assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
             assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
@@ -157,7 +157,7 @@ fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBoo
     }
 }
 
-/// Flows move between CPUs all the time, and each CPU sends through its own ring.
+/// Flows move between CPUs throughout the test, and each CPU sends through its own ring.
 fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64, buffer: Option<usize>) {
     let done = AtomicBool::new(false);
     let ledger = thread::scope(|scope| {
@@ -228,7 +228,7 @@ fn down_up_and_gone() {
     let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
     until("it sends", || sent(&handle.snapshot()) > 100);
     net.must(&format!("-n {} link set near0 down", net.near));
-    // More packets than a ring has room for.
+    // The test waits until more packets were sent than a ring has room for.
     until("it refuses", || refused() > 3000);
     assert_eq!(handle.snapshot().dropped().get(DropReason::TxFull), 0);
     let before = (net.arrived(), sent(&handle.snapshot()));

@@ -63,14 +63,14 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device around another device. If the test requests it, this device replaces the inner device's
-/// blocks with its own.
+/// A device that wraps another device. If the test requests it, this device replaces the inner
+/// device's blocks with its own.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// Whether this device could access the blocks that it is polled with.
+    /// True if this device could access the blocks with which it is polled.
     touched: Arc<Mutex<bool>>,
 }
 

@@ -1,5 +1,5 @@
-//! Tests the hashes that a device sets: their values, which packets they keep together, and that
-//! the receiving CPU then reads no header.
+//! Tests the hashes that a device sets: their values, and which packets they keep together. Also
+//! tests that the receiving CPU then reads no header.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,8 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// A handler that records each packet, and only requires that each direction of a flow stays
-/// together.
+/// A handler that records each packet. The handler only requires that each direction of a flow
+/// stays together.
 struct Notes {
     log: Log,
     reads: bool,
@@ -61,7 +61,7 @@ fn two_cpus() -> Builder {
     Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).check_order(true)
 }
 
-/// Runs `send`. Returns the `count` packets that it sent, without probes, and the final ledger.
+/// Runs `send`. Returns the `count` packets that `send` sent, without probes, and the final ledger.
 fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Handle)) -> (Vec<Got>, Snapshot) {
     let log = Log::default();
     let of_cpus = Arc::clone(&log);
@@ -120,8 +120,8 @@ struct Part {
 
 const WHOLE: Part = Part { offset: 0, more: false };
 
-/// A UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the ports
-/// are payload.
+/// Makes a UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the
+/// ports are payload.
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let built = FrameBuilder::ip([10, 1, 0, from.0], [10, 1, 0, to.0], protocol::UDP).with_ip(|ip| {
         let more = if part.more { ipv4::MORE_FRAGMENTS } else { 0 };
@@ -182,8 +182,8 @@ fn the_kernels_values_steer() {
     assert_eq!(by_device[0], by_device[1]);
 }
 
-/// Three fragments of a datagram per flow, over IPv4 or IPv6. In every second flow, the last
-/// fragment comes first.
+/// Returns three fragments of a datagram for each flow, over IPv4 or IPv6. In every second flow,
+/// the last fragment comes first.
 fn datagrams() -> Vec<[Vec<u8>; 3]> {
     let parts = [Part { offset: 0, more: true }, Part { offset: 24, more: true }, Part { offset: 48, more: false }];
     let of = |flow: u16| {
@@ -203,7 +203,8 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
     let datagrams = datagrams();
-    // The first fragment of every datagram, then the second of every datagram, and so on.
+    // The first fragment of every datagram comes first, then the second fragment of every datagram,
+    // and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
     for (kind, input) in inputs(&net, DeviceHash::Always) {
@@ -297,7 +298,7 @@ fn where_directions_must_meet_the_hash_is_ours() {
 }
 
 /// A bridge and a veth pass on packets with the hash that a card gave them, whose key may be
-/// published. The packets that a TAP receives come from a program, and only the kernel hashes them.
+/// published. The packets that a TAP receives come from a program, so no card has hashed them.
 #[test]
 fn a_hash_of_unknown_origin_is_not_used() {
     let Some(net) = Net::new() else { return };
@@ -349,8 +350,8 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// A frame without a hash is steered by the hash that its packet later reports. No hash of the
-/// device is replaced.
+/// A frame without a hash is steered by the hash that its packet later reports. Hashes that the
+/// device has set stay unchanged.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);

@@ -1,5 +1,5 @@
-//! Super-frames between two kernels, which are received whole, steered as one packet, and then sent
-//! whole, cut, or merged.
+//! Tests super-frames between two kernels. The super-frames are received whole, steered as one
+//! packet, and then sent whole, cut, or merged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -113,7 +113,7 @@ fn order_is_kept_while_masks_change() {
                 }
                 let mask = CpuMask::parse_list(["0", "1", "0-1"][nth % 3], 2).unwrap();
                 handle.set_rps_cpus(&mask).unwrap();
-                // A hundred changes per second.
+                // The mask changes a hundred times per second.
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -126,8 +126,8 @@ fn order_is_kept_while_masks_change() {
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }
 
-/// The relevant features of interfaces, in the order in which a test switches them. Without `tx`,
-/// the kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
+/// The features of interfaces that a test switches, in the order in which it switches them. Without
+/// `tx`, the kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
 const FEATURES: [&str; 8] = [
     "tso off",
     "gso off",
@@ -168,7 +168,7 @@ fn a_transfer_between_tuns_survives_changing_features() {
         }
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
-        // Some frames stood for several packets, and some did not.
+        // Some frames stood for several packets, and other frames for one.
         let (super_frames, received) = (counted(&ledger, 0, "super_frames"), ledger.queues[0].received);
         assert!(super_frames > 100 && super_frames < received, "{super_frames} of {received}");
         interfaces_are_gone(&namespaces);

@@ -26,7 +26,7 @@ const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES 
 
 type Signals = (Sender<()>, Receiver<()>);
 
-/// What each flow has received: the CPU, the number of the last message, and the number of
+/// For each flow that was received: the CPU, the number of the last message, and the number of
 /// messages. The key is the sender's port.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
@@ -86,7 +86,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
 
-    // Flows of both CPUs. The CPU that polls the queue must continue.
+    // The sockets of flows of both CPUs. The CPU that polls the queue must continue.
     let count = |socket: &UdpSocket| {
         let port = socket.local_addr().unwrap().port();
         seen.lock().unwrap().get(&port).copied()

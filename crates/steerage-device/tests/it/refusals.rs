@@ -1,6 +1,6 @@
-//! Super-frames that the kernel refuses. Linux accepts at most 128 datagrams in one super-frame (64
-//! before 6.9). Longer super-frames must still arrive, as single packets, and the log has one line
-//! about each refusal.
+//! Tests super-frames that the kernel refuses. Linux accepts at most 128 datagrams in one
+//! super-frame (64 before 6.9). Longer super-frames must still arrive as single packets. The log
+//! has one line about each refusal.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -24,7 +24,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The payload of all datagrams but the last of a super-frame, in bytes.
+/// The length of the payload of each datagram of a super-frame, except the last datagram.
 const DATAGRAM_BYTES: usize = 200;
 
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
@@ -125,14 +125,14 @@ impl RxQueue for Given {
     }
 }
 
-/// The virtio header of a UDP super-frame of IPv4 with a partial checksum.
+/// Returns the virtio header of a UDP super-frame over IPv4 with a partial checksum.
 fn virtio(link_bytes: u8) -> [u8; VIRTIO_BYTES] {
     [1, 5, link_bytes + 28, 0, DATAGRAM_BYTES as u8, 0, link_bytes + 20, 0, 6, 0]
 }
 
 fn payloads() -> Vec<Vec<u8>> {
     let payload = |nth: usize, datagrams: usize| -> Vec<u8> {
-        // The last datagram is shorter.
+        // The last datagram is 7 bytes shorter.
         (0..datagrams * DATAGRAM_BYTES - 7).map(|at| (at / DATAGRAM_BYTES * 3 + at + nth * 11) as u8).collect()
     };
     DATAGRAMS.iter().enumerate().map(|(nth, datagrams)| payload(nth, *datagrams)).collect()

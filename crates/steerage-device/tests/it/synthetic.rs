@@ -1,4 +1,5 @@
-//! The synthetic device. Checks its frames with an independent parser, its numbers, and its rate.
+//! Tests the synthetic device. Checks its frames with an independent parser, and also the numbers
+//! in the frames and the rate.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -199,12 +200,12 @@ fn a_live_source_follows_the_clock() {
     assert!(tester.poll(start + Duration::from_nanos(999), 64).unwrap().1.is_empty());
     let (polled, frames) = tester.poll(start + Duration::from_micros(10), 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(11)), 10));
-    // A poll takes its budget and leaves the rest in the ring.
+    // A poll delivers frames up to its budget and leaves the other due frames in the ring.
     let later = start + Duration::from_micros(110);
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
     assert_eq!(tester.lost(), 0);
-    // The schedule ignores a time that goes back. Otherwise, nothing would be due.
+    // The schedule ignores a time that goes back. Without this rule, no frame would be due.
     assert!(tester.poll(Timestamp::ZERO, 64).unwrap().1.is_empty());
 }
 

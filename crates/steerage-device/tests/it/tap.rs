@@ -1,4 +1,5 @@
-//! TUN and TAP, with the kernel's network stack at the other end. A handler joins two interfaces.
+//! Tests TUN and TAP, with the kernel's network stack at the other end. The test's handler joins
+//! two interfaces.
 
 use std::net::UdpSocket;
 
@@ -55,7 +56,7 @@ fn the_kernel_spreads_flows_over_queues() {
     converse(&namespaces, 0, 1);
     let echo = namespaces.within(1, || Echo::new(address("10.210.0.2")));
     let at = echo.1;
-    // Each exchange has a different port.
+    // Each exchange of datagrams uses a different port.
     namespaces.within(0, || (0..64).for_each(|_| udp_exchange(at, 1, 100)));
     let ledger = end(running);
     assert_eq!(ledger.queues.len(), 8);
@@ -122,7 +123,7 @@ fn one_that_is_down_refuses_and_goes_on_when_it_is_up() {
     assert!(ledger.outputs.iter().all(|output| output.error.is_none()));
 }
 
-/// Pages have the length that the MTU at the start requires.
+/// Pages have the length for the MTU at the start of the run.
 #[test]
 fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -146,7 +147,8 @@ fn what_the_kernel_drops_is_counted() {
     let input = namespaces.within(0, || open("tap:slow").unwrap());
     namespaces.must(0, "addr add 10.210.0.1/24 dev slow");
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
-    // The kernel decides how many packets its queue holds.
+    // The test waits until the kernel's queue is full, because the kernel decides how many packets
+    // fit.
     until("its queue is full", || {
         shoot(&namespaces, 0, "slow", 500, 100);
         namespaces.counted(0, "slow", 11) > 0
@@ -186,13 +188,13 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tun:t").starts_with(&format!("{again}as tap")), "{}", error("tun:t"));
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
-    // The interface is gone, so it can be created as another type. The test must first wait until
-    // no forked child of another test has the interface open. Such a child has it open until it
-    // executes another program.
+    // The interface has been removed, so it can be created as another type. The test must first
+    // wait until no forked child of another test has the interface open. Such a child has it open
+    // until it executes another program.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));
-    // An interface that another program created for several queues, and that is persistent.
+    // Another program created this interface for several queues and made it persistent.
     namespaces.must(0, "tuntap add dev kept mode tap multi_queue");
     for spec in ["tap:kept", "tap:kept,queues=3", "tap:kept"] {
         drop(namespaces.within(0, || open(spec).unwrap()));

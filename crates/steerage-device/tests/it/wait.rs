@@ -1,4 +1,4 @@
-//! A live input that waits for an output without room, and a stop that ends the wait.
+//! Tests a live input that waits for an output without room, and a stop that ends the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,7 +39,7 @@ impl RxQueue for Live {
     }
 }
 
-/// An output with room for this many packets, which counts them in no account.
+/// An output with room for this number of packets. The output counts its packets in no account.
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {

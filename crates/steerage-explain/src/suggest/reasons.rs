@@ -22,7 +22,8 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// The sentence about backlogs and the interface's own queues, if these matter.
+    /// The sentence about backlogs and the interface's own queues, if backlogs or queues matter for
+    /// the advice.
     pub(super) queues: Option<String>,
 }
 
@@ -51,7 +52,7 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`; longer times as everywhere.
+/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`; longer times as in all other reports.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),
@@ -169,7 +170,8 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether the default hash of network cards would put the two directions of a flow on different queues.
+/// Whether the default hash of network cards would put the two directions of any flow on different
+/// queues.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

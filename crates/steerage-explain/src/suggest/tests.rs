@@ -43,7 +43,8 @@ fn the_fewest_cpus_that_keep_up() {
     assert!(close(load_ns(&two), 508.75) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.50875));
     assert_eq!(two.mask.to_list(), "0-1");
-    // Eight CPUs are not enough for this rate, but there are no more CPUs.
+    // Eight CPUs are not enough for 20 million packets per second, but the machine has no more
+    // CPUs.
     let most = choice(&candidates, 0.0, 1000.0, Some(20e6));
     assert_eq!((most.best.cpus.len(), most.is_enough), (8, Some(false)));
 }
@@ -62,8 +63,8 @@ fn the_regimes_are_predicted_by_the_costs() {
         let all = Regime::all(&choice(&CandidateCpus::even(2), 0.0, work_ns, None));
         all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
     };
-    // The CPU that receives and works needs 508.75 ns. A single CPU needs 1004.9 ns. A CPU that takes
-    // over all packets needs 1002.4 ns.
+    // The CPU that receives and works needs 508.75 ns. A single CPU needs 1004.9 ns. In the
+    // collector regime, the CPU that takes over all packets needs 1002.4 ns.
     assert_eq!(regimes(1000.0), [("spread", 2, 1_965_602.0), ("inline", 1, 995_124.0), ("collector", 2, 997_606.0)]);
     // A single CPU needs 5.4 ns. Receiving and handing over takes 7 ns.
     assert_eq!(regimes(0.5), [("inline", 1, 185_185_185.0), ("collector", 2, 142_857_143.0)]);
@@ -72,8 +73,9 @@ fn the_regimes_are_predicted_by_the_costs() {
 #[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
-    // The receiver needs 7.7 ns to receive and 2.1 ns to hand over, so no number of CPUs does better
-    // than 9.8 ns. Ten workers need 102.4 / 10 ns each, which is within a tenth of the best.
+    // The receiver needs 7.7 ns to receive and 2.1 ns to hand over, so no number of CPUs handles a
+    // packet in less than 9.8 ns. Ten workers need 102.4 / 10 ns per packet together, which is
+    // within a tenth of this limit.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
@@ -84,8 +86,8 @@ fn an_elephant_bounds_what_cpus_can_do() {
     // CPUs come within a tenth of that speed-up.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // After balancing, the CPU with that bucket has no other buckets. Before balancing, this CPU
-    // also has a quarter of the other buckets.
+    // After balancing, the CPU with the large bucket has no other buckets. Before balancing, this
+    // CPU also has a quarter of the other buckets.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && load_ns(&choice.best) > 500.0, "{choice:?}");
 }
@@ -97,8 +99,8 @@ fn what_is_far_costs_more() {
     far.distances.far = CpuMask::parse_list("1", 2).unwrap();
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| load_ns(&choice(&candidates, 0.0, 100.0, None).best));
-    // The near pair needs `7.7 + (100 + 2.1) / 2` ns, and the far pair needs `7.7 + (100 + 8.1) / 2`
-    // ns.
+    // Two near CPUs need `7.7 + (100 + 2.1) / 2` ns per packet, and two far CPUs need `7.7 + (100 +
+    // 8.1) / 2` ns.
     assert!(close(loads[0], 58.75) && close(loads[1], 61.75), "{loads:?}");
 }
 
@@ -110,7 +112,7 @@ fn machines_are_what_their_topology_tells() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    // Two caches with two cores each. The first core has two threads.
+    // A machine with two caches, and two cores for each cache. The first core has two threads.
     write("online", "0-4");
     for (cpu, siblings, cache) in
         [(0, "0,4", "0-1,4"), (1, "1", "0-1,4"), (2, "2", "2-3"), (3, "3", "2-3"), (4, "0,4", "0-1,4")]

@@ -1,4 +1,4 @@
-//! Compiles groups of system calls to seccomp programs.
+//! Compiles groups of system calls into seccomp programs.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -17,8 +17,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// A program that allows the calls of these groups, with `kill` for the process groups that these processes lead, except sending by the packet sockets, and messages by
-/// sockets that are not for UDP. Any other call ends the process with SIGSYS.
+/// Compiles a program that allows the system calls of these groups. If `signalled` is given, `kill`
+/// is limited to the process groups that these processes lead. The program forbids sending through
+/// the packet sockets, and sending messages through sockets that are not for UDP. Any other system
+/// call ends the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -35,7 +37,7 @@ pub(crate) fn allow(
             alternatives =
                 udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
         } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
-            // The argument of `kill` for a process group is the negated number of the group.
+            // To name a process group, the argument of `kill` is the negated number of the group.
             let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
             alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
         } else if alternatives.is_empty() {
@@ -48,7 +50,8 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // An entry without rules would allow any arguments.
+            // The entry is created only together with a rule, because an entry without rules would
+            // allow any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
@@ -59,23 +62,23 @@ pub(crate) fn allow(
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Compiles a program that answers certain calls with ENOSYS, like a kernel without these calls.
-/// The C library has fallbacks for these calls.
+/// Compiles a program that makes certain system calls return ENOSYS, as in a kernel without these
+/// system calls. The C library then falls back to other system calls.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// A program for the sockets that the program of [`allow`] names: it keeps these sockets open,
-/// because `close` succeeds without any effect. If such a socket were closed, the kernel could give
-/// its number to another socket, such as that of the next client.
+/// Compiles a program that keeps the sockets of the program from [`allow`] open. For these sockets,
+/// `close` succeeds but has no effect. If a socket were closed, the kernel could give its number to
+/// another socket, such as the socket of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // An entry without rules would be for all descriptors.
+    // An entry without rules would apply to all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -90,8 +93,8 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The alternative conditions for the arguments of a call. The call is allowed if all conditions of
-/// one alternative hold, or if there is no alternative.
+/// Returns the alternative conditions for the arguments of a system call. The system call is
+/// allowed if all conditions of one alternative hold, or if there are no alternatives.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
@@ -107,10 +110,10 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// The conditions that keep a call from sending by packet sockets. A call with an address could
-/// choose the interface, so such a call may use no packet socket. Other calls send through the
-/// interface that the socket is bound to, so these calls may use packet sockets that are open for
-/// sending.
+/// Returns the conditions that prevent a system call from sending through packet sockets. A system
+/// call with an address could choose the interface. A system call with an address may therefore not
+/// use any packet socket. Other system calls send through the interface to which the socket is
+/// bound. Therefore these system calls may use packet sockets that are open for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -122,7 +125,7 @@ fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, Sandbo
     sockets.into_iter().map(|socket| is(socket, SeccompCmpOp::Ne)).collect()
 }
 
-/// Whether this call can send to an address, or send descriptors.
+/// Returns true if this system call can send to an address, or can send descriptors.
 fn sends_messages(call: Call) -> bool {
     match call.number {
         Sysno::sendmsg | Sysno::sendmmsg => true,
@@ -151,7 +154,7 @@ mod tests {
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// `count` sockets of each kind. The numbers of the sockets of the three kinds begin at 100,
+    /// Returns `count` sockets of each of the three kinds. The numbers of the sockets begin at 100,
     /// 1,000 and 2,000.
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
@@ -175,7 +178,7 @@ mod tests {
                 }
                 assert_eq!((allows(call, 2000, 0), allows(call, 2001, 0)), (count > 0, count > 0));
             }
-            // Without an address, every socket that does not listen may send.
+            // Without an address, every socket may send, except sockets that listen.
             assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
             assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
@@ -204,7 +207,8 @@ mod tests {
         sockets.packet.truncate(SOCKETS_MAX);
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
-        // The limit of 4,000 leaves room for instructions that an older kernel may add.
+        // The limit of 4,000 instructions leaves room for instructions that an older kernel may
+        // add.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

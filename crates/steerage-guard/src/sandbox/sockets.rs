@@ -1,15 +1,17 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send: `write` sends through the interface that the socket
-//! is bound to, and a call with an address sends through any interface. Therefore a thread that
-//! listens must not use the packet socket for these calls. The kernel has no option that makes a
-//! packet socket unable to send, but a filter sees the number of a descriptor.
+//! A packet socket that listens can also send. With `write`, it sends through the interface to
+//! which the socket is bound. With an address, a system call sends through any interface. Therefore
+//! a thread that listens must not use its packet socket for these system calls. The kernel has no
+//! option that prevents a packet socket from sending, but a filter can check the number of a
+//! descriptor.
 //!
 //! A message through a Unix socket, such as a client's socket, can carry descriptors to another
-//! process, or back to this process under another number (`SCM_RIGHTS`). Therefore messages may be
-//! sent only through internet sockets. A thread also cannot give the number of a permitted socket
-//! to another socket: the thread may not duplicate descriptors, and may not close these sockets,
-//! since the next client would get the number.
+//! process. The message can also carry them back to this process under another number
+//! (`SCM_RIGHTS`). Therefore the thread may send messages only through UDP sockets. A thread also
+//! cannot give another socket the number of a permitted socket. The thread may not duplicate
+//! descriptors, and may not close the permitted sockets, because the next client would then get the
+//! number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -18,13 +20,13 @@ use super::SandboxError;
 use super::sys::{self, Kind};
 
 /// The maximum number of sockets of each kind that a filter can name. A packet socket and a UDP
-/// socket together take 28 instructions, and the kernel accepts programs of 4096 instructions
+/// socket together take 28 instructions, and a seccomp program has at most 4096 instructions
 /// (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
-/// The packet sockets (packet(7)) and the sockets for UDP that this process has open. A
-/// [`ThreadFilter`](super::ThreadFilter) does not let its thread send through packet sockets that
-/// listen, and lets the thread send messages only through UDP sockets.
+/// The packet sockets (packet(7)) and the UDP sockets that this process has open. With a
+/// [`ThreadFilter`](super::ThreadFilter), a thread cannot send through packet sockets that listen,
+/// and can send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -34,20 +36,22 @@ pub(super) const SOCKETS_MAX: usize = 128;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
-    /// The packet sockets that listen to all protocols of an interface.
+    /// The packet sockets that receive all protocols of an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. `None` if messages may be sent through any socket except packet sockets.
+    /// The UDP sockets. The value is `None` if messages may be sent through any socket except
+    /// packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
 
 impl Sockets {
-    /// Finds the sockets. Call `open` when all sockets are open. If one of the sockets is closed
-    /// later, do not reuse its number for another file that a confined thread writes to.
+    /// Finds the packet sockets and UDP sockets of this process. Call `open` after all sockets have
+    /// been opened. If one of the sockets is closed later, do not reuse its number for another file
+    /// that a restricted thread writes to.
     ///
     /// # Errors
-    /// If `/proc` cannot be read.
+    /// Returns an error if `/proc` cannot be read.
     pub fn open() -> Result<Self, SandboxError> {
         let (mut found, mut udp) = (Self::default(), Vec::new());
         for entry in fs::read_dir("/proc/self/fd").map_err(SandboxError::sockets)? {
@@ -77,9 +81,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns whether there are more sockets of a kind than a filter can name. A filter that names
-    /// no socket of a kind lets its thread send through packet sockets, or send messages through
-    /// any socket.
+    /// Returns true if the process has more sockets of one kind than a filter can name. A filter
+    /// that cannot name the sockets of a kind lets its thread send through packet sockets, or send
+    /// messages through any socket.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

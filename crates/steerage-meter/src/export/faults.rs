@@ -1,5 +1,6 @@
-//! Makes the n-th file operation of an output fail, for each n until no operation fails. After each
-//! run, the ledger must balance, and the files must have exactly the records that count as written.
+//! Tests in which the n-th file operation of an output fails, for each n until no operation fails.
+//! After each run, the ledger must balance, and the files must have exactly the records that count
+//! as written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -79,7 +80,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let operations = fault::operations();
     fault::plan(Fault::None);
     state.end(WriterEnd::GivenUp);
-    // The meters do not know yet that the output has ended.
+    // The meters do not know yet that the output has ended, so they send more records.
     let late = records(&[1, 2, 3]);
     outlet.send(&Arc::new(late.clone()), Volume::of(&late), START * S);
 
@@ -87,7 +88,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     assert_eq!(written + lost, handed + 3, "{case}");
     let error = result.err().map(|error| error.to_string());
     assert!(lost == 3 || error.is_some(), "{case}: {lost} lost without an error");
-    // If the output could not truncate a file, its error says so.
+    // If the output could not truncate a file, its error reports this.
     let is_whole = error.as_ref().is_none_or(|error| !error.contains("ends within a record"));
     let files: BTreeMap<String, u64> = fs::read_dir(&*scratch)
         .unwrap()
@@ -235,8 +236,8 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        // The footer of a Parquet file is longer than a group of so few rows: a disk that has no room for
-        // the second group has none for the footer either.
+        // The footer of a Parquet file is longer than a group with so few rows. So a disk without
+        // room for the second group has no room for the footer either.
         assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }

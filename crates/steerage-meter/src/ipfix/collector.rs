@@ -45,7 +45,7 @@ pub struct Collector {
     pub(super) refresh: Duration,
     pub(super) domain: u32,
     pub(super) rate: Option<ExportRate>,
-    /// Whether a record describes both directions of a flow.
+    /// True if a record describes both directions of a flow.
     pub(super) biflows: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Collector {
 pub struct ParseCollectorError(String);
 
 impl Collector {
-    /// Whether the text is a collector's address and not a file name.
+    /// Returns true if the text is a collector's address and not a file name.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
@@ -65,7 +65,7 @@ impl Collector {
     /// and `biflow=no`, separated by `&`.
     ///
     /// # Errors
-    /// If the text does not have this form.
+    /// Returns an error if the text does not have this form.
     pub fn parse(text: &str) -> Result<Self, ParseCollectorError> {
         let (transport, rest) = match text.split_once("://") {
             Some(("ipfix", rest)) => (Transport::Udp, rest),
@@ -82,8 +82,8 @@ impl Collector {
 
     /// Sets the rate, unless the address has a `rate`. Without any rate, a collector over UDP gets
     /// as many records per second as a default receive buffer takes, and a collector over TCP gets
-    /// all records at once. After half of the queue of a live run is full, a collector without a
-    /// rate gets the records as fast as they come.
+    /// all records at once. If more than half of the queue of a live run is in use, a collector
+    /// without a rate gets the records as fast as they come.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
@@ -144,7 +144,7 @@ impl Collector {
     }
 }
 
-/// The address without its options.
+/// Formats the address without its options.
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.transport {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The options of UDP alone, and the rate, which UDP needs, are left out.
+    /// The address for TCP lacks the options that only UDP has, and the rate, which only UDP needs.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {
         let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();

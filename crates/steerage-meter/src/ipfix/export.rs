@@ -20,10 +20,11 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// How long records wait for a new connection: longer than the restart of a collector takes.
+/// The time for which records wait for a new connection. This time is longer than the restart of a
+/// collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest sleep, so that the thread soon notices a request to stop.
+/// The longest time for which the thread sleeps, so that it soon notices a request to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A function that returns the number of packets that the meters never saw.
@@ -39,7 +40,8 @@ pub(in super::super) struct Export {
     records: u64,
     refresh_at: Instant,
     pace: Pace,
-    /// Whether lost records are an error. Set if the packet source waits for the collector.
+    /// True if lost records are an error. The flag is set if the packet source waits for the
+    /// collector.
     must_arrive: bool,
 }
 
@@ -64,7 +66,7 @@ impl Collector {
     /// Resolves the host name and opens the socket. For TCP, it also tries to connect.
     ///
     /// # Errors
-    /// If the host has no address, or the socket cannot be opened.
+    /// Returns an error if the host name has no address, or if the socket cannot be opened.
     pub fn open(self) -> Result<OpenCollector, ExportError> {
         match Way::open(&self) {
             Ok((way, refused)) => Ok(OpenCollector { collector: self, way, refused }),
@@ -127,8 +129,8 @@ impl Export {
         }
     }
 
-    /// If the connection is down, waits for a new connection, but at most until it has been down
-    /// for [`DOWN_MAX`]. Returns true if records can be sent.
+    /// If the connection is down, waits for a new connection, but only until the connection has
+    /// been down for [`DOWN_MAX`]. Returns true if records can be sent.
     fn reconnect(&mut self) -> bool {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
@@ -168,7 +170,8 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // The program that listens at the address from now on knows no templates.
+                    // The program that listens at the address from now on does not know the
+                    // templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -228,8 +231,9 @@ impl Export {
     }
 
     /// Waits until the rate allows further records, and counts `count` records towards the rate. If
-    /// the source is live, and the user has set no rate, records do not wait until the queue has no
-    /// room for more: the collector might lose them, but the queue certainly would.
+    /// the source is live and the user has set no rate, records are sent at once while more than
+    /// half of the queue is in use. The collector might lose them, but a full queue certainly
+    /// would.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

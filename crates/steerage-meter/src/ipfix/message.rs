@@ -17,7 +17,8 @@ const SELECTOR: u16 = OPTIONS_FROM + 2;
 /// 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// The number of scope fields in our options records. A scope field says what the record describes.
+/// The number of scope fields in an options record of this encoder. A scope field names the object
+/// that the record describes.
 const SCOPES: u16 = 1;
 /// The maximum message length: the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
@@ -90,8 +91,8 @@ impl Encoder {
         self.sequence
     }
 
-    /// Resets the sequence number to the one of an earlier message, because the later messages,
-    /// which have no templates, were not sent.
+    /// Resets the sequence number to that of an earlier message, because the later messages were
+    /// not sent. These messages have no templates.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }

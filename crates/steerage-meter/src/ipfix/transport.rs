@@ -24,8 +24,8 @@ const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 /// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The maximum number of messages in a train. Linux accepts trains of at least 64 datagrams
-/// (`UDP_MAX_SEGMENTS`).
+/// The maximum number of messages in a train of messages. Linux accepts trains of at least 64
+/// datagrams (`UDP_MAX_SEGMENTS`).
 pub(super) const TRAIN_MESSAGES: usize = 64;
 /// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
 /// the longest headers (IPv6 and UDP).
@@ -90,7 +90,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP while no connection to the collector exists.
+    /// TCP is used, and no connection to the collector exists.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -101,8 +101,8 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent. The collector's host had refused an earlier message, so no program was
-    /// listening then.
+    /// The message was sent. The message was sent. The collector's host had refused an earlier
+    /// message, so no program was listening then.
     AfterRefusal,
     TooLong,
     /// The kernel does not accept several datagrams at a time, so no message was sent.
@@ -142,7 +142,7 @@ impl Way {
         }
     }
 
-    /// The maximum message length in bytes that every network supports.
+    /// Returns the maximum message length in bytes that every network supports.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -151,7 +151,7 @@ impl Way {
         if socket.local_addr().is_ok_and(|address| address.is_ipv6()) { UDP_OVER_IPV6 } else { UDP_OVER_IPV4 }
     }
 
-    /// The time since which the collector has been unreachable.
+    /// Returns the time since which the collector has been unreachable.
     pub(super) fn down_since(&self) -> Option<Instant> {
         match self.open {
             Open::Down { since, .. } => Some(since),
@@ -202,8 +202,9 @@ impl Way {
         self.takes_trains
     }
 
-    /// Sends all messages of a train, or none of them. If the collector is slow, `progress(true)`
-    /// is called after it took some bytes, and `progress(false)` if it took none for a while.
+    /// Sends all messages of a train, or none of them. If the collector is slow, calls
+    /// `progress(true)` after the collector has taken some bytes, and `progress(false)` if it has
+    /// taken none for a while.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -256,7 +257,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     match send() {
         Ok(_) => Sent::Yes,
         // The kernel reports the refusal of an earlier datagram instead of sending this one. The
-        // program that listens now knows no templates, so it gets at most one message without them.
+        // program that listens now does not know the templates. This program must get at most one
+        // message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,

@@ -99,8 +99,8 @@ fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     };
 }
 
-/// Reads the name at `start`. Returns the name and the offset after its first part. Each part of a
-/// compressed name must begin before the part that refers to it, so the loop ends.
+/// Reads the name at `start`. Returns the name and the offset after its first part. In a compressed
+/// name, each part must begin before the part that refers to it. Therefore the loop ends.
 fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     let mut text = Text::default();
     let (mut at, mut part, mut behind) = (start, start, None);
@@ -161,8 +161,8 @@ mod tests {
     fn a_query_and_its_response() {
         let query = read(&message(0x0100, 1, 0, QUESTION)).unwrap();
         assert_eq!(query, Message { id: 7, question: Some(("www.example.org".into(), 1)), response: None });
-        // A name that refers to `example.org`, a text record that is skipped, and an address of
-        // each family.
+        // The answer has a name that refers to `example.org`, a text record that is skipped, and an
+        // address of each family.
         let records = [
             &b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01a\xc0\x10"[..],
             b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x09\x00\x02\x01x",
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn names_that_do_not_end() {
-        // The name refers to itself, to a later offset, and in a circle.
+        // In these messages, the name refers to itself, to a later offset, and in a circle.
         for rest in [&b"\xc0\x0c\0\x01\0\x01"[..], b"\xc0\x0e\xc0\x0c\0\x01\0\x01", b"\x01a\xc0\x0c\0\x01\0\x01"] {
             assert_eq!(read(&message(0, 1, 0, rest)), None, "{rest:?}");
         }

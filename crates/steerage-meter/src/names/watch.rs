@@ -36,8 +36,8 @@ struct Begun {
 impl Begun {
     /// Adds the new bytes of a segment. Returns false if bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // The number of bytes that have arrived already. If bytes are missing, the subtraction
-        // wraps around to a huge number.
+        // The number of bytes of this segment that have arrived already. If bytes before the
+        // segment are missing, the subtraction wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -181,7 +181,8 @@ impl Watch {
         }
     }
 
-    /// Stores the first query and its response. If there was no query, stores the first response.
+    /// Stores the first DNS query and its response. If there was no query, stores the first
+    /// response.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
         let is_first = self.query.is_none();
@@ -209,8 +210,8 @@ impl Watch {
     }
 }
 
-/// The names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` means that
-/// a port is the DNS port.
+/// Returns the names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` is
+/// true if a port is the DNS port.
 pub(in super::super) fn read_stream<'a>(
     packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
     is_dns: bool,
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(sni(parts.clone()), name);
         parts.remove(1);
         assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
-        // Segments of which the capture has only a part are not joined.
+        // If the capture has only a part of a segment, the segments are not joined.
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);

@@ -159,10 +159,27 @@ impl Model {
             total += load;
             ends.push(total);
         }
+        // A search of all flows for each sample would take most of the time of these tests. For each
+        // of equal parts of the total, `firsts` has the flow at which a search of this part begins.
+        let parts = self.flows.len();
+        let mut firsts = Vec::with_capacity(parts);
+        let mut first = 0;
+        for part in 0..parts {
+            // A part earlier: a sample at the border of two parts may be rounded into either.
+            let begin = total * part.saturating_sub(1) as f64 / parts as f64;
+            while ends[first] <= begin && first + 1 < parts {
+                first += 1;
+            }
+            firsts.push(first);
+        }
         let mut seen = vec![0.0; BUCKETS];
         for _ in 0..SAMPLES {
-            let at = self.chance.share() * total;
-            let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
+            let share = self.chance.share();
+            let at = share * total;
+            let mut flow = firsts[(share * parts as f64) as usize];
+            while ends[flow] <= at && flow + 1 < parts {
+                flow += 1;
+            }
             seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
         }
         self.samples = self.samples * (1.0 - Tuning::DEFAULT.recent) + SAMPLES as f64;

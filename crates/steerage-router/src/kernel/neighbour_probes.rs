@@ -1,8 +1,8 @@
 //! Makes the kernel resolve a neighbour, or check that the neighbour is still reachable.
 //!
-//! The kernel resolves a neighbour when it has a packet for that neighbour. `ip neigh ... use`
-//! needs a privilege, which the program has dropped before it probes neighbours. Sending an empty
-//! datagram needs no privilege. The datagram goes to the neighbour's discard port (RFC 863).
+//! The kernel resolves a neighbour when it has a packet to send to that neighbour. `ip neigh ...
+//! use` needs a capability, which the program has dropped before it probes neighbours. Sending an
+//! empty datagram needs no capability. The datagram goes to the neighbour's discard port (RFC 863).
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
-/// The shortest time between two datagrams to a neighbour. The kernel also probes a silent
+/// The minimum time between two datagrams to the same neighbour. The kernel also probes a silent
 /// neighbour once per second.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -22,7 +22,7 @@ const DISCARD_PORT: u16 = 9;
 struct Sockets {
     index: u32,
     v4: UdpSocket,
-    /// The IPv6 socket. `None` if the kernel has no IPv6.
+    /// The IPv6 socket for probes. The value is `None` if the kernel has no IPv6.
     v6: Option<UdpSocket>,
 }
 
@@ -36,7 +36,8 @@ impl NeighbourProbes {
     pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
-            // The neighbour is on the link, so the kernel must ignore its routes for this datagram.
+            // The neighbour is on the link. The kernel must therefore not use its routing table for
+            // this datagram.
             setsockopt(&socket, DontRoute, &true)?;
             socket.set_nonblocking(true)?;
             Ok(socket)

@@ -14,8 +14,8 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// searches them.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// Above this number of targets, the routes are rebuilt, because most of the targets belong to no
-/// route any more.
+/// If there are more targets than this limit, the routes are rebuilt, because no route uses most of
+/// the targets any more.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ struct KnownNeighbour {
 pub(super) struct Changed {
     pub(super) any: bool,
     routes: bool,
-    /// The kernel did not report all changes, so all tables must be read again.
+    /// True if the kernel did not report all changes, so that all tables must be read again.
     pub(super) all: bool,
 }
 
@@ -92,7 +92,8 @@ impl KernelTables {
         self.remake_routes();
     }
 
-    /// Begins a dump. The messages up to [`end_dump`](Self::end_dump) contain the complete tables.
+    /// Begins a dump. The messages from now on up to [`end_dump`](Self::end_dump) contain the
+    /// complete tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -134,7 +135,7 @@ impl KernelTables {
         if is_there {
             let mut state = before.clone().unwrap_or_default();
             state.up = link.up && link.running;
-            // A report may leave out what has not changed.
+            // The kernel's report may leave out fields that have not changed.
             if let Some(address) = link.address {
                 state.mac = address.try_into().ok();
             }
@@ -173,7 +174,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // The change is about one of several next hops.
+            // The change concerns only one of the route's next hops.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
@@ -192,8 +193,8 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// A route's prefix, its rank among the routes to that prefix, and its target. `None` for
-    /// routes that are not used for forwarding.
+    /// Returns a route's prefix, the rank of the route among the routes to that prefix, and the
+    /// route's target. Returns `None` if the route is not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
         if route.is_special {
@@ -207,8 +208,8 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 let hops: Vec<Hop> = route.hops.iter().filter_map(|hop| self.hop(hop)).collect();
-                // Routes through interfaces that are not the router's, and routes with an
-                // encapsulation, cannot be used.
+                // A route cannot be used if it leads through an interface that is not the router's,
+                // or if it has an encapsulation.
                 if hops.is_empty() || route.encapsulates { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
@@ -248,13 +249,14 @@ impl KernelTables {
 
     fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
         let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
-        // The kernel replies for proxy entries itself, so proxy entries are not neighbours of this
-        // router. The kernel also lists the multicast groups that it sends to.
+        // For a proxy entry, the kernel itself replies, so the entry is not a neighbour of this
+        // router. The kernel also lists the multicast groups that it sends to as neighbours.
         let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // A failed entry that was unknown before the dump has probably failed long ago.
+            // An entry that has failed and was unknown before the dump has probably failed long
+            // ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -277,9 +279,9 @@ impl KernelTables {
         }
     }
 
-    /// Checks the neighbours; must be called once per second. Returns the neighbours that received
-    /// packets and that the kernel marks as stale. The kernel does not see these packets, and
-    /// without a check it might forget the neighbours.
+    /// Checks the neighbours. The caller must call this function once per second. Returns the
+    /// neighbours that received packets and that the kernel marks as stale. The kernel does not see
+    /// the packets that the router sends, and without a check it might forget these neighbours.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -291,8 +293,8 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether changes since [`take_changed`](Self::take_changed) are ready for a new table.
-    /// Returns false during a dump, because the tables are incomplete.
+    /// Returns true if there are changes since [`take_changed`](Self::take_changed) that are ready
+    /// for a new table. Returns false during a dump, because the tables are then incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
@@ -345,7 +347,8 @@ impl KernelTables {
 mod tests {
     use super::*;
 
-    /// The kernel's report that the neighbour 10.0.0.2 of the first interface is in this state.
+    /// Returns the report by which the kernel announces this state for the neighbour 10.0.0.2 of
+    /// the first interface.
     fn neighbour(state: NeighbourState) -> Change {
         let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
         let address = [10, 0, 0, 2].into();
@@ -353,8 +356,9 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// The link address of that neighbour in the forwarding table. The outer value is `None` if the
-    /// neighbour is unknown, and the inner value is `None` if the neighbour is silent.
+    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. The outer value
+    /// is `None` if the neighbour is unknown, and the inner value is `None` if the neighbour is
+    /// silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);
@@ -364,7 +368,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
-        // In the first dump, a failed neighbour is an old entry.
+        // A neighbour that has failed in the first dump is an old entry.
         kernel.begin_dump();
         kernel.apply(neighbour(NeighbourState::Failed));
         kernel.end_dump();
@@ -377,7 +381,7 @@ mod tests {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
-            // Another dump in the meantime does not make the neighbour unknown.
+            // Another dump does not make the silent neighbour unknown.
             kernel.begin_dump();
             kernel.apply(neighbour(NeighbourState::Failed));
             kernel.end_dump();

@@ -350,15 +350,15 @@ fn with_deaths(seed: u64) -> Run {
 #[test]
 fn many_small_histories() {
     quiet_panics();
-    for seed in seeds(300) {
+    for seed in seeds(150) {
         let mut run = small(seed);
         run.mood.panics_once_in = 0;
         play(&run, false);
     }
     let handed_over = HANDED_OVER.load(SeqCst);
-    assert!(handed_over > 50 || !all_run(300), "queues hardly changed their CPU: {handed_over}");
+    assert!(handed_over > 25 || !all_run(150), "queues hardly changed their CPU: {handed_over}");
     let merged = MERGED.load(SeqCst);
-    assert!(merged > 1_000 || !all_run(300), "hardly any packets were merged: {merged}");
+    assert!(merged > 500 || !all_run(150), "hardly any packets were merged: {merged}");
 }
 
 /// The default mode: one CPU does everything and hashes no packet. Other CPUs join under load, and
@@ -367,7 +367,7 @@ fn many_small_histories() {
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut run = small(seed);
         let mut chance = Chance::new(seed ^ 0x0010_1D00);
         run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
@@ -388,18 +388,18 @@ fn cpus_join_and_leave_under_load() {
         run.masks_once_in = slower * 20_000;
         play(&run, false);
     }
-    if all_run(100) {
+    if all_run(50) {
         let worked = (ONE_WORKED.load(SeqCst), SEVERAL_WORKED.load(SeqCst));
-        assert!(worked.0 > 300 && worked.1 > 300, "CPUs hardly joined or left at random: {worked:?}");
+        assert!(worked.0 > 150 && worked.1 > 150, "CPUs hardly joined or left at random: {worked:?}");
         let joined = JOINED_BY_LOAD.load(SeqCst);
-        assert!(joined > 10, "CPUs hardly joined because of the load: {joined}");
+        assert!(joined > 5, "CPUs hardly joined because of the load: {joined}");
     }
 }
 
 #[test]
 fn handlers_that_panic() {
     quiet_panics();
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut run = with_deaths(seed);
         run.mood.panics_once_in = 20;
         run.mood.panics_in_moves_once_in = 30;

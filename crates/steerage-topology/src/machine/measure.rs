@@ -1,4 +1,4 @@
-//! Measures the distance between CPUs, for the order in which they are added.
+//! Measures the distance between CPUs. The distance decides the order in which CPUs are added.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ impl Topology {
     /// pairs.
     ///
     /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair.
-    /// The time that they wait for their CPUs comes in addition. At most
-    /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, some of
-    /// the CPUs that share a cache are measured for all CPUs of that cache. A pair that cannot be
-    /// measured, because a CPU is busy or must not be used, keeps its old result.
+    /// The time limit does not include the time that the threads wait for their CPUs. At most
+    /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, only some
+    /// CPUs of each cache are measured, and their results count for all CPUs of the cache. A pair
+    /// keeps its old result if it cannot be measured because a CPU is busy or must not be used.
     ///
-    /// On virtual machines, measure again later, since the hypervisor moves their CPUs. Two CPUs
-    /// that were 60 ns apart may be 200 ns apart a second later.
+    /// On virtual machines, measure again later, because the hypervisor moves virtual CPUs between
+    /// physical CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a second later.
     pub fn measure(&mut self, owner: CpuId, candidates: &CpuMask) -> usize {
         let mut measured = 0;
         for cpu in self.sample(owner, candidates) {
@@ -35,8 +35,8 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// The CPUs to measure: all candidates if these are few, else an equal number of CPUs from each
-    /// cache.
+    /// Selects the CPUs to measure: all candidates if there are few candidates, otherwise an equal
+    /// number of CPUs from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -51,12 +51,12 @@ impl Topology {
 /// The distances of an instance's CPUs (identified by index) from the CPUs that receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
-    /// For each CPU that receives, the other CPUs in the order in which they should join it. Empty
-    /// for the other CPUs.
+    /// For each CPU that receives, the other CPUs in the order in which they should join it. The
+    /// list of a CPU that does not receive is empty.
     pub orders: Vec<Vec<u16>>,
     /// The time that a cache line takes from a receiving CPU to another CPU. Pairs that were not
-    /// measured are missing. Threads of one core are missing too: they share its time, which
-    /// matters more than their distance.
+    /// measured are missing. Pairs of threads of one core are missing too: the threads share the
+    /// core's time, which matters more than their distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 

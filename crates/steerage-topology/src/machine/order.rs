@@ -1,21 +1,23 @@
 //! The order in which CPUs join the CPU that receives.
 //!
-//! The cost of another CPU is mostly the cost of the cache lines that it gets from the receiving
-//! CPU, and the receiving CPU pays this cost. A cache line costs three times as much if the two
-//! CPUs share no cache (docs/performance.md). So the order is:
+//! Adding a CPU costs time, mostly for the cache lines that the new CPU fetches from the receiving
+//! CPU. The receiving CPU pays this cost. A cache line costs three times as much if the two CPUs
+//! share no cache (docs/performance.md). So the order is:
 //!
 //! 1. CPUs that share the receiver's last-level cache. Whole cores come before second threads of
-//!    cores in use, since two threads share a core's execution units: the second thread adds only a
-//!    part of a CPU, and slows the first thread down. The receiver's own siblings come after those
-//!    of other CPUs, since slowing the receiver slows all CPUs.
+//!    cores in use, because two threads share a core's execution units. The second thread adds only
+//!    a part of a CPU, and slows the first thread down. The second thread of the receiver's own
+//!    core comes last, because slowing the receiver slows all CPUs.
 //! 2. CPUs of the receiver's node that share another last-level cache.
-//! 3. CPUs of other nodes, the nearest first. The packets' memory is far from these CPUs too.
+//! 3. CPUs of other nodes, the nearest first. The memory of the packets is also far from CPUs of
+//!    other nodes.
 //!
 //! Slower cores of a hybrid machine come after the faster cores, but before second threads.
 //!
-//! The order is for light work, for which the choice of CPUs matters most. If the work per packet
-//! is expensive compared with the hand-over, a whole core with another cache adds more than the
-//! second thread of a near core. In that case, users should name the CPUs.
+//! The order is meant for light work per packet, for which the choice of CPUs matters most. If the
+//! work per packet is expensive compared with the hand-over, a whole core with another cache adds
+//! more than the second thread of a near core. For expensive work, users should therefore choose
+//! the CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,9 +26,9 @@ use std::time::Duration;
 use super::Topology;
 use crate::cpu::{CpuId, CpuMask};
 
-/// A measured latency that exceeds the next lower latency by this factor begins another class of
-/// distance. Latencies within one cache differ less. Latencies to another cache are at least three
-/// times as long.
+/// A measured latency that exceeds the next lower latency by this factor begins a new class of
+/// distance. The latencies of CPUs that share a cache differ less. Latencies to another cache are
+/// at least three times as long.
 const FARTHER: f64 = 1.5;
 
 /// The distance between two CPUs, according to the kernel.
@@ -35,20 +37,22 @@ enum Distance {
     /// The CPUs share a last-level cache.
     Cache,
     Node,
-    /// The CPUs belong to different nodes, at the distance that the firmware reports.
+    /// The CPUs belong to different NUMA nodes. The value is the distance between these nodes, as
+    /// the firmware reports it.
     Nodes(u32),
     Unknown,
 }
 
 impl Topology {
-    /// Returns the `candidates` without the `owner`, which receives, in the order in which they
-    /// should join. The nearest CPUs come first. Distances are measured if possible, and otherwise
-    /// come from the kernel. Whole cores come before second threads. Isolated CPUs count like other
-    /// CPUs, since the mask names them. Offline CPUs come last, since their distance is unknown.
+    /// Returns the `candidates` in the order in which they should join the `owner`, which is the
+    /// receiving CPU and is not in the result. The nearest CPUs come first. The order uses measured
+    /// distances if there are any, and otherwise the distances that the kernel reports. Whole cores
+    /// come before second threads. Isolated CPUs count like other CPUs, because the mask names
+    /// them. Offline CPUs come last, because their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
         // If any distance was measured, CPUs without a measured distance come last. Without any
-        // measurement, all CPUs are equal here.
+        // measurement, all CPUs are in the same class.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();

@@ -1,4 +1,4 @@
-//! The kernel's own files, in network namespaces.
+//! Tests that change the kernel's own files in network namespaces.
 
 use std::process::Command;
 use std::sync::mpsc;
@@ -11,8 +11,8 @@ use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through
 
 use crate::made_up::rps;
 
-/// Runs `body` with the files of the near namespace below a directory. /sys shows the namespace in
-/// which it was mounted.
+/// Runs `body` with the /sys of the near namespace below a directory. A mounted /sys shows the
+/// namespace in which it was mounted.
 fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     net.near(|| {
         let place = Scratch::new();
@@ -26,7 +26,7 @@ fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     });
 }
 
-/// All values of the interface that a stage could change.
+/// All values of the interface that any stage could change.
 fn values(root: &Root) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for queue in root.names("/sys/class/net/near0/queues") {

@@ -1,6 +1,7 @@
-//! The arguments and environment variables that take paths for writing, and command lines for each.
+//! Lists the arguments and environment variables that take paths for writing, with command lines
+//! for each of them.
 
-/// The kind of object that an option names.
+/// The kind of object whose path an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     File,
@@ -66,7 +67,8 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends packets to it: the tests of `dump` plant there.
+    // `dump` writes only while a run sends packets to it. The tests of `dump` check planted objects
+    // for this option.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
@@ -88,7 +90,8 @@ pub(super) const VARIABLES: &[Row] = &[
         names: Names::Directory,
         lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
     },
-    // A loopback interface has nothing to change, but the undo file is written all the same.
+    // On a loopback interface, nothing needs to be changed, but the undo file is nevertheless
+    // written.
     Row {
         argument: "STEERAGE_STATE_DIR",
         commands: &["tune"],
@@ -97,7 +100,7 @@ pub(super) const VARIABLES: &[Row] = &[
     },
 ];
 
-/// Arguments that are paths, or can be, and are only read, connected to, or passed on.
+/// Arguments that are or can be paths, but that the program only reads, connects to, or passes on.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
     ("<PID|NAME|PATH>", &["dump"]),
@@ -106,11 +109,11 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // The argument is a program and the program's arguments.
+    // This argument is a program and the program's arguments.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // The arguments are options of the run file's command.
+    // These arguments are options of the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // The paths are attributes of the control tree, and not files.
+    // The paths of this argument are attributes of the control tree, and not files.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];

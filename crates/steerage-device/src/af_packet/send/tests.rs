@@ -37,7 +37,7 @@ fn what_is_sent_arrives() {
         assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
         assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
         all += sent(&ledger);
-        // On a busy host the veth pair drops frames, because the backlog of its other end
+        // On a busy host the veth pair drops frames, because the backlog of the receiving end
         // (`netdev_max_backlog`) is full.
         let lost_by_cable = namespaces.counted(0, "out0", 11);
         let arrived = namespaces.received_by(1, "in0");
@@ -114,7 +114,8 @@ fn what_finds_no_room_is_counted() {
     until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
 }
 
-/// More packets than the buffers of both CPUs' sockets take wait in a queueing discipline that holds all of them.
+/// The test sends more packets than the buffers of both CPUs' sockets hold. These packets wait in a
+/// queueing discipline that drops none of them.
 #[test]
 fn a_source_that_can_wait_waits_for_room_in_the_buffer() {
     let Some(namespaces) = cable() else { return };
@@ -159,7 +160,7 @@ fn two_kernels_speak_over_a_tap_and_a_cable() {
     namespaces.features(2, "far0", "tx off");
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));
-    // Receive only incoming frames. Outgoing frames are those that this test sends.
+    // Receive only incoming frames. Outgoing frames are the frames that this test sends.
     let listened = "af_packet:out0,direction=in,timeout=1";
     let (live, live_out) = namespaces.within(1, || (open(listened).unwrap(), output::open("out0").unwrap()));
     namespaces.address(0, 1, "left");

@@ -1,6 +1,7 @@
 //! The memory of a ring, which is mapped twice: once for the status of blocks, and once to lend
-//! frames. The kernel's description of a lent frame is read where the frame is lent, because a
-//! second address of the same memory costs a cache miss in each cache that is searched by address.
+//! frames. The kernel's description of a lent frame is read at the address at which the frame is
+//! lent. Reading it at a second address of the same memory would cost a cache miss in each cache
+//! that is searched by address.
 //!
 //! Frames are lent from *places*. A place is an address range of a block's size that shows a block
 //! of the ring. A copy can replace the block while its frames are lent: the reader of a frame sees
@@ -176,7 +177,7 @@ impl View {
         Ok(Self { base, bytes })
     }
 
-    /// The address of byte `at`, which must be within the mapping.
+    /// Returns the address of byte `at`, which must be within the mapping.
     fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.bytes, "outside of the ring");
         // SAFETY: `at` is within the mapping, as checked above.
@@ -206,8 +207,8 @@ unsafe impl Send for Spare {}
 impl Drop for Spare {
     fn drop(&mut self) {
         for (block, _) in self.there.iter().enumerate().filter(|(_, there)| **there) {
-            // SAFETY: this block of our own mapping is still in its place. The gaps are left alone,
-            // because other mappings may be there by now.
+            // SAFETY: this block of our own mapping is still in its place. The gaps between the
+            // blocks are left alone, because other mappings may be there by now.
             unsafe { libc::munmap(self.base.as_ptr().add(block * self.block_bytes).cast(), self.block_bytes) };
         }
     }
@@ -248,8 +249,8 @@ impl Memory {
         &self.shape
     }
 
-    /// The places, as blocks to lend frames from. `blocks` can be called only once. Copies may take
-    /// as much memory as the ring.
+    /// Returns the places, as blocks from which frames are lent. `blocks` can be called only once.
+    /// Copies may take as much memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -281,8 +282,8 @@ impl Memory {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// The first `used` bytes of a filled block, which `place` shows. `None` if the kernel owns the
-    /// block, or if the queue is polled with other blocks.
+    /// Returns the first `used` bytes of a filled block, which `place` shows. Returns `None` if the
+    /// kernel owns the block, or if the queue is polled with other blocks.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -300,15 +301,15 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.status.at(block * self.shape.block_bytes + at).cast()) }
     }
 
-    /// Whether the kernel has filled the block, and the block was not returned.
+    /// Returns true if the kernel has filled the block, and the block was not returned yet.
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
         // `Acquire` pairs with the kernel's barrier before it writes the status, so that all
         // earlier writes are visible.
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// The contents of the block, if the kernel has filled it. Sizes from the kernel are limited to
-    /// the block.
+    /// Returns the contents of the block, if the kernel has filled it. Lengths that the kernel
+    /// reports are limited to the block.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
@@ -325,8 +326,8 @@ impl Memory {
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// The first `used` bytes of a filled block that no place shows, so that its frames must be
-    /// copied. Empty if the kernel owns the block.
+    /// Returns the first `used` bytes of a filled block that no place shows. The frames of this
+    /// block must be copied. Returns an empty slice if the kernel owns the block.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -339,7 +340,7 @@ impl Memory {
     }
 
     /// Replaces a place by a copy of its first `used` bytes, so that its block can be returned to
-    /// the kernel. Concurrent readers see the same bytes all the time.
+    /// the kernel. Concurrent readers see the same bytes before, during and after the call.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);

@@ -23,8 +23,9 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 }
 
 impl Socket {
-    /// Sends through the interface from now on. Packets without a link header have `protocol`. A
-    /// socket that is bound to a protocol would also receive, so its filter accepts nothing.
+    /// Makes the socket send through the interface from now on. `protocol` is the protocol of
+    /// packets without a link header. A socket that is bound to a protocol would also receive, so
+    /// its filter accepts nothing.
     pub(crate) fn bind_to_send(&self, interface: u32, protocol: u16) -> io::Result<()> {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;

@@ -37,7 +37,7 @@ impl ShortBuffers {
         self.begun.close(region, pages);
     }
 
-    /// Continues with the frame. Returns false if no page is free.
+    /// Continues to hand over the current frame. Returns false if no page is free.
     fn hand_over(&mut self, out: &mut Completions<'_>) -> bool {
         while self.done < self.len {
             let Some(mut page) = out.take_page() else { return false };

@@ -8,8 +8,8 @@ use crate::region::Region;
 /// buffer. When the device is closed, the device returns the pages that are still in the `Gather`
 /// ([`close`](Self::close)).
 ///
-/// The guide has an
-/// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
+/// The documentation of `steerage::device` has an example. See also the
+/// [guide](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,

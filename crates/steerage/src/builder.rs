@@ -196,6 +196,49 @@ impl Builder {
 
     /// Adds a device for sending, and returns the number of the output. Handlers send to this
     /// number with [`Packet::transmit`](crate::Packet::transmit).
+    ///
+    /// This function sends all packets except broadcasts, and at the end a packet of its own with the
+    /// number of broadcasts:
+    ///
+    /// ```
+    /// use steerage::{Batch, Builder, Cpu, Handler, LinkType, TxId, testing};
+    ///
+    /// struct Unicast {
+    ///     to: TxId,
+    ///     broadcasts: u8,
+    /// }
+    ///
+    /// impl Handler for Unicast {
+    ///     type Moved = ();
+    ///     type Report = ();
+    ///
+    ///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    ///         for packet in batch.iter_mut() {
+    ///             if packet.data().starts_with(&[0xff; 6]) {
+    ///                 self.broadcasts += 1;
+    ///                 packet.discard();
+    ///             } else {
+    ///                 packet.transmit(self.to);
+    ///             }
+    ///         }
+    ///     }
+    ///
+    ///     fn finish(self, cpu: &mut Cpu) {
+    ///         // If there is no room, the packet is not sent.
+    ///         let _ = cpu.send(self.to, LinkType::ETHERNET, &[self.broadcasts; 60]);
+    ///     }
+    /// }
+    ///
+    /// let (output, recorded) = testing::output();
+    /// let input = testing::input([[0xff; 60], [2; 60]]);
+    /// let mut builder = Builder::new().virtual_cpus(1).originated_max(1).input(input);
+    /// let to = builder.add_output(output);
+    /// let running = builder.build(move |_cpu| Unicast { to, broadcasts: 0 })?.start()?;
+    /// let ledger = running.join().snapshot;
+    /// assert_eq!(recorded.packets(), [[2; 60].into(), [1; 60].into()]);
+    /// assert_eq!((ledger.verdicts().transmitted, ledger.cpus[0].originated), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
         // An instance with more outputs than `OUTPUTS_MAX` is refused.
@@ -306,6 +349,20 @@ impl Builder {
     /// Sets a function that determines the flow of an Ethernet frame. If the function returns
     /// `None`, and on links other than Ethernet, the flow is read from the headers as usual. To
     /// keep both directions of a flow together, return [`FlowKey::both_directions`].
+    ///
+    /// ```
+    /// use steerage::flow::{self, HeaderKind, Layers};
+    /// use steerage::{Builder, FlowKey, LinkType};
+    ///
+    /// /// A GTP-U tunnel as a whole, by its endpoint identifier (3GPP TS 29.281).
+    /// fn gtp_tunnel(frame: &[u8]) -> Option<FlowKey> {
+    ///     let found = flow::dissect(frame, LinkType::ETHERNET, Layers::Inner);
+    ///     let tunnel = found.tunnel.filter(|tunnel| tunnel.kind == HeaderKind::GtpU)?;
+    ///     Some(FlowKey::from_bytes(&tunnel.id?.to_be_bytes()))
+    /// }
+    ///
+    /// let _builder = Builder::new().flow_key(gtp_tunnel);
+    /// ```
     pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
     }

@@ -216,7 +216,90 @@ pub mod messages {
     pub use steerage_handler::messages::{Post, TakesMessages, Unposted, WithMessages};
 }
 
-/// The interface of devices, for authors of devices.
+/// The interface of devices, for authors of devices. The
+/// [guide](https://github.com/steerage/steerage/blob/main/docs/devices.md) introduces it, with a
+/// complete device.
+///
+/// # A ring of pages
+///
+/// If a card or another process fills the pages, the device posts pages in advance:
+///
+/// - `Capabilities::posted` says how many pages the device posts at most.
+/// - `Completions::refill` posts pages. A `Fit` says how long a frame may be and where in the page
+///   the frame begins. `Completions::alloc` takes one page.
+/// - When a page is filled, `Completions::rx_finish` hands the frame over and returns another page
+///   to post in its place. If no other page is free, the frame is dropped (`no_page`) and its own
+///   page is returned, so that the ring never has a hole.
+/// - Pages without a frame return by `Completions::give_page`, or from `RxQueue::close`. The pool
+///   does not get back a page that the device merely drops. In debug and fuzz builds, writing to a
+///   returned page causes a panic.
+/// - A `Posted` of the region in `RxQueue::open` converts pages to addresses, for the ring, and
+///   back.
+///
+/// A page has at least 128 bytes (`HEADROOM`) before the frame, for `prepend`, and 64 bytes
+/// (`TAILROOM`) after the longest frame, for `append`. To hand over a page from
+/// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
+/// `Completion::new(page, fit.offset(), len)`.
+///
+/// # Memory of its own
+///
+/// A device with its own memory, such as a mapped ring or file, can lend frames from it instead of
+/// copying them. If a packet function writes to a lent frame or keeps it, the frame is copied to a
+/// page first.
+///
+/// - `Blocks::map` returns the blocks and a `Claim`, without which no code can write to a block,
+///   read it or lend from it. `RxQueue::open` returns the blocks with `Opened::lending`, and the
+///   device keeps the claim.
+/// - `Completions::lending` returns the part of a block after the last frame that was lent. Hand
+///   frames over from front to back: one with `Lending::push`, or many with `Lending::push_each`.
+/// - The time of a frame and its length on the wire are in a `FrameHeader` of 16 bytes before the
+///   frame. In a page, this header is at the end of the headroom (`Completion::with_header`).
+///
+/// A frame that extends beyond its page or block is counted as lost (`device`).
+///
+/// # Frames in several buffers
+///
+/// A `Gather` collects the buffers of a frame, of which the first must contain all headers.
+/// `Completions::gather` adds a buffer, and so does `Completions::rx_finish_part`, which returns
+/// another page to post. `Completions::push_gathered` hands the frame over, and
+/// `Completions::spoil` reports a lost buffer. `RxQueue::close` calls `Gather::close`, which
+/// returns the pages of an incomplete frame.
+///
+/// ```rust
+/// use steerage::device::{Completions, Gather, Page};
+///
+/// /// A buffer of the ring was filled: hands it over, and posts another page in its place.
+/// fn filled(
+///     out: &mut Completions<'_>,
+///     begun: &mut Gather,
+///     posted: &mut Page,
+///     page: Page,
+///     len: usize,
+///     last: bool,
+/// ) {
+///     *posted = out.rx_finish_part(begun, page, steerage::limits::HEADROOM, len);
+///     if last {
+///         out.push_gathered(begun, None);
+///     }
+/// }
+/// ```
+///
+/// # Super-frames
+///
+/// An `Offload` (module `flow::offload`) says how to cut a super-frame.
+///
+/// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
+///   device that made the headers itself. After an error, report the frame with
+///   `Completions::lost`. `Lending::push_offload` hands the frame over, with 32 bytes before it
+///   (`OFFLOAD_BYTES`). The device counts packets on the wire in `DeviceCounts` (`wire_packets`,
+///   `wire_bytes`).
+/// - `Offload::to_virtio` makes the header for the kernel, and `Segments` cuts the frame. An output
+///   that does not support super-frames must refuse them. `TxCapabilities::merged` says that
+///   `TxQueue::send` accepts packets that were merged before the handler, each of which counts in
+///   `Sent` as `packet.frames()`. Otherwise the output gets the single packets.
+/// - Share the blocks among CPUs (`Blocks::shared`). Otherwise a CPU that stalls may take all of
+///   them. If no block is free, go on receiving: copy short packets into pages, and report
+///   super-frames as lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{

@@ -19,7 +19,7 @@ pub(crate) struct Backlog {
     pub(crate) source: Source,
     pub(crate) consumer: Consumer,
     pub(crate) can_wait: bool,
-    /// Whether the CPU's `Admission` counts the frames of this backlog.
+    /// True if the CPU's `Admission` counts the frames of this backlog.
     pub(crate) is_admitted: bool,
     /// How often in a row the backlog was empty when the CPU checked it.
     pub(crate) idle_looks: u32,
@@ -34,9 +34,9 @@ pub(crate) struct Source {
     /// The pages of kept packets return here when the packets are dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// Whether packets may have copies that handlers write: if frames lie in blocks or are merged.
+    /// True if packets may have copies that handlers write: if frames lie in blocks or are merged.
     pub(crate) copies: bool,
-    /// Whether consecutive segments of a flow are merged before the handler.
+    /// True if consecutive segments of a flow are merged before the handler.
     pub(crate) coalesces: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,
@@ -85,8 +85,8 @@ impl Backlogs {
         }
     }
 
-    /// The next backlog that has frames and was not served in this round. With `held_back`, backlogs
-    /// of sources that can wait do not count.
+    /// The next backlog that has frames and was not served in this round. With `held_back`,
+    /// backlogs of sources that can wait do not count.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];

@@ -98,11 +98,11 @@ pub struct Spec {
     pub memory_max: usize,
     /// The memory that this process may use, in bytes.
     pub usable_memory: u64,
-    /// Whether to check that packets are completed in order.
+    /// True if the instance checks that packets are completed in order.
     pub check_order: bool,
-    /// Whether consecutive segments of a flow are merged before the handler.
+    /// True if consecutive segments of a flow are merged before the handler.
     pub coalesce: bool,
-    /// Whether frames are hashed even if one CPU has all buckets.
+    /// True if frames are hashed even if one CPU has all buckets.
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
@@ -123,8 +123,8 @@ impl fmt::Debug for BeginWith {
     }
 }
 
-/// An instance that is built and has not started. It has no handlers yet, so that [`build`] is compiled once and not for each type of
-/// handler.
+/// An instance that is built and has not started. It has no handlers yet, so that [`build`] is
+/// compiled once and not for each type of handler.
 #[derive(Debug)]
 pub struct Built {
     sides: Vec<CpuSide>,
@@ -133,7 +133,8 @@ pub struct Built {
 }
 
 impl Built {
-    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own, where it calls `make` for its handler.
+    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own, where it calls `make`
+    /// for its handler.
     pub fn into_parts<H: Handler>(self, make: &MakeHandler<H>) -> Vec<CpuPart<H>> {
         let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
         let part = |side| CpuPart { side, make: Arc::clone(make), in_transit: Arc::clone(&in_transit) };
@@ -404,7 +405,8 @@ impl CheckedSpec {
         Ok(lent)
     }
 
-    /// Whether a queue has a local page cache. By default, a queue that provides blocks has none.
+    /// Returns true if a queue has a local page cache. By default, a queue that provides blocks has
+    /// none.
     fn caches(&self, lends: bool) -> bool {
         !lends || self.spec.lpc_pages.is_some()
     }

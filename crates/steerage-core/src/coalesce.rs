@@ -2,12 +2,12 @@
 //! its handler: `Builder::coalesce`.
 //!
 //! The rules are those of [`steerage_flow::offload::coalesce`], by which outputs merge as well. No
-//! payload is copied: a packet has a copy of its headers, and its payload stays in the frames. After
-//! the handler, each frame has the verdict of its packet. For an output that cannot send such
+//! payload is copied: a packet has a copy of its headers, and its payload stays in the frames.
+//! After the handler, each frame has the verdict of its packet. For an output that cannot send such
 //! packets, each frame gets the headers of its segment, in place if the frame lies in a page.
 //!
-//! A packet takes the place of its first frame. So packets of a flow stay in order, while packets of
-//! other flows may change places within a batch, as with the kernel's GRO.
+//! A packet takes the place of its first frame. So packets of a flow stay in order, while packets
+//! of other flows may change places within a batch, as with the kernel's GRO.
 
 use std::array::from_fn;
 
@@ -26,8 +26,8 @@ fn pages<'p>(source: &'p Source, spare: &'p Spare) -> Pages<'p> {
     Pages { spare, kept: &source.kept_pages, headroom: HEADROOM }
 }
 
-/// Merges the frames of a batch. Returns how many packets the handler sees, or `None` if nothing was
-/// merged.
+/// Merges the frames of a batch. Returns how many packets the handler sees, or `None` if nothing
+/// was merged.
 #[inline(never)]
 pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source, spare: &Spare) -> Option<usize> {
     let packets = merged::merge(hand, &mut actions.copies, pages(source, spare), |frames, emit| {

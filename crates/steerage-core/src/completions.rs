@@ -244,9 +244,9 @@ impl Completions<'_> {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. `None` if
-    /// the queue supplied no blocks, or if `claim` belongs to other blocks. So a device that wraps
-    /// another device cannot access the inner device's memory.
+    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. Returns
+    /// `None` if the queue supplied no blocks, or if `claim` belongs to other blocks. So a device
+    /// that wraps another device cannot access the inner device's memory.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -289,8 +289,8 @@ impl Completions<'_> {
     }
 
     /// The part of `block` between the last lent frame and byte `end`, to be handed over from front
-    /// to back. `None` if the block does not exist, or if `claim` belongs to blocks of another
-    /// queue.
+    /// to back. Returns `None` if the block does not exist, or if `claim` belongs to blocks of
+    /// another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
@@ -331,13 +331,13 @@ impl Completions<'_> {
         }
     }
 
-    /// How many frames this poll has handed over so far.
+    /// Returns how many frames this poll has handed over so far.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether this poll has handed over no frame so far.
+    /// Returns true if this poll has handed over no frame so far.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
@@ -390,9 +390,9 @@ impl Lending<'_> {
         self.tail.lend_each((self.frames, self.wire_bytes), count, outside, next)
     }
 
-    /// Like [`push_each`](Self::push_each), for memory or a window to a file of records. In a window
-    /// nothing is written, and the 16 bytes before each frame are the header of a record of this
-    /// `form`. Without a form, frames of a window are `outside`.
+    /// Like [`push_each`](Self::push_each), for memory or a window to a file of records. In a
+    /// window nothing is written, and the 16 bytes before each frame are the header of a record of
+    /// this `form`. Without a form, frames of a window are `outside`.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,

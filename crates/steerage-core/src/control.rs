@@ -50,12 +50,12 @@ impl Handle {
         self.0.stop();
     }
 
-    /// Whether a stop was requested.
+    /// Returns true if a stop was requested.
     pub fn is_stopping(&self) -> bool {
         self.0.is_stopping()
     }
 
-    /// Whether every queue has ended and all received packets are finished.
+    /// Returns true if every queue has ended and all received packets are finished.
     pub fn is_finished(&self) -> bool {
         self.0.all_closed()
     }
@@ -156,22 +156,22 @@ impl Handle {
         self.0.cpus.clone()
     }
 
-    /// The CPU that has a bucket: the old CPU until the new CPU receives packets. `None` if there is
-    /// no such bucket.
+    /// The CPU that has a bucket: the old CPU until the new CPU receives packets. Returns `None` if
+    /// there is no such bucket.
     pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
 
-    /// Like [`cpu_of`](Self::cpu_of), but without waiting for a lock: `None` also if the bucket may be
-    /// moving, or if another thread has the control lock. Between two rounds, the handler of the
+    /// Like [`cpu_of`](Self::cpu_of), but without waiting for a lock: `None` also if the bucket may
+    /// be moving, or if another thread has the control lock. Between two rounds, the handler of the
     /// CPU has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
     }
 
-    /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs
-    /// that were declared dead do not count, and limits no longer count once the run [is
+    /// Returns true if all masks and limits are in force for new packets, and no bucket is moving.
+    /// CPUs that were declared dead do not count, and limits no longer count once the run [is
     /// finished](Self::is_finished).
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
@@ -283,7 +283,7 @@ impl Handle {
     }
 
     /// The state of each of the [`BUCKETS`](crate::limits::BUCKETS) of a queue. Queues are numbered
-    /// over all inputs. `None` if the queue does not exist.
+    /// over all inputs. Returns `None` if the queue does not exist.
     pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
         let loads = self.0.ledgers.queues.get(queue)?.ledger.buckets.read();
         let state = self.0.steering.lock();
@@ -299,8 +299,8 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// How many frames rings, parking lots and outputs hold. While no CPU is running, this number
-    /// equals the ledger's number of packets in flight. For tests.
+    /// Returns how many frames rings, parking lots and outputs hold. While no CPU is running, this
+    /// number equals the ledger's number of packets in flight. For tests.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()

@@ -95,26 +95,27 @@ impl Cpu {
         self.origin.stage_kept(to, packet)
     }
 
-    /// How many more packets [`send`](Self::send) accepts until the handler returns.
+    /// Returns how many more packets [`send`](Self::send) accepts until the handler returns.
     pub fn sends_left(&self) -> usize {
         self.origin.room()
     }
 
     /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
     /// received, and packets in flight are handled. A handler calls this when it has its result or
-    /// cannot continue. The handler returns the reason in its [report](crate::handler::Handler::Report).
+    /// cannot continue. The handler returns the reason in its
+    /// [report](crate::handler::Handler::Report).
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`, unless the handler has already requested an
-    /// earlier tick. A handler calls this when a batch creates work that is due before the next
-    /// tick.
+    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`, unless the
+    /// handler has already requested an earlier tick. A handler calls this when a batch creates
+    /// work that is due before the next tick.
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }
 
-    /// Whether packets are kept that a sender may still send.
+    /// Returns true if packets are kept that a sender may still send.
     pub(crate) fn waits_for_kept(&self) -> bool {
         !self.origin.senders.is_empty() && self.shared.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
     }

@@ -27,7 +27,7 @@ pub struct Capabilities {
     /// this is the length of the longest part. If the queue provides blocks, this is the longest
     /// frame that handlers can keep or write to, because such a frame is copied to a page first.
     pub fit: Fit,
-    /// Whether frames lie in blocks that the device supplies. If false, frames lie in pages of the
+    /// True if frames lie in blocks that the device supplies. If false, frames lie in pages of the
     /// pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1 to
@@ -38,7 +38,7 @@ pub struct Capabilities {
     /// The maximum number of pages that the device keeps posted in its own ring. The pool has this
     /// many pages in addition.
     pub posted_max: usize,
-    /// Whether no packet is lost while the queue is not polled, as with a file. A queue that can
+    /// True if no packet is lost while the queue is not polled, as with a file. A queue that can
     /// wait is polled only while every CPU has room for the frames that a poll may bring. A live
     /// queue is always polled, and frames that find no room are dropped.
     pub can_wait: bool,
@@ -46,7 +46,7 @@ pub struct Capabilities {
     /// hash. A frame without a hash is hashed by steerage. So a device sets no hash on a fragment
     /// of a datagram unless all fragments of the datagram have the same hash.
     pub hash: Option<Affinity>,
-    /// Whether the device chooses the buckets itself: see [`names_buckets`](Self::names_buckets).
+    /// True if the device chooses the buckets itself: see [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
 }
 
@@ -71,9 +71,9 @@ impl Capabilities {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
 
-    /// Whether [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an effect on
-    /// the queue: short frames can be copied out of the pages of a ring, or out of several pages
-    /// into one.
+    /// Returns true if [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an
+    /// effect on the queue: short frames can be copied out of the pages of a ring, or out of
+    /// several pages into one.
     pub const fn has_copybreak(&self) -> bool {
         !self.lends && (self.posted_max > 0 || self.segments_max > 1)
     }
@@ -161,10 +161,10 @@ pub struct TxCapabilities {
     /// How many pages of the pool the queue needs for sending. The pool has this many pages in
     /// addition.
     pub pages_max: usize,
-    /// Whether the queue accepts packets that it finishes later
+    /// True if the queue accepts packets that it finishes later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
-    /// Whether the queue accepts packets that were merged from several frames, and counts each of
+    /// True if the queue accepts packets that were merged from several frames, and counts each of
     /// them as its [`frames`](crate::tx::OutgoingPacket::frames). Other queues get the frames.
     pub merged: bool,
 }

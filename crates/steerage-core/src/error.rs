@@ -91,8 +91,8 @@ pub enum BuildError {
         /// The longest possible frame, in bytes.
         most: usize,
     },
-    /// The packet memory exceeds its limit, `Builder::memory_max`. The text says which setting takes
-    /// most of the memory, and what fits.
+    /// The packet memory exceeds its limit, `Builder::memory_max`. The text says which setting
+    /// takes most of the memory, and what fits.
     #[error(transparent)]
     Memory(#[from] Excess),
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.

@@ -113,13 +113,13 @@ pub enum Verdict {
 pub struct Positions(pub(crate) u64);
 
 impl Positions {
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the packet at `position` is in the set.
+    /// Returns true if the packet at `position` is in the set.
     #[inline(always)]
     pub fn contains(self, position: usize) -> bool {
         position < u64::BITS as usize && self.0 & 1 << position != 0

@@ -117,7 +117,7 @@ impl<'a> Batch<'a> {
         self.frames.len()
     }
 
-    /// Whether the batch is empty. A handler is never called with an empty batch.
+    /// Returns true if the batch is empty. A handler is never called with an empty batch.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -433,7 +433,8 @@ impl Packet<'_> {
         self.0.context.dissections.forget(self.0.frame.nth());
     }
 
-    /// The flow key, from the [`dissection`](Self::dissection). `None` if this is not an IP packet.
+    /// The flow key, from the [`dissection`](Self::dissection). Returns `None` if this is not an IP
+    /// packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)

@@ -111,23 +111,23 @@ impl PagePool {
         &self.region
     }
 
-    /// How many pages are in the local cache.
+    /// Returns how many pages are in the local cache.
     #[inline(always)]
     pub fn cached(&self) -> usize {
         self.cache.len()
     }
 
-    /// How many pages were served from the local cache, and how many from the shared pool.
+    /// Returns how many pages were served from the local cache, and how many from the shared pool.
     pub fn served(&self) -> (u64, u64) {
         (self.counters.alloc_fast.get(), self.counters.alloc_slow.get())
     }
 
-    /// How many pages are in the local cache and in the shared pool.
+    /// Returns how many pages are in the local cache and in the shared pool.
     pub fn free(&self) -> usize {
         self.cache.len() + self.shared.free()
     }
 
-    /// Takes a page for writing. `None` if no page is free.
+    /// Takes a page for writing. Returns `None` if no page is free.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Page> {
         #[cfg(test)]
@@ -197,8 +197,8 @@ impl PagePool {
     }
 
     /// Lets `copy` copy a frame that begins at `offset` of its page to a new page, and returns the
-    /// copy, which is aligned alike. `copy` returns the length of the copy. `None` if no page is
-    /// free, or if `copy` fails.
+    /// copy, which is aligned alike. `copy` returns the length of the copy. Returns `None` if no
+    /// page is free, or if `copy` fails.
     #[inline]
     pub(crate) fn copy_out(
         &mut self,

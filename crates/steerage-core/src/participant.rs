@@ -111,7 +111,8 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows the requests, and does the handler's part in the moving slice as far as possible now.
+    /// Follows the requests, and does the handler's part in the moving slice as far as possible
+    /// now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
@@ -131,7 +132,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Follows new limits, and does the part of this CPU's queues in the moving slice. Returns the handler's task, if there is one.
+    /// Follows new limits, and does the part of this CPU's queues in the moving slice. Returns the
+    /// handler's task, if there is one.
     fn follow(
         &mut self,
         me: Me<'_>,

@@ -15,7 +15,7 @@ pub use steerage_moves::{GroupVersion, Plan};
 /// The state of an instance on which a policy decides, at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Whether no bucket is moving or about to move.
+    /// True if no bucket is moving or about to move.
     pub is_settled: bool,
     /// How many slices of buckets have moved so far.
     pub slices: u64,
@@ -46,7 +46,7 @@ pub struct GroupView {
 pub struct PolicyInfo {
     /// The name of the policy, in one word.
     pub name: &'static str,
-    /// Whether CPUs should sample their load for the policy.
+    /// True if CPUs should sample their load for the policy.
     pub measures: bool,
 }
 

@@ -58,8 +58,8 @@ pub(crate) struct OwnedQueue {
     /// The number of frames that the queue has steered, which is the arrival number of the last
     /// frame.
     arrivals: u64,
-    /// Its lane has the frames of a poll, and after steering the frames that stay on this CPU. While
-    /// frames stay, the queue is not polled.
+    /// Its lane has the frames of a poll, and after steering the frames that stay on this CPU.
+    /// While frames stay, the queue is not polled.
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -191,9 +191,9 @@ impl OwnedQueue {
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// How many frames may be received now so that each of them has room on any ring: a whole poll,
-    /// or none. When a backlog is almost full, polling for a few frames costs as much as polling
-    /// for many.
+    /// Returns how many frames may be received now so that each of them has room on any ring: a
+    /// whole poll, or none. When a backlog is almost full, polling for a few frames costs as much
+    /// as polling for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -275,8 +275,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Whether frames in the lane wait for this CPU. With `held_back`, the frames of a source that
-    /// can wait do not count.
+    /// Returns true if frames in the lane wait for this CPU. With `held_back`, the frames of a
+    /// source that can wait do not count.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
@@ -299,8 +299,8 @@ impl OwnedQueue {
         }
     }
 
-    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass. The
-    /// frames that stay on this CPU do not wait in a backlog.
+    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass.
+    /// The frames that stay on this CPU do not wait in a backlog.
     #[cold]
     fn limit_flows(&mut self) {
         // Finished frames no longer count as waiting.
@@ -410,7 +410,8 @@ impl OwnedQueue {
         }
     }
 
-    /// Whether the queue has ended without frames in flight, so that its pages can be returned.
+    /// Returns true if the queue has ended without frames in flight, so that its pages can be
+    /// returned.
     pub(crate) fn is_at_rest(&mut self) -> bool {
         if !self.state.ended {
             return false;

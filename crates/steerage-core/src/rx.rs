@@ -64,7 +64,7 @@ pub trait RxQueue: Send {
     /// An error ends the queue. Frames that were pushed before the error are handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
-    /// Whether a live queue has room of its own for the frames that arrive in the next
+    /// Returns true if a live queue has room of its own for the frames that arrive in the next
     /// [`PATIENCE`](crate::limits::PATIENCE). If so, the queue is not polled while a CPU has no
     /// room for the frames of a poll, but only for that time. After that, the queue is polled
     /// again, and frames that find no room are dropped.
@@ -73,8 +73,8 @@ pub trait RxQueue: Send {
     }
 
     /// The file descriptor that becomes readable when frames arrive, to wait for after
-    /// [`Polled::Drained`]. `None` if the queue never returns `Drained` but returns the time of its
-    /// next frames.
+    /// [`Polled::Drained`]. Returns `None` if the queue never returns `Drained` but returns the
+    /// time of its next frames.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -48,7 +48,7 @@ impl Sampler {
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 
-    /// Whether the next batch should be a single packet, which is timed.
+    /// Returns true if the next batch should be a single packet, which is timed.
     #[inline]
     pub(crate) fn wants_one_alone(&mut self) -> bool {
         self.nth_batch = self.nth_batch.wrapping_add(1);

@@ -101,7 +101,7 @@ impl Sender {
         self.0.waiting.push(bucket, None, Item::Copy(link, buffer)).map(|cpu| shared.request(cpu)).is_ok()
     }
 
-    /// How many more packets have room now.
+    /// Returns how many more packets have room now.
     pub fn room(&self) -> usize {
         self.0.waiting.room()
     }

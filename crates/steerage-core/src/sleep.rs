@@ -130,7 +130,7 @@ impl Patience {
         self.idle_since = None;
     }
 
-    /// Whether the CPU should poll again after a round without work at `now`.
+    /// Returns true if the CPU should poll again after a round without work at `now`.
     pub(crate) fn keeps_polling(&mut self, now: Timestamp, queues: &[OwnedQueue]) -> bool {
         let coalesces = |queue: &OwnedQueue| matches!(queue.state.polled, Polled::Coalesce(due) if due > now);
         let mut open = queues.iter().filter(|queue| !queue.state.ended).peekable();
@@ -149,7 +149,7 @@ impl Patience {
 }
 
 /// The time until which a CPU's queues have no work unless the CPU is woken: the earliest of
-/// `until` and the times of the queues. `None` if a queue has work now.
+/// `until` and the times of the queues. Returns `None` if a queue has work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,

@@ -154,7 +154,7 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
-    /// Whether there are outputs, and a queue of the instance that can wait for them. Outputs are
+    /// True if there are outputs, and a queue of the instance that can wait for them. Outputs are
     /// asked for room only then.
     can_wait: bool,
     phase: Phase,
@@ -225,8 +225,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// How many packets the handler got since the last [`poll`](Self::poll) began. Before the first
-    /// poll, since the start.
+    /// Returns how many packets the handler got since the last [`poll`](Self::poll) began. Before
+    /// the first poll, since the start.
     pub fn handled(&self) -> usize {
         self.handled
     }
@@ -312,12 +312,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Some(if self.round.worked { Stepped::Worked } else { Stepped::Idle })
     }
 
-    /// Whether [`Stepped::Finished`] was returned.
+    /// Returns true if [`Stepped::Finished`] was returned.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// When the handler's next tick is due. `None` if the handler requested no tick.
+    /// When the handler's next tick is due. Returns `None` if the handler requested no tick.
     pub fn next_tick(&self) -> Option<Timestamp> {
         self.runner.next_tick
     }
@@ -352,9 +352,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// Whether packets of a source that can wait must wait, because an output is full. So a file is
-    /// read only as fast as its packets are written. After a stop was requested, packets wait only
-    /// during the first half of the time to drain.
+    /// Returns true if packets of a source that can wait must wait, because an output is full. So a
+    /// file is read only as fast as its packets are written. After a stop was requested, packets
+    /// wait only during the first half of the time to drain.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);

@@ -165,7 +165,7 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Whether `cpu` has frames of a queue that can wait, none of which may be lost.
+    /// Returns true if `cpu` has frames of a queue that can wait, none of which may be lost.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;

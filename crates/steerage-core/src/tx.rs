@@ -69,11 +69,11 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Whether a batch would find room now. Called before a batch is handled, unless no source of
-    /// the instance can wait. A batch whose source
-    /// [can wait](crate::device::Capabilities::can_wait) then waits until all outputs of the CPU
-    /// have room. An output that accepts no more packets must not return false forever. After a
-    /// stop, packets wait for half of the time to drain, and then count as `tx_full`.
+    /// Returns true if a batch would find room now. Called before a batch is handled, unless no
+    /// source of the instance can wait. A batch whose source [can
+    /// wait](crate::device::Capabilities::can_wait) then waits until all outputs of the CPU have
+    /// room. An output that accepts no more packets must not return false forever. After a stop,
+    /// packets wait for half of the time to drain, and then count as `tx_full`.
     fn has_room(&self) -> bool {
         true
     }
@@ -243,7 +243,8 @@ impl OutgoingPacket<'_> {
         offload(&self.frame, self.copy)
     }
 
-    /// The packets of a super-frame, one by one: see [`Packet::parts`](crate::packet::Packet::parts).
+    /// The packets of a super-frame, one by one: see
+    /// [`Packet::parts`](crate::packet::Packet::parts).
     pub fn parts(&self, offload: &Offload) -> Parts<'_> {
         parts(&self.frame, self.copy, offload)
     }

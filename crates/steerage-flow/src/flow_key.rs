@@ -95,8 +95,8 @@ impl FlowKey {
         FlowKey::v6_bits(v6_end(source), v6_end(destination), protocol)
     }
 
-    /// The key of an IP flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6). `None` if one
-    /// endpoint is IPv4 and the other IPv6.
+    /// The key of an IP flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6). Returns `None` if
+    /// one endpoint is IPv4 and the other IPv6.
     #[must_use]
     pub const fn between(source: SocketAddr, destination: SocketAddr, protocol: u8) -> Option<FlowKey> {
         match (source, destination) {

@@ -7,9 +7,9 @@
 //! both cases all fragments of a datagram reach the same CPU in order. The table stores keys and
 //! not CPUs, so that fragments follow when their bucket moves to another CPU.
 //!
-//! Each receive queue has a table, which only the queue's owner uses. The flow meter finds the flows
-//! of fragments with a table of the same type. Frames that the fast path can read never reach the
-//! table.
+//! Each receive queue has a table, which only the queue's owner uses. The flow meter finds the
+//! flows of fragments with a table of the same type. Frames that the fast path can read never reach
+//! the table.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -61,8 +61,8 @@ impl<V: Copy> Datagram<V> {
 }
 
 /// The fragmented datagrams of which some fragments have arrived recently. [`FragmentTable`] uses
-/// this table to steer fragments, and programs can use it to find the flow of a fragment by the same
-/// rule.
+/// this table to steer fragments, and programs can use it to find the flow of a fragment by the
+/// same rule.
 #[derive(Debug)]
 pub struct Datagrams<V> {
     sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
@@ -269,7 +269,8 @@ mod tests {
         }
     }
 
-    /// A complete datagram keeps its entry until the set needs it, and the oldest datagram goes first.
+    /// A complete datagram keeps its entry until the set needs it, and the oldest datagram goes
+    /// first.
     #[test]
     fn complete_datagrams_stay_while_there_is_room() {
         let (mut table, mut other) = (Datagrams::<u32>::default(), Datagrams::<u32>::default());

@@ -231,8 +231,8 @@ impl FlowHasher {
         FlowHasher::aes(key).unwrap_or_else(|| FlowHasher::sip(key))
     }
 
-    /// Four AES rounds per block, with round keys derived from `key`. `None` if this CPU has no AES
-    /// instructions.
+    /// Four AES rounds per block, with round keys derived from `key`. Returns `None` if this CPU
+    /// has no AES instructions.
     #[must_use]
     pub fn aes(key: &HashKey) -> Option<FlowHasher> {
         Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
@@ -264,8 +264,8 @@ impl FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// [`toeplitz`](FlowHasher::toeplitz) with bit-matrix products. `None` if this CPU lacks GFNI
-    /// or AVX2.
+    /// [`toeplitz`](FlowHasher::toeplitz) with bit-matrix products. Returns `None` if this CPU
+    /// lacks GFNI or AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))

@@ -32,7 +32,8 @@ fn flow(from: u16) -> String {
     dissect(&frame(from, 1111), LinkType::ETHERNET, Layers::Inner).key.to_string()
 }
 
-/// A batch, which a kernel of its own may hash, has the hashes of the flows that the dissector reads.
+/// A batch, which a kernel of its own may hash, has the hashes of the flows that the dissector
+/// reads.
 #[track_caller]
 fn assert_batches_agree() {
     let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), Layers::Inner, BothDirections);

@@ -19,8 +19,8 @@ impl<F: FnMut(Packet<'_>) + 'static> Handler for Each<F> {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Makes a packet function of a closure, which gets each packet. Each CPU has a clone of the closure.
-/// A function with a result or with state by flow is a [`Handler`].
+/// Makes a packet function of a closure, which gets each packet. Each CPU has a clone of the
+/// closure. A function with a result or with state by flow is a [`Handler`].
 ///
 /// ```
 /// # mod steerage { pub use steerage_testing as testing; pub mod packet { pub use {steerage_core::ids::Verdict, steerage_handler::each::each}; } }

@@ -267,8 +267,8 @@ impl<H: TakesMessages> WithMessages<H> {
     /// Wraps the handler of `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        // A handler that was made again, after a panic or because it did not return in time, gets the
-        // messages that wait.
+        // A handler that was made again, after a panic or because it did not return in time, gets
+        // the messages that wait.
         if !lock(&letters).waiting.is_empty() {
             let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
         }
@@ -341,8 +341,8 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
         self.handler.bucket_arrives(bucket, state);
     }
 
-    /// Messages that wait at the end are delivered first. A message to a bucket of another CPU goes to
-    /// that CPU, and is lost if the handler there has ended.
+    /// Messages that wait at the end are delivered first. A message to a bucket of another CPU goes
+    /// to that CPU, and is lost if the handler there has ended.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
         let waiting = {
             let mut letters = lock(&self.letters);

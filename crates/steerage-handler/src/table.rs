@@ -51,7 +51,7 @@ impl<K, V, T> Part<K, V, T> {
         self.0.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns true if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -140,15 +140,15 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Returns true if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The value of a key, which is the default value if it is new. `now` is the time of this use.
-    /// `None` if the table is full and no entry of the bucket has expired. If the table is full, the
-    /// expired entries of the bucket make room: they are dropped, and [`expire`](Self::expire) does not
-    /// pass them on.
+    /// Returns `None` if the table is full and no entry of the bucket has expired. If the table is
+    /// full, the expired entries of the bucket make room: they are dropped, and
+    /// [`expire`](Self::expire) does not pass them on.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -205,8 +205,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Takes the entries of a bucket out of the table, for
-    /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). `None` if there
-    /// are none.
+    /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). Returns `None`
+    /// if there are none.
     pub fn leave(&mut self, bucket: BucketId) -> Option<Part<K, V, T>> {
         let part = std::mem::take(self.part(bucket)?);
         self.len -= part.len();

@@ -1,4 +1,5 @@
-//! The time limits at the end of a run, when a snapshot has a note, and how many counters there are.
+//! The time limits at the end of a run, when a snapshot has a note, and how many counters there
+//! are.
 
 use std::time::Duration;
 

@@ -97,11 +97,11 @@ impl Counters {
     ///
     /// The name follows the conventions of Prometheus, without a prefix, a unit or `_total`: small
     /// letters, digits and `_`, such as `passed`. `help` is a sentence that says what is counted.
-    /// The unit is a plural such as `packets` or `bytes`, and empty for a mere number. The metric of
-    /// this counter is `PREFIX_NAME_UNIT_total`.
+    /// The unit is a plural such as `packets` or `bytes`, and empty for a mere number. The metric
+    /// of this counter is `PREFIX_NAME_UNIT_total`.
     ///
-    /// If the counter exists already, it is returned. So a function that makes a handler may declare
-    /// the counters of that handler.
+    /// If the counter exists already, it is returned. So a function that makes a handler may
+    /// declare the counters of that handler.
     ///
     /// # Errors
     /// [`CounterError`] if the name or the unit has another form, if the name belongs to a counter
@@ -183,8 +183,8 @@ pub struct NamedCounter {
 }
 
 impl NamedCounter {
-    /// The count of `cpu`. Call this function when a handler is made: the CPU's own thread then adds
-    /// to the count. If several threads add to the count of one CPU, additions are lost.
+    /// The count of `cpu`. Call this function when a handler is made: the CPU's own thread then
+    /// adds to the count. If several threads add to the count of one CPU, additions are lost.
     pub fn on(&self, cpu: CpuId) -> CpuCounter {
         let line = self.counters.locked().line(cpu, self.at / LINE_COUNTS);
         CpuCounter { line, at: self.at % LINE_COUNTS, one_thread: PhantomData }

@@ -38,8 +38,8 @@ fn of_slow(cpu: &CpuSnapshot, lost: u64) -> Option<String> {
     })
 }
 
-/// The upper 12 bits of a hash choose the bucket, so a hash that fills only its lower bits sends all
-/// packets to one CPU.
+/// The upper 12 bits of a hash choose the bucket, so a hash that fills only its lower bits sends
+/// all packets to one CPU.
 fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;

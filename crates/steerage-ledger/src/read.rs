@@ -176,9 +176,10 @@ struct OfQueue {
 }
 
 impl OfQueue {
-    /// Reads the rings of a queue, in the order in which they lie in memory, and adds what counts for their CPUs. With 1,024 CPUs and
-    /// 256 queues there are 262,144 rings, so nothing is read that cannot count: how full a ring is, if no packet of its queue is in
-    /// flight, or what a CPU did with the packets of a ring that it never took.
+    /// Reads the rings of a queue, in the order in which they lie in memory, and adds what counts
+    /// for their CPUs. With 1,024 CPUs and 256 queues there are 262,144 rings, so nothing is read
+    /// that cannot count: how full a ring is, if no packet of its queue is in flight, or what a CPU
+    /// did with the packets of a ring that it never took.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();

@@ -77,8 +77,8 @@ impl QueueInfo {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
     }
 
-    /// Returns the number of frames in the rings, the lane and the parking lot. At rest, exactly these
-    /// frames are in flight.
+    /// Returns the number of frames in the rings, the lane and the parking lot. At rest, exactly
+    /// these frames are in flight.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
@@ -155,9 +155,9 @@ impl Ledgers {
     }
 
     /// Waits until the outputs that finish packets later have finished them. The function waits as
-    /// long as the outputs make progress, and at most [`OUTPUT_STUCK_AFTER`] without progress. After
-    /// a stop was requested, the function waits at most [`DRAIN_MAX`] in all. Packets that are then
-    /// unfinished count as lost. Call this function when no CPU sends any more.
+    /// long as the outputs make progress, and at most [`OUTPUT_STUCK_AFTER`] without progress.
+    /// After a stop was requested, the function waits at most [`DRAIN_MAX`] in all. Packets that
+    /// are then unfinished count as lost. Call this function when no CPU sends any more.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);

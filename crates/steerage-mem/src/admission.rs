@@ -48,7 +48,7 @@ impl Admission {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// How many frames wait: an estimate while other threads publish or finish frames.
+    /// Returns how many frames wait: an estimate while other threads publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

@@ -43,7 +43,7 @@ impl Bits {
         self.0[number / 64] &= !(1 << (number % 64));
     }
 
-    /// Whether a number is in the set.
+    /// Returns true if a number is in the set.
     #[inline(always)]
     pub fn has(&self, number: usize) -> bool {
         self.0[number / 64] >> (number % 64) & 1 != 0
@@ -54,7 +54,7 @@ impl Bits {
         self.0.fill(0);
     }
 
-    /// Whether there is no number in the set.
+    /// Returns true if there is no number in the set.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)

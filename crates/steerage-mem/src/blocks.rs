@@ -12,8 +12,8 @@
 //! record header before the next frame by a [`FrameHeader`](crate::FrameHeader). A pipe can fill a
 //! block in small pieces.
 //!
-//! Some blocks can be windows to a file instead of memory ([`FileWindows`]). Nobody writes to such a
-//! block. The record headers of the file stay in front of the frames, and are read when a handler
+//! Some blocks can be windows to a file instead of memory ([`FileWindows`]). Nobody writes to such
+//! a block. The record headers of the file stay in front of the frames, and are read when a handler
 //! needs them ([`RecordForm`](crate::RecordForm)).
 //!
 //! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to the
@@ -197,7 +197,7 @@ impl Blocks {
         self.shares.is_full(ring)
     }
 
-    /// Whether `claim` is the claim to these blocks.
+    /// Returns true if `claim` is the claim to these blocks.
     #[inline(always)]
     pub fn are_claimed_by(&self, claim: &Claim) -> bool {
         claim.first == self.region.number_of(0)
@@ -231,7 +231,8 @@ impl Blocks {
 
     /// The part of `block` after the last lent frame, or the whole block while no frame is lent.
     /// The caller may lend frames from this part, and may write this part unless the block is a
-    /// window. `None` if the block does not exist, or if `claim` is the claim to other blocks.
+    /// window. Returns `None` if the block does not exist, or if `claim` is the claim to other
+    /// blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -275,8 +276,9 @@ impl Blocks {
         }
     }
 
-    /// Lends `len` bytes at `offset` of `block` as a frame. `None` if these bytes do not lie within
-    /// the block or are more than [`FRAME_BYTES_MAX`], or if `claim` is the claim to other blocks.
+    /// Lends `len` bytes at `offset` of `block` as a frame. Returns `None` if these bytes do not
+    /// lie within the block or are more than [`FRAME_BYTES_MAX`], or if `claim` is the claim to
+    /// other blocks.
     #[inline]
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
         let offset = offset_of(offset);

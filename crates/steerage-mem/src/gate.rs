@@ -85,7 +85,7 @@ impl Gate {
     }
 
     /// The time at which the CPU entered its handler, in nanoseconds of the clock of
-    /// [`enter`](Self::enter). `None` if the CPU is not in its handler.
+    /// [`enter`](Self::enter). Returns `None` if the CPU is not in its handler.
     pub fn inside_since(&self) -> Option<u64> {
         // Acquire: pairs with G1, so the time is not older than this entry. If the CPU leaves and
         // enters again between the two loads, the time may belong to the next entry, which is also

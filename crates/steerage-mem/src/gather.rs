@@ -38,7 +38,7 @@ pub struct Gathered {
 }
 
 impl Gather {
-    /// Whether no buffer of a frame has arrived yet.
+    /// Returns true if no buffer of a frame has arrived yet.
     pub fn is_empty(&self) -> bool {
         self.frame.is_none() && self.broken.is_none()
     }

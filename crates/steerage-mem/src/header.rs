@@ -34,8 +34,8 @@ impl FrameHeader {
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// The header of a frame in a capture file: its time in seconds and a fraction of `fraction_nanos`
-    /// nanoseconds each, and its captured and original length. The link type is
+    /// The header of a frame in a capture file: its time in seconds and a fraction of
+    /// `fraction_nanos` nanoseconds each, and its captured and original length. The link type is
     /// [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
     #[inline(always)]
     pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {

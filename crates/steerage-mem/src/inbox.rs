@@ -80,8 +80,8 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice if it
-/// has bits before the first ring or is not the only word.
+/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice if
+/// it has bits before the first ring or is not the only word.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,

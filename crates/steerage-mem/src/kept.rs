@@ -106,7 +106,7 @@ impl KeptPages {
         room
     }
 
-    /// Whether pages have returned. This check costs one read of a shared cache line.
+    /// Returns true if pages have returned. This check costs one read of a shared cache line.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
@@ -200,8 +200,8 @@ impl Kept {
     }
 
     /// Makes a merged packet a frame of its own with the packet's first `len` bytes, which are
-    /// copied. The hidden frames then belong to no packet. Changes nothing if the page is too short,
-    /// or if this is another copy.
+    /// copied. The hidden frames then belong to no packet. Changes nothing if the page is too
+    /// short, or if this is another copy.
     pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
         let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
         let len = len.min(most);
@@ -235,7 +235,8 @@ impl Kept {
         (self.front != 0).then_some(self.front.into())
     }
 
-    /// The bytes that were not copied of `frame`, and of the hidden frames that were merged with it.
+    /// The bytes that were not copied of `frame`, and of the hidden frames that were merged with
+    /// it.
     #[inline]
     pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> Behind<'f> {
         frame.behind(self.front().unwrap_or(usize::MAX), self.hidden.0.into(), self.hidden.1.into())
@@ -255,8 +256,8 @@ impl Kept {
         if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
     }
 
-    /// The first `bytes` bytes of a frame and the bytes behind them, or `written` and the bytes behind
-    /// it if the front of the frame was copied.
+    /// The first `bytes` bytes of a frame and the bytes behind them, or `written` and the bytes
+    /// behind it if the front of the frame was copied.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
@@ -290,7 +291,7 @@ impl Kept {
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
     }
 
-    /// Whether the frame lies in pages of this region.
+    /// Returns true if the frame lies in pages of this region.
     pub fn is_in(&self, region: &Arc<Region>) -> bool {
         Arc::ptr_eq(self.kept_pages.memory.pool(), region)
     }

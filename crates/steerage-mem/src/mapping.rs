@@ -177,9 +177,9 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Moves the mapping of `bytes` bytes at `from` to `to`, in place of the mapping there, in one step:
-/// another thread that reads at `to` sees the old mapping or the new one. Aborts the process if the
-/// kernel fails after it has removed the old mapping.
+/// Moves the mapping of `bytes` bytes at `from` to `to`, in place of the mapping there, in one
+/// step: another thread that reads at `to` sees the old mapping or the new one. Aborts the process
+/// if the kernel fails after it has removed the old mapping.
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any

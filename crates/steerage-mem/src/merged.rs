@@ -2,8 +2,9 @@
 //!
 //! The headers of a merged packet are in a copy ([`Kept`]), and its payload stays in the frames.
 //! The first frame stands for the packet. The other frames are *hidden*: their slots move behind
-//! the slots of all packets that the handler sees, and [`Hand::with_first`] leaves them out. Nothing
-//! else changes: each frame has its slot, counts as one frame, and returns its page with its slot.
+//! the slots of all packets that the handler sees, and [`Hand::with_first`] leaves them out.
+//! Nothing else changes: each frame has its slot, counts as one frame, and returns its page with
+//! its slot.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -16,7 +17,8 @@ use crate::kept::{Kept, KeptPages};
 use crate::ring::{Frame, Hand};
 use crate::shared_pool::Spare;
 
-/// The most frames of a batch of which some are merged: a set of positions has a bit for each frame.
+/// The most frames of a batch of which some are merged: a set of positions has a bit for each
+/// frame.
 pub const BATCH_MAX: usize = u64::BITS as usize;
 
 /// Positions of frames, in their new order.
@@ -66,8 +68,8 @@ impl Pages<'_> {
 /// the frames has as many bytes of headers. `copies` has the copies of the headers afterwards, by
 /// the new positions of the packets. A packet without a page for its headers is not merged.
 ///
-/// Returns how many packets the handler sees, in the order of their first frames. `None` if nothing
-/// was merged.
+/// Returns how many packets the handler sees, in the order of their first frames. Returns `None` if
+/// nothing was merged.
 pub fn merge(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

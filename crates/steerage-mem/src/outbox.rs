@@ -16,8 +16,8 @@ use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
 /// The producers of one queue: a ring to each CPU, and then the parking lot. The frames for the
-/// queue's owner, the CPU that polls it, stay in the lane. In the owner's ring, there are only frames
-/// from before this CPU owned the queue.
+/// queue's owner, the CPU that polls it, stay in the lane. In the owner's ring, there are only
+/// frames from before this CPU owned the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
@@ -107,16 +107,17 @@ impl Outbox {
         self.lane.waiting()
     }
 
-    /// Whether the owner has finished all frames that it got: those in the lane and those in its
-    /// ring. Until then, the queue must not be polled, because the lane would overtake the ring.
+    /// Returns true if the owner has finished all frames that it got: those in the lane and those
+    /// in its ring. Until then, the queue must not be polled, because the lane would overtake the
+    /// ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
         let ring = &self.rings[self.owner];
         self.lane.is_empty() && (ring.occupied() == 0 || ring.passed(ring.tail()))
     }
 
-    /// Whether a CPU has finished all frames before position `tail` of its ring, and the owner also
-    /// those in the lane.
+    /// Returns true if a CPU has finished all frames before position `tail` of its ring, and the
+    /// owner also those in the lane.
     pub fn has_passed(&self, cpu: u16, tail: u64) -> bool {
         let cpu = usize::from(cpu);
         self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
@@ -130,8 +131,8 @@ impl Outbox {
         self.lane.finish(|frames| frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(&mut home)));
     }
 
-    /// Stages a frame: see [`Producer::stage`]. A frame for the owner is added to the lane. The caller
-    /// also records the ring with [`touch`](Self::touch).
+    /// Stages a frame: see [`Producer::stage`]. A frame for the owner is added to the lane. The
+    /// caller also records the ring with [`touch`](Self::touch).
     ///
     /// # Errors
     /// The frame, if the ring has no room for it.
@@ -157,8 +158,8 @@ impl Outbox {
         self.staged.insert(ring);
     }
 
-    /// Stages the frames of the lane's list, a poll, on one ring: see [`Producer::stage_all`]. Returns
-    /// whether all frames were staged. If the target is the owner, all frames stay.
+    /// Stages the frames of the lane's list, a poll, on one ring: see [`Producer::stage_all`].
+    /// Returns whether all frames were staged. If the target is the owner, all frames stay.
     #[inline(always)]
     pub fn stage_all(&mut self, target: usize, arrival: u64, staged: impl FnMut(usize)) -> bool {
         if target == self.owner {
@@ -171,8 +172,8 @@ impl Outbox {
         frames.is_empty()
     }
 
-    /// Stages the frames of the lane's list on a few rings: see [`Producer::stage_lists`]. The frames
-    /// for the owner stay. Returns whether all frames were staged.
+    /// Stages the frames of the lane's list on a few rings: see [`Producer::stage_lists`]. The
+    /// frames for the owner stay. Returns whether all frames were staged.
     #[inline(always)]
     pub fn stage_lists(
         &mut self,
@@ -188,8 +189,8 @@ impl Outbox {
         true
     }
 
-    /// Takes the list of the lane, to stage its frames one by one. [`put_list`](Self::put_list) takes
-    /// the list back.
+    /// Takes the list of the lane, to stage its frames one by one. [`put_list`](Self::put_list)
+    /// takes the list back.
     pub fn take_list(&mut self) -> Vec<Completion> {
         let mut frames = std::mem::take(&mut self.spare);
         self.lane.list().into_iter().for_each(|list| std::mem::swap(list, &mut frames));
@@ -202,9 +203,10 @@ impl Outbox {
         self.spare = list;
     }
 
-    /// Publishes the rings that have at least `least` staged frames. Calls `shown` for each CPU that
-    /// got frames. Calls `refused` for each frame for which the CPU's backlog has no room, with the
-    /// frame if it lies in a page. Other refused frames return to `lent`, the queue's blocks.
+    /// Publishes the rings that have at least `least` staged frames. Calls `shown` for each CPU
+    /// that got frames. Calls `refused` for each frame for which the CPU's backlog has no room,
+    /// with the frame if it lies in a page. Other refused frames return to `lent`, the queue's
+    /// blocks.
     #[inline]
     pub fn publish(
         &mut self,
@@ -326,17 +328,17 @@ impl Outbox {
         self.out.next(from)
     }
 
-    /// Whether no frame is in a ring, in the lane or parked.
+    /// Returns true if no frame is in a ring, in the lane or parked.
     pub fn is_empty(&self) -> bool {
         self.lane.is_empty() && self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
     }
 
-    /// Whether other queues may need the pages of frames that have not returned.
+    /// Returns true if other queues may need the pages of frames that have not returned.
     pub fn keeps_pages_from_others(&self) -> bool {
         self.admissions.is_some() && !self.out.is_empty()
     }
 
-    /// How many frames may wait for a CPU.
+    /// Returns how many frames may wait for a CPU.
     pub fn backlog(&self) -> usize {
         self.backlog
     }
@@ -350,13 +352,14 @@ impl Outbox {
         }
     }
 
-    /// How many frames of all queues wait for a CPU. 0 if the limit holds for this queue alone.
+    /// Returns how many frames of all queues wait for a CPU. 0 if the limit holds for this queue
+    /// alone.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
 
-    /// Whether both the ring and the CPU's backlog have room for `frames` frames. The lane always
-    /// has room.
+    /// Returns true if both the ring and the CPU's backlog have room for `frames` frames. The lane
+    /// always has room.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
         if at == self.owner {
@@ -389,8 +392,8 @@ impl Outbox {
         None
     }
 
-    /// Whether at least half of the frames that may wait for a CPU wait. The frames for the owner do
-    /// not wait.
+    /// Returns true if at least half of the frames that may wait for a CPU wait. The frames for the
+    /// owner do not wait.
     pub fn is_half_full(&self, cpu: usize) -> bool {
         cpu != self.owner && self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
     }

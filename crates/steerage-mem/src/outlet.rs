@@ -1,9 +1,9 @@
 //! Queues of items that other threads hand to the CPUs of the path, such as packets to send.
 //!
 //! An outlet is under one lock. The CPUs try the lock between two rounds, and only after a thread
-//! has added an item. The items of a bucket leave in the order in which they were added: an item for
-//! another CPU than the previous item of its bucket goes to the previous CPU as well, until that CPU
-//! has sent everything of the bucket.
+//! has added an item. The items of a bucket leave in the order in which they were added: an item
+//! for another CPU than the previous item of its bucket goes to the previous CPU as well, until
+//! that CPU has sent everything of the bucket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,7 +63,7 @@ impl<T> Outlet<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many more items have room.
+    /// Returns how many more items have room.
     pub fn room(&self) -> usize {
         self.places.saturating_sub(self.lock().count)
     }
@@ -76,8 +76,8 @@ impl<T> Outlet<T> {
         self.lock().has_room.fd()
     }
 
-    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item. Returns the CPU that gets
-    /// the item, or the item if there is no room.
+    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item. Returns the CPU that
+    /// gets the item, or the item if there is no room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;

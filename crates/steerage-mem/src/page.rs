@@ -98,8 +98,8 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Whether the frame has no extra record, lies in one page, begins with the kind of header `link`,
-    /// and has a device header if `headed`. The check is a single comparison.
+    /// Returns true if the frame has no extra record, lies in one page, begins with the kind of
+    /// header `link`, and has a device header if `headed`. The check is a single comparison.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8, headed: bool) -> bool {
         let expected = u32::from(link) << LINK_SHIFT | if headed { HEADED } else { 0 };
@@ -131,8 +131,8 @@ impl Slot {
         Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
     }
 
-    /// Whether the frame is neither lent nor has an extra record. Frames in pages have such a
-    /// record only if they stand for hidden frames.
+    /// Returns true if the frame is neither lent nor has an extra record. Frames in pages have such
+    /// a record only if they stand for hidden frames.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.len_flags & (LENT | EXTRA) == 0
@@ -141,7 +141,7 @@ impl Slot {
     /// The flags (in a slot's last word) of frames that lie in several pages or in a block.
     pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
 
-    /// Whether the frame lies in one page, which belongs to this frame alone.
+    /// Returns true if the frame lies in one page, which belongs to this frame alone.
     #[inline(always)]
     pub(crate) fn is_whole_page(&self) -> bool {
         self.len_flags & Self::NO_WHOLE_PAGE == 0
@@ -156,8 +156,8 @@ impl Slot {
         Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
 
-    /// The `len` bytes before the frame in the same page. `None` if fewer than `len` bytes of the
-    /// page are before the frame.
+    /// The `len` bytes before the frame in the same page. Returns `None` if fewer than `len` bytes
+    /// of the page are before the frame.
     #[inline(always)]
     pub(crate) fn before(&self, len: usize) -> Option<Self> {
         let offset = self.offset.checked_sub(len as u32)?;
@@ -165,7 +165,7 @@ impl Slot {
     }
 
     /// The span of the same page that begins `front` bytes earlier and ends `back` bytes later.
-    /// Negative numbers make the span shorter. `None` if no slot can describe the span.
+    /// Negative numbers make the span shorter. Returns `None` if no slot can describe the span.
     #[inline]
     pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
         let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
@@ -264,7 +264,7 @@ impl Completion {
         self.0.offset as usize
     }
 
-    /// Whether each of these frames has a flow hash.
+    /// Returns true if each of these frames has a flow hash.
     #[doc(hidden)]
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
@@ -331,7 +331,7 @@ impl Completion {
         self
     }
 
-    /// Whether the frame lies in a file, which no device has just written.
+    /// Returns true if the frame lies in a file, which no device has just written.
     #[inline(always)]
     pub(crate) fn is_record(&self) -> bool {
         self.0.len_flags & RECORD != 0
@@ -346,13 +346,13 @@ impl Completion {
         self
     }
 
-    /// Whether the frame lies in a block and not in a page of its own.
+    /// Returns true if the frame lies in a block and not in a page of its own.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.0.is_lent()
     }
 
-    /// Whether the frame has more than one page.
+    /// Returns true if the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.0.is_chained()

@@ -43,7 +43,7 @@ impl Sleepers {
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Whether `cpu` is about to sleep or asleep, and no CPU has woken it since.
+    /// Returns true if `cpu` is about to sleep or asleep, and no CPU has woken it since.
     pub fn is_about_to_sleep(&self, cpu: usize) -> bool {
         self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
     }
@@ -56,8 +56,8 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the caller must ring the bell of `cpu`. Returns true to one caller only. Call
-    /// [`after_publishing`](Self::after_publishing) first.
+    /// Returns true if the caller must ring the bell of `cpu`. Returns true to one caller only.
+    /// Call [`after_publishing`](Self::after_publishing) first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
@@ -77,14 +77,14 @@ impl Requests {
         Self((0..cpus).map(|_| CachePadded::new(AtomicU64::new(0))).collect())
     }
 
-    /// Sets a request. Returns true if the caller must wake the CPU, and false if the thread that set
-    /// an earlier request wakes it.
+    /// Sets a request. Returns true if the caller must wake the CPU, and false if the thread that
+    /// set an earlier request wakes it.
     pub fn set(&self, cpu: usize) -> bool {
         // R1, release: pairs with R2, so that the CPU sees what the caller has stored for it.
         self.0[cpu].swap(1, Ordering::AcqRel) == 0
     }
 
-    /// Whether a request is set.
+    /// Returns true if a request is set.
     #[inline(always)]
     pub fn is_set(&self, cpu: usize) -> bool {
         // Relaxed: `take` orders what follows from a request.

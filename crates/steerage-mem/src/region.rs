@@ -257,7 +257,7 @@ impl Region {
         self.index_of(page.number()).map(|index| self.address_of(index))
     }
 
-    /// Whether `page` belongs to this region.
+    /// Returns true if `page` belongs to this region.
     #[inline(always)]
     pub fn holds(&self, page: &Page) -> bool {
         self.index_of(page.number()).is_some()
@@ -332,14 +332,15 @@ impl Region {
         self.view().start_of(number, offset, len)
     }
 
-    /// Whether `len` bytes at `offset` lie within a page of this region and fit into one frame.
+    /// Returns true if `len` bytes at `offset` lie within a page of this region and fit into one
+    /// frame.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
     }
 
-    /// Whether the stated position of a frame lies in a page or block of this region. For a frame
-    /// in several pages, only the head is checked.
+    /// Returns true if the stated position of a frame lies in a page or block of this region. For a
+    /// frame in several pages, only the head is checked.
     #[inline(always)]
     pub fn has_frame(&self, frame: &Completion) -> bool {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()

@@ -134,7 +134,7 @@ pub struct RingOptions {
     /// The number of slots that may be occupied, from staging to finish. The other slots stay free
     /// until the limit is raised.
     pub limit: usize,
-    /// Whether each slot has its frame's arrival number, to check the order of frames. An arrival
+    /// True if each slot has its frame's arrival number, to check the order of frames. An arrival
     /// number takes 8 more bytes per slot.
     pub arrivals: bool,
 }
@@ -215,7 +215,7 @@ pub struct Producer {
     mask_before: u32,
     limit: u32,
     lot: bool,
-    /// Whether the ring keeps arrival numbers. The flag is in this struct so that staging does not
+    /// True if the ring keeps arrival numbers. The flag is in this struct so that staging does not
     /// read another cache line.
     numbered: bool,
 }
@@ -260,7 +260,7 @@ impl Producer {
         self.mask as usize + 1
     }
 
-    /// Whether the ring keeps arrival numbers.
+    /// Returns true if the ring keeps arrival numbers.
     pub fn is_numbered(&self) -> bool {
         self.numbered
     }
@@ -343,8 +343,8 @@ impl Producer {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any for a consumer.
-    /// A parking lot has no consumer.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any for a
+    /// consumer. A parking lot has no consumer.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -414,7 +414,7 @@ impl Producer {
         finished - first
     }
 
-    /// Whether all slots before `tail` are finished.
+    /// Returns true if all slots before `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
         // P2: code that acts on the result sees what the handler did.
@@ -435,7 +435,7 @@ impl Producer {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the oldest frame in a [`parking_lot`] was published there.
+    /// Returns true if the oldest frame in a [`parking_lot`] was published there.
     pub(crate) fn is_next_published(&self) -> bool {
         self.reclaimed < self.published
     }
@@ -476,7 +476,7 @@ impl Gauge {
         (published.max(finished), finished)
     }
 
-    /// Whether the consumer has finished all published frames.
+    /// Returns true if the consumer has finished all published frames.
     pub fn is_finished(&self) -> bool {
         let (published, finished) = self.read();
         published == finished
@@ -499,7 +499,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// How many slots the consumer has not taken yet.
+    /// Returns how many slots the consumer has not taken yet.
     #[inline(always)]
     pub fn waiting(&self) -> u64 {
         // C1, acquire: pairs with P1.
@@ -557,7 +557,7 @@ impl Consumer {
         until.saturating_sub(self.hand.end).min(self.waiting())
     }
 
-    /// Whether the producer sleeps and now has the room for which it waits. Call this after
+    /// Returns true if the producer sleeps and now has the room for which it waits. Call this after
     /// [`finish`](Self::finish). The call clears the producer's `wake_at`, so that only one wake-up
     /// follows.
     pub fn producer_waits(&self) -> bool {

@@ -49,7 +49,7 @@ impl<const BUCKETS: usize> RingTable<BUCKETS> {
         self.buckets_of[usize::from(ring)] += 1;
     }
 
-    /// How many rings have buckets.
+    /// Returns how many rings have buckets.
     pub fn rings_in_use(&self) -> RingsInUse {
         match self.rings {
             1 => RingsInUse::One,

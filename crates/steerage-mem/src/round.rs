@@ -41,7 +41,7 @@ pub fn leave() -> Mark {
     mark(false)
 }
 
-/// Whether the calling thread is in a round. Always false without debug assertions.
+/// Returns true if the calling thread is in a round. Always false without debug assertions.
 #[inline(always)]
 pub fn is_inside() -> bool {
     #[cfg(debug_assertions)]

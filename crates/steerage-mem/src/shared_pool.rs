@@ -1,6 +1,6 @@
 //! The shared page pool: stacks of pages that belong to no receive queue. Each NUMA node has a few
-//! stacks, and each CPU returns pages to one of them, as the kernel's page allocator keeps lists for
-//! each CPU. CPUs that take pages from the same stack would wait for each other's cache lines.
+//! stacks, and each CPU returns pages to one of them, as the kernel's page allocator keeps lists
+//! for each CPU. CPUs that take pages from the same stack would wait for each other's cache lines.
 
 mod bundles;
 mod spare;

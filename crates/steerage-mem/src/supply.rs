@@ -26,7 +26,7 @@ pub struct Supply {
     region: Arc<Region>,
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
-    /// Whether the kernel pins the pages. Pinned pages are all in use from the start.
+    /// True if the kernel pins the pages. Pinned pages are all in use from the start.
     pinned: bool,
     backlog_asked: usize,
     backlog_max: usize,
@@ -119,12 +119,12 @@ impl Supply {
         &self.pools
     }
 
-    /// How many pages the local cache of each queue may have.
+    /// Returns how many pages the local cache of each queue may have.
     pub fn cache_pages(&self) -> usize {
         self.state().budget.cache_pages
     }
 
-    /// Whether several queues share the limit on the frames that wait for a CPU.
+    /// Returns true if several queues share the limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.state().needs.shares_backlog()
     }
@@ -149,7 +149,7 @@ impl Supply {
         self.state().budget.clone()
     }
 
-    /// How many pages were handed out so far.
+    /// Returns how many pages were handed out so far.
     pub fn pages(&self) -> usize {
         self.region.pages() - self.state().spare.len()
     }

@@ -185,8 +185,8 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
-/// As above, with two stacks of a node. A pool looks twice before it counts the returns, so the pages
-/// change their stacks three times.
+/// As above, with two stacks of a node. A pool looks twice before it counts the returns, so the
+/// pages change their stacks three times.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {

@@ -115,7 +115,7 @@ pub enum Ask {
 /// The actions that follow from events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
-    /// Whether packet CPUs should check the machine's state.
+    /// True if packet CPUs should check the machine's state.
     pub changed: bool,
     /// The CPUs to wake for that check, each CPU once.
     pub wake: Vec<CpuIndex>,

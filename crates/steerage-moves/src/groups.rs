@@ -215,7 +215,8 @@ impl Moves {
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Whether a group may have this map: it has a CPU for each bucket, and all CPUs are usable.
+    /// Returns true if a group may have this map: it has a CPU for each bucket, and all CPUs are
+    /// usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

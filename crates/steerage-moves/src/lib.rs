@@ -102,7 +102,7 @@ pub type CpuIndex = u16;
 pub struct QueueSetup {
     /// The CPU that polls the queue.
     pub owner: CpuIndex,
-    /// Whether the queue's source can wait, so that no frame of the queue may be lost.
+    /// True if the queue's source can wait, so that no frame of the queue may be lost.
     pub can_wait: bool,
     /// The CPUs over which the queue's packets are spread. Not empty.
     pub mask: Vec<CpuIndex>,
@@ -205,12 +205,12 @@ impl Moves {
         self.is_moving.then_some(&self.slice)
     }
 
-    /// Whether `cpu` was declared dead and is not alive again.
+    /// Returns true if `cpu` was declared dead and is not alive again.
     pub fn is_dead(&self, cpu: CpuIndex) -> bool {
         self.dead[usize::from(cpu)]
     }
 
-    /// Whether every mask is in force.
+    /// Returns true if every mask is in force.
     pub fn is_settled(&self) -> bool {
         !self.is_moving
             && self.queues.iter().all(|queue| queue.joining.is_none() || !queue.open)
@@ -222,7 +222,7 @@ impl Moves {
         (&self.queues[queue].map, self.queues[queue].group)
     }
 
-    /// Whether a queue has not ended.
+    /// Returns true if a queue has not ended.
     pub fn is_open(&self, queue: usize) -> bool {
         self.queues[queue].open
     }
@@ -247,25 +247,26 @@ impl Moves {
         self.counts
     }
 
-    /// Whether `queue` takes part in the current slice.
+    /// Returns true if `queue` takes part in the current slice.
     pub fn concerns(&self, queue: usize) -> bool {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Whether a queue takes part in the current slice, or waits for its own slice. The queue's
-    /// owner then watches the current slice, so that a slow slice does not delay all other slices.
+    /// Returns true if a queue takes part in the current slice, or waits for its own slice. The
+    /// queue's owner then watches the current slice, so that a slow slice does not delay all other
+    /// slices.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
-    /// Whether a queue has not ended, and its source can wait.
+    /// Returns true if a queue has not ended, and its source can wait.
     pub fn waits(&self, queue: usize) -> bool {
         self.queues[queue].open && self.queues[queue].can_wait
     }
 
-    /// Whether the current slice has a time limit: not if one of its queues can wait.
+    /// Returns true if the current slice has a time limit: not if one of its queues can wait.
     pub fn is_timed(&self) -> bool {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }

@@ -103,8 +103,9 @@ impl Moves {
         true
     }
 
-    /// Whether a queue has not ended and its owner is alive. The queues of a dead owner receive no
-    /// frames. So their moves wait until the owner is alive again, and delay no other move.
+    /// Returns true if a queue has not ended and its owner is alive. The queues of a dead owner
+    /// receive no frames. So their moves wait until the owner is alive again, and delay no other
+    /// move.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }

@@ -11,7 +11,7 @@ pub struct BucketMove {
     pub from: CpuIndex,
     /// The bucket's CPU after the move.
     pub to: CpuIndex,
-    /// Whether the old handler returned state of this bucket, which waits for the new handler.
+    /// True if the old handler returned state of this bucket, which waits for the new handler.
     pub has_state: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Slice {
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,
-    /// Whether the move took too long, so that queues stop parking.
+    /// True if the move took too long, so that queues stop parking.
     pub revoked: bool,
     /// The CPUs that buckets leave, each once.
     pub old_cpus: Vec<CpuIndex>,
@@ -69,17 +69,18 @@ impl Slice {
         }
     }
 
-    /// Whether the phase waits for `who`: a queue in park and release, a CPU in leave and arrive.
+    /// Returns true if the phase waits for `who`: a queue in park and release, a CPU in leave and
+    /// arrive.
     pub fn waits_for(&self, who: usize) -> bool {
         self.waiting.contains(&who)
     }
 
-    /// Whether the queue takes part.
+    /// Returns true if the queue takes part.
     pub fn includes(&self, queue: usize) -> bool {
         self.queues.contains(&queue)
     }
 
-    /// Whether the slice has the number `epoch` and is in the phase `phase`.
+    /// Returns true if the slice has the number `epoch` and is in the phase `phase`.
     pub fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
         self.epoch == epoch && self.phase == phase
     }

@@ -10,7 +10,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Whether packets were received or handled since the last call.
+    /// Returns true if packets were received or handled since the last call.
     pub fn since_last(&mut self, ledgers: &Ledgers) -> bool {
         let packets = ledgers.cpus.iter().map(|cpu| cpu.polled.get().wrapping_add(cpu.processed.get()));
         let packets = packets.fold(0, u64::wrapping_add);

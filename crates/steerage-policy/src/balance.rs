@@ -73,7 +73,7 @@ pub struct Balance {
     /// A throughput below that of the previous regime, which a probe measured without being short
     /// of time. The measurement counts if the group is short of time again at once.
     doubt: Option<(Regime, f64)>,
-    /// Whether a window has shown even work on all CPUs, since the regime began or buckets moved.
+    /// True if a window has shown even work on all CPUs, since the regime began or buckets moved.
     /// Before such a window, the measured throughput is that of the current map, not of the regime.
     is_even: bool,
     /// The work of each bucket in the last window. Empty before the first window.
@@ -195,7 +195,7 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// Whether the current regime has lasted long enough for another decision.
+    /// Returns true if the current regime has lasted long enough for another decision.
     fn has_settled(&self, now: Timestamp, time: Duration) -> bool {
         self.began.is_none_or(|began| now.since(began) >= time)
     }

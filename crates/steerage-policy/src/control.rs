@@ -32,8 +32,8 @@ use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
 ///
-/// A program calls [`check`](Self::check) at the times that `check` returns. If the calls are late or
-/// missing, packets follow the last map.
+/// A program calls [`check`](Self::check) at the times that `check` returns. If the calls are late
+/// or missing, packets follow the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
@@ -47,7 +47,7 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// Whether a policy has a choice: see [`has_choice`]. Otherwise, CPUs take no samples.
+    /// True if a policy has a choice: see [`has_choice`]. Otherwise, CPUs take no samples.
     chooses: bool,
     /// The time that other programs take is not measured yet.
     awaits_others: bool,
@@ -161,8 +161,8 @@ impl PolicyControl {
     /// [`Handle::now`]. A call before the time has no effect. A late call works like a call in
     /// time: the load is measured over the time that has really passed.
     ///
-    /// If a policy panics that is not [`Guarded`](crate::Guarded), buckets stay where they are, and no
-    /// load check is due until another policy is set.
+    /// If a policy panics that is not [`Guarded`](crate::Guarded), buckets stay where they are, and
+    /// no load check is due until another policy is set.
     pub fn check(&mut self, now: Timestamp) -> Option<Timestamp> {
         if now < self.due? {
             return self.due;
@@ -175,9 +175,10 @@ impl PolicyControl {
         self.due
     }
 
-    /// Says whether the time that other programs take will be measured soon. Until then, the policies
-    /// decide nothing for live devices. One of the other programs may be the sender, and once
-    /// steerage competes with it for a CPU, nobody can see how much of that CPU the sender wants.
+    /// Says whether the time that other programs take will be measured soon. Until then, the
+    /// policies decide nothing for live devices. One of the other programs may be the sender, and
+    /// once steerage competes with it for a CPU, nobody can see how much of that CPU the sender
+    /// wants.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -379,7 +380,7 @@ impl PolicyControl {
     }
 }
 
-/// Whether another CPU could get buckets of the group, or poll one of its queues.
+/// Returns true if another CPU could get buckets of the group, or poll one of its queues.
 fn has_choice(group: &GroupView, ledgers: &Ledgers) -> bool {
     let is_elsewhere = |queue: &usize| ledgers.queues[*queue].owner() != group.order[0];
     !group.queues.is_empty() && (group.order.len() > 1 || group.queues.iter().any(is_elsewhere))

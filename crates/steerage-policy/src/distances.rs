@@ -38,7 +38,7 @@ const PATIENCE: Duration = REFINE_EVERY;
 /// change is detected after at most this part of the time.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
-/// Whether two distances between CPUs are equal, apart from measurement error.
+/// Returns true if two distances between CPUs are equal, apart from measurement error.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Guards the path against a policy that panics or chooses wrong CPUs: [`Hash`](struct@Hash) replaces it.
+//! Guards the path against a policy that panics or chooses wrong CPUs: [`Hash`](struct@Hash)
+//! replaces it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use steerage_core::placement::{Findings, Plan};
 
 use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
-/// A policy that is replaced by [`Hash`](struct@Hash) once it panics, or once it chooses a CPU that the
-/// group does not have. The log says so once for a policy, with the group's CPUs and the wrong CPU.
+/// A policy that is replaced by [`Hash`](struct@Hash) once it panics, or once it chooses a CPU that
+/// the group does not have. The log says so once for a policy, with the group's CPUs and the wrong
+/// CPU.
 #[derive(Debug)]
 pub struct Guarded {
     policy: Box<dyn Policy>,
@@ -27,8 +29,8 @@ impl Guarded {
         Self { policy: Box::new(policy), has_failed: false, is_reported: Arc::default() }
     }
 
-    /// Calls the policy. `find_fault` says what is wrong with the result, if anything. Returns `None`
-    /// if the policy has failed, now or before.
+    /// Calls the policy. `find_fault` says what is wrong with the result, if anything. Returns
+    /// `None` if the policy has failed, now or before.
     fn call<R>(
         &mut self,
         order: &[u16],

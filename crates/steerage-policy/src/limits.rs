@@ -1,5 +1,6 @@
 //! Every constant of the policies, each with its reason. There are 16: [`REFINE_EVERY`],
-//! [`MIN_SAMPLES`], [`JOIN_AT_ONCE`] and the fields of [`Tuning`]. All other constants derive from these.
+//! [`MIN_SAMPLES`], [`JOIN_AT_ONCE`] and the fields of [`Tuning`]. All other constants derive from
+//! these.
 
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 /// distance is random error, and the mean of eight is accurate to a third of a deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// The number of CPUs that may join at once for each CPU that receives. On a virtual machine, waking
-/// a CPU takes the waking CPU 7 us, and a CPU without packets sleeps again after 50 us
-/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of this time is for wake-ups, and the other
-/// half for the polls after which a CPU gets its next packets. If more CPUs joined, the first CPU
-/// would sleep again before its next packets, and the receiving CPU would do nothing but wake CPUs.
+/// The number of CPUs that may join at once for each CPU that receives. On a virtual machine,
+/// waking a CPU takes the waking CPU 7 us, and a CPU without packets sleeps again after 50 us
+/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of this time is for wake-ups, and the
+/// other half for the polls after which a CPU gets its next packets. If more CPUs joined, the first
+/// CPU would sleep again before its next packets, and the receiving CPU would do nothing but wake
+/// CPUs.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
 /// The numbers on which decisions depend, as fields, so that a test can show that each matters.

@@ -42,8 +42,8 @@ impl CpuCounts {
     }
 }
 
-/// The packets that the full backlogs of CPUs refused. With 1,024 CPUs and 256 queues there are 262,144 rings, so that only the rings
-/// of queues that lost packets are read.
+/// The packets that the full backlogs of CPUs refused. With 1,024 CPUs and 256 queues there are
+/// 262,144 rings, so that only the rings of queues that lost packets are read.
 #[derive(Debug, Default)]
 struct Refused {
     /// By queue: the packets of all its rings, and of each ring.
@@ -95,7 +95,8 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
-    /// The packets that each CPU finished, by queue. Empty if one group has all queues, because the counts of the CPUs say it then.
+    /// The packets that each CPU finished, by queue. Empty if one group has all queues, because the
+    /// counts of the CPUs say it then.
     finished: Vec<Vec<u64>>,
     refused: Refused,
     window: Option<WindowStart>,
@@ -117,14 +118,15 @@ impl WindowStart {
         self.groups.iter().map(|group| group.samples).sum()
     }
 
-    /// Whether each group had the same queues as now.
+    /// Returns true if each group had the same queues as now.
     fn has_groups_of(&self, view: &View) -> bool {
         self.groups.len() == view.groups.len()
             && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
     }
 }
 
-/// The counts of all queues of a group. They are summed when they are read, because the buckets of 256 queues have 25 MB of counts.
+/// The counts of all queues of a group. They are summed when they are read, because the buckets of
+/// 256 queues have 25 MB of counts.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
@@ -324,7 +326,8 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. Their time since the start shows from which queue most of it comes.
+        // Heavy buckets are few. Their time since the start shows from which queue most of it
+        // comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())

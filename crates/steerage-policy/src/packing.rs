@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use steerage_core::limits::BUCKETS;
 
-/// Returns a function that says whether a CPU is in the list. With 1,024 CPUs, searching the list for each bucket would take
-/// milliseconds.
+/// Returns a function that says whether a CPU is in the list. With 1,024 CPUs, searching the list
+/// for each bucket would take milliseconds.
 pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
     let mut is_in = vec![false; cpus.iter().max().map_or(0, |most| usize::from(*most) + 1)];
     cpus.iter().for_each(|cpu| is_in[usize::from(*cpu)] = true);
@@ -174,10 +174,10 @@ impl<'a> Packing<'a> {
     }
 
     /// The bucket of `from` that should go to `to`: the largest bucket within the excess, or else
-    /// the smallest bucket. `None` if this move does not make the busier of the two CPUs less busy.
-    /// Large buckets go first, even if `to` is then too busy and must pass on some of its own
-    /// buckets. Moving large buckets moves fewer flows than replacing a large bucket by many small
-    /// buckets.
+    /// the smallest bucket. Returns `None` if this move does not make the busier of the two CPUs
+    /// less busy. Large buckets go first, even if `to` is then too busy and must pass on some of
+    /// its own buckets. Moving large buckets moves fewer flows than replacing a large bucket by
+    /// many small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);

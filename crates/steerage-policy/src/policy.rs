@@ -85,7 +85,7 @@ pub struct GroupLoad<'a> {
     pub apart: &'a [Option<Duration>],
     /// A longer measurement that includes the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
-    /// Whether the devices wait until there is room, as files do. If so, no packet is lost while
+    /// True if the devices wait until there is room, as files do. If so, no packet is lost while
     /// the CPUs are short of time.
     pub can_wait: bool,
 }
@@ -149,7 +149,7 @@ pub struct GroupStart<'a> {
     /// The time that a cache line takes from the first CPU of `order` to the CPU that would join
     /// first. `None` if the time was not measured, or if both are threads of one core.
     pub apart: Option<Duration>,
-    /// Whether the devices wait until there is room, as files do. If so, no packet is lost while
+    /// True if the devices wait until there is room, as files do. If so, no packet is lost while
     /// the CPUs are short of time.
     pub can_wait: bool,
 }
@@ -182,9 +182,10 @@ impl MapRequest {
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
 /// load check ([`refine`](Self::refine)). The calls are outside of the packet path and may take
-/// long, because packets follow the last map until the policy returns. A policy that panics in one of
-/// these calls, or chooses a CPU that the group does not have, is replaced by [`Hash`](struct@Hash). If
-/// another function of it panics, it is not called again, and the buckets stay where they are.
+/// long, because packets follow the last map until the policy returns. A policy that panics in one
+/// of these calls, or chooses a CPU that the group does not have, is replaced by
+/// [`Hash`](struct@Hash). If another function of it panics, it is not called again, and the buckets
+/// stay where they are.
 ///
 /// # Example
 ///
@@ -280,8 +281,8 @@ pub trait Policy: Send + fmt::Debug {
     /// move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
-    /// Whether polling may move to another CPU of the group if the CPU that polls is slowed by
-    /// other programs, interrupts or guests.
+    /// Returns true if polling may move to another CPU of the group if the CPU that polls is slowed
+    /// by other programs, interrupts or guests.
     fn moves_receivers(&self) -> bool {
         false
     }

@@ -80,7 +80,7 @@ impl<P: Policy> PolicyTester<P> {
         &self.map
     }
 
-    /// How many buckets a CPU has.
+    /// Returns how many buckets a CPU has.
     pub fn buckets_of(&self, cpu: u16) -> usize {
         self.map.iter().filter(|owner| **owner == cpu).count()
     }

@@ -216,13 +216,13 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly all of
-/// the other CPU, and sends less if that CPU forwards, so spreading loses. If the sender is on another
-/// machine, spreading gains.
+/// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly
+/// all of the other CPU, and sends less if that CPU forwards, so spreading loses. If the sender is
+/// on another machine, spreading gains.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // The microseconds for receiving a packet and for the rest, by AF_XDP and by AF_PACKET, and the CPUs
-    // that all packets need.
+    // The microseconds for receiving a packet and for the rest, by AF_XDP and by AF_PACKET, and the
+    // CPUs that all packets need.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));

@@ -258,8 +258,8 @@ impl Builder {
     }
 
     /// The counters of the packet function, which any thread reads during the run and after it:
-    /// [`Handle::counters`](crate::Handle::counters) returns them. They are in snapshots, in metrics,
-    /// and in what `steerage top` shows.
+    /// [`Handle::counters`](crate::Handle::counters) returns them. They are in snapshots, in
+    /// metrics, and in what `steerage top` shows.
     ///
     /// ```
     /// use steerage::stats::CpuCounter;
@@ -397,7 +397,8 @@ impl Builder {
 
     /// Sets how many packets of its own a CPU's handler may send at a time: see
     /// [`Cpu::send`](crate::Cpu::send). Each of these packets reserves a page of the pool. Default:
-    /// 0, or 64 with a [sender](Self::add_sender). Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// 0, or 64 with a [sender](Self::add_sender). Maximum:
+    /// [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -437,10 +438,11 @@ impl Builder {
         self
     }
 
-    /// Sets the stack of each thread that [`Instance::start`] starts, in bytes. A handler is created
-    /// on this stack, and moved there by value, so a handler may have a quarter of this size, without
-    /// what it keeps in a `Box` or a `Vec`. [`Instance::start`] refuses a larger handler. Default:
-    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
+    /// Sets the stack of each thread that [`Instance::start`] starts, in bytes. A handler is
+    /// created on this stack, and moved there by value, so a handler may have a quarter of this
+    /// size, without what it keeps in a `Box` or a `Vec`. [`Instance::start`] refuses a larger
+    /// handler. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512
+    /// KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
         self
@@ -451,8 +453,8 @@ impl Builder {
     /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work while
     /// it keeps up. Other CPUs are added as the load grows. With [`Hash`](crate::Hash), every CPU
     /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has
-    /// its own policy, created by [`Policy::fresh`]. A policy that panics, or that chooses a CPU which
-    /// the group does not have, is reported once and replaced by [`Hash`](crate::Hash).
+    /// its own policy, created by [`Policy::fresh`]. A policy that panics, or that chooses a CPU
+    /// which the group does not have, is reported once and replaced by [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));
         self

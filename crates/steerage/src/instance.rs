@@ -28,8 +28,8 @@ pub const STACK_BYTES: usize = 2 << 20;
 /// A handler is on the stack several times while it is created, since it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// How long a join waits for CPUs that close their devices after all packets were handled. A driver may
-/// restart its card when its XDP program is detached, which takes seconds.
+/// How long a join waits for CPUs that close their devices after all packets were handled. A driver
+/// may restart its card when its XDP program is detached, which takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]

@@ -37,8 +37,8 @@ fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
-/// Whether there are cpusets of cgroup v1. These cpusets do not get a CPU back when it is online
-/// again, so other programs would keep fewer CPUs.
+/// Returns true if there are cpusets of cgroup v1. These cpusets do not get a CPU back when it is
+/// online again, so other programs would keep fewer CPUs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())

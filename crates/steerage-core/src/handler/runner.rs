@@ -134,8 +134,8 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the gate, counts the verdicts, and sends packets. The caller then finishes the frames.
-    /// Returns whether this CPU was declared dead during the batch.
+    /// Leaves the gate, counts the verdicts, and sends packets. The caller then finishes the
+    /// frames. Returns whether this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
         // If this CPU was declared dead, other CPUs may have its buckets, so this batch does not
         // count.

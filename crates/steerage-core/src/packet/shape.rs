@@ -14,7 +14,7 @@ impl Packet<'_> {
     }
 
     /// The packets of a [super-frame](Self::offload), one by one. The headers of each packet are
-    /// created, and the payload is not copied. `None` if the frame is one complete packet.
+    /// created, and the payload is not copied. Returns `None` if the frame is one complete packet.
     ///
     /// ```
     /// # mod steerage { pub use steerage_core::packet::*; }
@@ -72,15 +72,15 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// How many bytes [`prepend`](Self::prepend) can add. In pages of the pool, at least
+    /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, at least
     /// [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. 0 for a lent
     /// frame until it is first written to.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
-    /// How many bytes [`append`](Self::append) can add: the rest of the page in which the frame
-    /// ends. At least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already
+    /// Returns how many bytes [`append`](Self::append) can add: the rest of the page in which the
+    /// frame ends. At least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already
     /// added, if the frame is no longer than its device declared. 0 for a lent frame until it is
     /// first written to.
     pub fn tailroom(&self) -> usize {

@@ -82,7 +82,7 @@ impl QueueHasher {
 
 pub(crate) struct Hashing {
     hasher: QueueHasher,
-    /// Whether a frame keeps the device's hash. Frames without a device's hash are hashed as usual.
+    /// True if a frame keeps the device's hash. Frames without a device's hash are hashed as usual.
     by_device: bool,
     always: bool,
     fragments: FragmentTable,

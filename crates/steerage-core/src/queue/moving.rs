@@ -51,9 +51,9 @@ impl OwnedQueue {
         self.moving.parked = Some(epoch);
     }
 
-    /// Whether all frames that were sent before the buckets were parked are finished. The fence of
-    /// a dead CPU counts as passed: that CPU is ordered to discard its unfinished frames, in case
-    /// it continues.
+    /// Returns true if all frames that were sent before the buckets were parked are finished. The
+    /// fence of a dead CPU counts as passed: that CPU is ordered to discard its unfinished frames,
+    /// in case it continues.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -71,8 +71,8 @@ impl OwnedQueue {
     }
 
     /// The move takes too long: stops parking, and orders old CPUs to discard frames not yet begun.
-    /// (The frames of a live queue never stay in the lane after a round, and a queue that can wait is
-    /// not revoked.)
+    /// (The frames of a live queue never stay in the lane after a round, and a queue that can wait
+    /// is not revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -125,9 +125,9 @@ impl OwnedQueue {
         self.moving.parked.is_some()
     }
 
-    /// This CPU was declared dead and is alive again. Drops the frames that it staged, parked or kept
-    /// in its lane. No other CPU has seen these frames, and they are out of date. Steering continues
-    /// with `map`, the current map.
+    /// This CPU was declared dead and is alive again. Drops the frames that it staged, parked or
+    /// kept in its lane. No other CPU has seen these frames, and they are out of date. Steering
+    /// continues with `map`, the current map.
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
         let Self { outbox, pages, ledger, .. } = self;
         outbox.withdraw_all(|frame| {

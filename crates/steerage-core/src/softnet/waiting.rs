@@ -27,7 +27,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// The time until which the CPU has no work unless the bell rings (`Some(None)`: no limit).
-    /// `None` if the CPU has work now.
+    /// Returns `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
         // After a round with work, or during a round, some staged frames may not be published yet.
@@ -60,8 +60,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does
-    /// not wait on the bell.
+    /// Returns true if another CPU has rung the bell since [`arm`](Self::arm). For a simulator,
+    /// which does not wait on the bell.
     pub fn is_woken(&self) -> bool {
         !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
     }

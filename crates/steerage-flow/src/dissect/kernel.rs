@@ -27,8 +27,8 @@ use super::tunnel::gre;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelFlow {
-    /// The addresses of the last IP header that Linux reads, in ascending order, with the first four
-    /// bytes of the header after it if Linux counts them as ports. `None` if Linux reads no IP
+    /// The addresses of the last IP header that Linux reads, in ascending order, with the first
+    /// four bytes of the header after it if Linux counts them as ports. `None` if Linux reads no IP
     /// header: then all packets of one EtherType are one flow.
     key: Option<FlowKey>,
     ethertype: u16,
@@ -130,7 +130,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether Linux reads a header of this kind after the last header.
+    /// Returns true if Linux reads a header of this kind after the last header.
     fn enters(&self, kind: HeaderKind) -> bool {
         use HeaderKind::{Ethernet, Gre, Ipv4, Ipv6, Ipv6Extension, Ppp, Pppoe, Vlan};
         let Some(last) = self.last else { return true };

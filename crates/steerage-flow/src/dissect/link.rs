@@ -125,8 +125,8 @@ impl Walk<'_> {
 
     /// RFC 3032: a list of labels, whose last label is marked. MPLS does not state the type of its
     /// payload, so the first four bits of an IP header identify IP, and a header that looks like
-    /// Ethernet's identifies a pseudowire. Many Ethernet addresses begin with the four bits of IP. If
-    /// both are possible, only an IP header with a right checksum or length is IP.
+    /// Ethernet's identifies a pseudowire. Many Ethernet addresses begin with the four bits of IP.
+    /// If both are possible, only an IP header with a right checksum or length is IP.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -155,7 +155,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the checksum of the IPv4 header here, or the length in the IPv6 header, is right.
+    /// Returns true if the checksum of the IPv4 header here, or the length in the IPv6 header, is
+    /// right.
     fn ip_fits(&self) -> bool {
         let rest = self.rest();
         match rest.first_chunk::<{ ipv4::BYTES }>() {

@@ -1,6 +1,6 @@
 //! Reads the headers of overlays: VXLAN and its extension, NSH, LISP, GUE, L2TP, EoIP, and Ethernet
-//! below MPLS labels. Each function returns the step for the payload that its header states. Where a
-//! header does not state its payload, the payload must look like an Ethernet frame.
+//! below MPLS labels. Each function returns the step for the payload that its header states. Where
+//! a header does not state its payload, the payload must look like an Ethernet frame.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -19,8 +19,8 @@ const LISP_KEY: u8 = 0x03;
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
-/// The version of GUE, in the upper two bits: with a header, or before IP without a header. Then the
-/// control flag, and the length of the optional fields in words (draft-ietf-intarea-gue, 3).
+/// The version of GUE, in the upper two bits: with a header, or before IP without a header. Then
+/// the control flag, and the length of the optional fields in words (draft-ietf-intarea-gue, 3).
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
@@ -60,8 +60,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ethernet) } else { of_next_protocol(header[3]) }
     }
 
-    /// RFC 8300, 2: version, flags and length; metadata type and payload type; the service path; and
-    /// then metadata.
+    /// RFC 8300, 2: version, flags and length; metadata type and payload type; the service path;
+    /// and then metadata.
     pub(super) fn nsh(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Nsh)?;
         let words = be16(header, 0) & NSH_WORDS;
@@ -84,8 +84,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
     }
 
-    /// draft-ietf-intarea-gue, 3: version, control flag and length; the payload's IP protocol; flags;
-    /// and then optional fields.
+    /// draft-ietf-intarea-gue, 3: version, control flag and length; the payload's IP protocol;
+    /// flags; and then optional fields.
     pub(super) fn gue(&mut self) -> Result<Step, End> {
         let [first] = *self.peek::<1>().ok_or(End::Truncated)?;
         if first & GUE_VERSION == GUE_BARE {
@@ -105,8 +105,8 @@ impl Walk<'_> {
         self.inner(header[1], End::UnknownPayload)
     }
 
-    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding; then
-    /// PPP. Version 3 (RFC 3931, 4.1.2.1) has a reserved field and a session.
+    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding;
+    /// then PPP. Version 3 (RFC 3931, 4.1.2.1) has a reserved field and a session.
     pub(super) fn l2tp_in_udp(&mut self) -> Result<Step, End> {
         let header = self.take::<2>(HeaderKind::L2tp)?;
         let flags = be16(header, 0);
@@ -183,8 +183,8 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// Whether the bytes at this offset look like an Ethernet frame: the sender's address is not a
-    /// group's, and a known EtherType and the first byte of such a payload follow.
+    /// Returns true if the bytes at this offset look like an Ethernet frame: the sender's address
+    /// is not a group's, and a known EtherType and the first byte of such a payload follow.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];

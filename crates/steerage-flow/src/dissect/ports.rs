@@ -58,7 +58,7 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// Whether the user chose a port. The kernel for plain frames compares only [`LANES`].
+/// Returns true if the user chose a port. The kernel for plain frames compares only [`LANES`].
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }

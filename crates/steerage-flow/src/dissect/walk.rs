@@ -168,8 +168,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The header that the number of an IP protocol announces if one packet is in another. `unknown`
-    /// is the end of the walk for any other number.
+    /// The header that the number of an IP protocol announces if one packet is in another.
+    /// `unknown` is the end of the walk for any other number.
     pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
         match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),

@@ -108,8 +108,8 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
     matrices: &Matrices,
 ) -> __m256i {
     let matrices = &matrices[AT / LANES..AT / LANES + STEPS];
-    // SAFETY: the intrinsics need AVX2, which the caller promises. Each load reads the 32 bytes of a `Shuffle` or a
-    // `Lanes`, which have 32 bytes and are aligned to 32.
+    // SAFETY: the intrinsics need AVX2, which the caller promises. Each load reads the 32 bytes of
+    // a `Shuffle` or a `Lanes`, which have 32 bytes and are aligned to 32.
     unsafe {
         let block = _mm256_broadcastsi128_si256(_mm_set_epi64x(high as i64, low as i64));
         let mut sum = _mm256_setzero_si256();
@@ -131,8 +131,8 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
 #[target_feature(enable = "avx2")]
 unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
     let product;
-    // SAFETY: the instruction reads and writes these three registers and nothing else. The caller promises that the
-    // CPU has it.
+    // SAFETY: the instruction reads and writes these three registers and nothing else. The caller
+    // promises that the CPU has it.
     unsafe {
         asm!("vgf2p8affineqb {}, {}, {}, 0", lateout(ymm_reg) product, in(ymm_reg) bytes, in(ymm_reg) matrices,
             options(pure, nomem, nostack, preserves_flags));
@@ -142,9 +142,9 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
 
 /// Returns matrix `m` of `key`, as the instruction expects it. Row `r` of the matrix computes bit
 /// `r` of the product, counted from the top, and is stored as byte `r` of the result. The
-/// instruction multiplies the top bit of a matrix row by the top bit of an input byte. Therefore row `r` is the eight bits of the key
-/// from `8 * m + r` on. (Matrix 39 would need bits after the end of the key, but it is only
-/// multiplied with bytes after the end of the input.)
+/// instruction multiplies the top bit of a matrix row by the top bit of an input byte. Therefore
+/// row `r` is the eight bits of the key from `8 * m + r` on. (Matrix 39 would need bits after the
+/// end of the key, but it is only multiplied with bytes after the end of the input.)
 fn matrix(key: &HashKey, m: usize) -> u64 {
     let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);
     let bits = u16::from_be_bytes([key.as_bytes()[m], next]);

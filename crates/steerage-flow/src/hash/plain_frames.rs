@@ -180,7 +180,8 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
 #[inline(always)]
 unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     let mut ports = u32::from_be_bytes(*bytes(packet, ipv6::BYTES));
-    // SAFETY: the addresses are at bytes 8 and 24 of the packet, with 16 bytes each, and the caller promises SSE4.2.
+    // SAFETY: the addresses are at bytes 8 and 24 of the packet, with 16 bytes each, and the caller
+    // promises SSE4.2.
     unsafe {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());

@@ -70,8 +70,8 @@ pub const fn finish_transport(sum: u64) -> u16 {
 }
 
 /// Completes a checksum of TCP or UDP, whose field at `at` contains the sum of the pseudo-header.
-/// The checksum covers the packet from `start` on. Returns false, and changes nothing, if the packet
-/// does not contain the field.
+/// The checksum covers the packet from `start` on. Returns false, and changes nothing, if the
+/// packet does not contain the field.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;

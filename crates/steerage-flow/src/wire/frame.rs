@@ -155,8 +155,8 @@ impl FrameBuilder {
         self
     }
 
-    /// Changes fields of the IP header, such as the hop limit. Frames are meant to keep the addresses
-    /// and the protocol that the constructor set.
+    /// Changes fields of the IP header, such as the hop limit. Frames are meant to keep the
+    /// addresses and the protocol that the constructor set.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);

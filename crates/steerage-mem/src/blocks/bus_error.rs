@@ -1,9 +1,9 @@
 //! Keeps the process alive if mapped bytes of a file cannot be read.
 //!
 //! The kernel reports such an error by SIGBUS: the page was removed from the page cache and cannot
-//! be read again, or the file became shorter. The handler puts a page of zeros in place of the page,
-//! and records that the range has failed. The reader of the file then reports an error. A SIGBUS
-//! for any other address goes to the previous handler.
+//! be read again, or the file became shorter. The handler puts a page of zeros in place of the
+//! page, and records that the range has failed. The reader of the file then reports an error. A
+//! SIGBUS for any other address goes to the previous handler.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -39,8 +39,8 @@ static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 pub(super) struct Watched(usize);
 
 impl Watched {
-    /// Watches `bytes` bytes at `start`. `None` if there are too many ranges, or if the handler
-    /// cannot be installed.
+    /// Watches `bytes` bytes at `start`. Returns `None` if there are too many ranges, or if the
+    /// handler cannot be installed.
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
@@ -54,7 +54,7 @@ impl Watched {
         Some(Self(index))
     }
 
-    /// Whether the handler has replaced a page of the range by zeros.
+    /// Returns true if the handler has replaced a page of the range by zeros.
     pub(super) fn has_failed(&self) -> bool {
         // Relaxed: the flag publishes no memory.
         RANGES[self.0].failed.load(Ordering::Relaxed)
@@ -77,8 +77,8 @@ impl Drop for Watched {
 }
 
 fn install() -> Option<libc::sigaction> {
-    // SAFETY: all-zero bytes are a valid `sigaction`, and both structs outlive the call. The handler
-    // only makes calls that are allowed in signal handlers.
+    // SAFETY: all-zero bytes are a valid `sigaction`, and both structs outlive the call. The
+    // handler only makes calls that are allowed in signal handlers.
     unsafe {
         let (mut action, mut previous): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle;

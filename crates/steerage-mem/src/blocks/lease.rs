@@ -38,14 +38,15 @@ pub struct LeasedFile {
 }
 
 impl LeasedFile {
-    /// Requests a lease. `None` if the kernel refuses the lease: another user owns the file, or a
-    /// process has the file open for writing. Also `None` if the file system is not local.
+    /// Requests a lease. Returns `None` if the kernel refuses the lease: another user owns the
+    /// file, or a process has the file open for writing. Also `None` if the file system is not
+    /// local.
     pub(super) fn new(file: Arc<File>) -> Option<Arc<Self>> {
         if !is_local(&file) {
             return None;
         }
-        // By default, the break of a lease sends SIGIO, which would end the process. Processes ignore
-        // SIGURG by default, and the lease is checked regularly.
+        // By default, the break of a lease sends SIGIO, which would end the process. Processes
+        // ignore SIGURG by default, and the lease is checked regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
@@ -68,7 +69,7 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Whether no other process waits for the file.
+    /// Returns true if no other process waits for the file.
     pub(super) fn is_undisturbed(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
     }

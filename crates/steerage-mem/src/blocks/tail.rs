@@ -5,10 +5,10 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a file, the record this many records ahead is prefetched, if the records before it are as long
-/// as the current record. The distance is at least [`BYTES_AHEAD`], because several short records
-/// share a cache line. Reading the file's memory is most of the work: with 800 bytes, packets take
-/// 117 ns without a prefetch or 4 records ahead, and 64 ns with 12 or more.
+/// In a file, the record this many records ahead is prefetched, if the records before it are as
+/// long as the current record. The distance is at least [`BYTES_AHEAD`], because several short
+/// records share a cache line. Reading the file's memory is most of the work: with 800 bytes,
+/// packets take 117 ns without a prefetch or 4 records ahead, and 64 ns with 12 or more.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -70,8 +70,8 @@ impl Tail<'_> {
     }
 
     /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After the
-    /// call, the tail begins after the lent bytes. `None` if they do not lie within the tail, or
-    /// are more than [`FRAME_BYTES_MAX`].
+    /// call, the tail begins after the lent bytes. Returns `None` if they do not lie within the
+    /// tail, or are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;
@@ -162,9 +162,9 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, None, outside, next)
     }
 
-    /// Like [`lend_each`](Self::lend_each), for memory or a window to a file of records. In a window,
-    /// the 16 bytes before each frame are a record's header of this `form`, and stay as they are.
-    /// Without a form, no frame of a window is lent.
+    /// Like [`lend_each`](Self::lend_each), for memory or a window to a file of records. In a
+    /// window, the 16 bytes before each frame are a record's header of this `form`, and stay as
+    /// they are. Without a form, no frame of a window is lent.
     #[inline(always)]
     pub fn lend_records<E>(
         &mut self,

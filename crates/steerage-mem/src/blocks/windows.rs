@@ -243,9 +243,9 @@ impl FileWindows {
     }
 
     /// Returns the leases for which other processes wait, after copies have replaced the windows of
-    /// these files, and the leases of files that are not used any more. Returns whether files with a
-    /// lease are left, and frames may be in their windows. If there is no memory for copies, the next
-    /// call tries again.
+    /// these files, and the leases of files that are not used any more. Returns whether files with
+    /// a lease are left, and frames may be in their windows. If there is no memory for copies, the
+    /// next call tries again.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
@@ -273,15 +273,15 @@ impl FileWindows {
         })
     }
 
-    /// Whether bytes of a window were lost, because the kernel could not read them again. Handlers
-    /// have seen zeros instead.
+    /// Returns true if bytes of a window were lost, because the kernel could not read them again.
+    /// Handlers have seen zeros instead.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
 
     /// Shows the part of `file` from `offset` on, a multiple of the page size, in a window without
-    /// lent frames. Then no bytes of the window can be read: see [`extend`](Self::extend). All other
-    /// windows without lent frames are closed.
+    /// lent frames. Then no bytes of the window can be read: see [`extend`](Self::extend). All
+    /// other windows without lent frames are closed.
     pub fn show(
         &self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -308,8 +308,8 @@ impl FileWindows {
     }
 
     /// Makes up to `most` more bytes of a window readable. `most` is a multiple of the page size.
-    /// The kernel reads the bytes into the page cache if necessary. 0 bytes remain at the end of the
-    /// window or of the file.
+    /// The kernel reads the bytes into the page cache if necessary. 0 bytes remain at the end of
+    /// the window or of the file.
     pub fn extend(&self, (blocks, claim): (&mut Blocks, &Claim), window: usize, most: usize) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         let Some(state) = state.windows.get_mut(window) else { return Shown::Gone };
@@ -357,8 +357,8 @@ impl FileWindows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, for the owner of the blocks. `None` if another thread has it, or if these are not
-    /// the blocks of the windows.
+    /// The state, for the owner of the blocks. Returns `None` if another thread has it, or if these
+    /// are not the blocks of the windows.
     fn try_lock(&self, blocks: &Blocks, claim: &Claim) -> Option<MutexGuard<'_, State>> {
         if !blocks.are_claimed_by(claim) || blocks.region().base() != self.range.base {
             return None;
@@ -419,7 +419,8 @@ mod tests {
         }
     }
 
-    /// Blocks with two windows, a file in the first window, and all readable records of it as frames.
+    /// Blocks with two windows, a file in the first window, and all readable records of it as
+    /// frames.
     struct Lent {
         blocks: Blocks,
         claim: Claim,
@@ -429,7 +430,7 @@ mod tests {
     }
 
     impl Lent {
-        /// `None` if the file system of the temporary folder has no leases.
+        /// Returns `None` if the file system of the temporary folder has no leases.
         fn of(records: &Records) -> Option<Self> {
             let (mut blocks, claim, windows) = Blocks::map_with_windows((1, 4096), (2, HUGE_BYTES)).unwrap();
             let Some(file) = windows.lease(records.open()) else {

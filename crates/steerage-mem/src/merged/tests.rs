@@ -4,8 +4,8 @@ use crate::{Completion, Memory, Page, Region, SharedPool};
 
 const HEADERS: usize = 4;
 
-/// A ring of eight slots, in which the next five frames lie across the end of the buffer. Each frame
-/// has four bytes of headers, and its number as payload, `number + 1` times.
+/// A ring of eight slots, in which the next five frames lie across the end of the buffer. Each
+/// frame has four bytes of headers, and its number as payload, `number + 1` times.
 struct World {
     region: Arc<Region>,
     producer: Producer,

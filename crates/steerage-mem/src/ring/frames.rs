@@ -136,11 +136,11 @@ impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
     /// Passes the common frames to `read`: the frames in one page, without an [extra
-    /// record](Frame::extra), with `link` as their [kind of header](Frame::link), and with a [device
-    /// header](Frame::header) if the first frame has one. `read` gets each frame with its number in
-    /// the batch, and returns whether it has handled the frame. A frame without a device header gets
-    /// a header without a time. The result has a bit for each of the first 64 frames that `read` did
-    /// not handle. The caller handles these frames one by one.
+    /// record](Frame::extra), with `link` as their [kind of header](Frame::link), and with a
+    /// [device header](Frame::header) if the first frame has one. `read` gets each frame with its
+    /// number in the batch, and returns whether it has handled the frame. A frame without a device
+    /// header gets a header without a time. The result has a bit for each of the first 64 frames
+    /// that `read` did not handle. The caller handles these frames one by one.
     ///
     /// `read_common` takes about half of the instructions of the loop over single frames, since the
     /// fields that frames have in common are read once.
@@ -182,8 +182,8 @@ impl Hand<'_> {
     }
 }
 
-/// One frame that a handler holds. A frame is not `Clone`, and only [`Hand::frames`] creates frames,
-/// which borrows the hand mutably. So no slot ever has two frames.
+/// One frame that a handler holds. A frame is not `Clone`, and only [`Hand::frames`] creates
+/// frames, which borrows the hand mutably. So no slot ever has two frames.
 #[derive(Debug)]
 pub struct Frame<'a> {
     hand: &'a InHand,
@@ -246,14 +246,14 @@ impl<'a> Frame<'a> {
         self.hand.memory.total_of(&self.slot)
     }
 
-    /// Whether the frame has more than one page.
+    /// Returns true if the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.slot.is_chained()
     }
 
-    /// The bytes of this frame after the first `skip` bytes, and then those of `count` hidden frames.
-    /// `from` is the position of the first hidden frame in the batch. See
+    /// The bytes of this frame after the first `skip` bytes, and then those of `count` hidden
+    /// frames. `from` is the position of the first hidden frame in the batch. See
     /// [`with_first`](Hand::with_first).
     #[inline]
     pub fn behind(&self, skip: usize, from: usize, count: usize) -> Behind<'_> {
@@ -359,7 +359,7 @@ impl<'a> Frame<'a> {
         unsafe { self.hand.memory.header(&self.slot) }
     }
 
-    /// Whether the device wrote a record before the header: see [`extra`](Self::extra).
+    /// Returns true if the device wrote a record before the header: see [`extra`](Self::extra).
     #[inline(always)]
     pub fn has_extra(&self) -> bool {
         self.slot.has_extra()
@@ -376,8 +376,8 @@ impl<'a> Frame<'a> {
         self.rewrite(self.slot.with_extra(false).with_link(link));
     }
 
-    /// Whether the frame's bytes can be written in place. They cannot be written if the frame is
-    /// lent, or stands for hidden frames and has its headers in a copy.
+    /// Returns true if the frame's bytes can be written in place. They cannot be written if the
+    /// frame is lent, or stands for hidden frames and has its headers in a copy.
     #[inline(always)]
     pub fn is_writable(&self) -> bool {
         self.slot.is_writable()
@@ -416,7 +416,7 @@ impl<'a> Frame<'a> {
         self.slot.link()
     }
 
-    /// Whether the frame lies in a block.
+    /// Returns true if the frame lies in a block.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.slot.is_lent()

@@ -2,7 +2,8 @@
 //!
 //! A poll's frames arrive in the lane's list. Steering takes out the frames for other CPUs, and the
 //! rest of the list *is* the CPU's next batch: no slot is copied, published or reclaimed, and no
-//! atomic operation is needed. The lane has three positions in its list, `finished <= taken <= len`.
+//! atomic operation is needed. The lane has three positions in its list, `finished <= taken <=
+//! len`.
 
 use super::finished::Finished;
 use super::frames::{Hand, InHand};
@@ -27,8 +28,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If `numbered`,
-    /// the lane keeps arrival numbers.
+    /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If
+    /// `numbered`, the lane keeps arrival numbers.
     pub fn new(frames: usize, numbered: bool, memory: Memory) -> Self {
         // An empty slice needs a pointer that is not null.
         let (slots, arrivals) = (std::ptr::NonNull::dangling().as_ptr(), std::ptr::null());
@@ -40,8 +41,8 @@ impl Lane {
         }
     }
 
-    /// The list, for a poll and for steering. `None` if a frame was taken and not all frames are
-    /// finished.
+    /// The list, for a poll and for steering. Returns `None` if a frame was taken and not all
+    /// frames are finished.
     #[inline(always)]
     pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
         (self.hand.end == 0).then_some(&mut self.frames)
@@ -87,7 +88,7 @@ impl Lane {
         self.frames.len() - self.hand.end as usize
     }
 
-    /// Whether all frames are finished.
+    /// Returns true if all frames are finished.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
@@ -141,9 +142,9 @@ impl Lane {
         if self.waiting() == 0 {
             self.clear();
         }
-        // SAFETY: `take` pointed the hand at the list, in which these slots lie, and `push` points it
-        // at the list again if the list moves. A `Completion` is a slot. The list neither shrinks its
-        // memory nor reads these slots as tokens again. Each slot is passed once.
+        // SAFETY: `take` pointed the hand at the list, in which these slots lie, and `push` points
+        // it at the list again if the list moves. A `Completion` is a slot. The list neither
+        // shrinks its memory nor reads these slots as tokens again. Each slot is passed once.
         home(unsafe { Finished::new(std::slice::from_raw_parts(slots, count)) });
     }
 

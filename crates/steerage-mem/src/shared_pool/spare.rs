@@ -27,8 +27,8 @@ impl Spare {
     /// Copies `parts`, joined together, to a page, as [`KeptPages::keep_copy`] does. The page comes
     /// from this CPU's pages, or else from the shared pool. If neither has a page, the page comes
     /// from the pages that returned to `kept_pages` and that the queue's owner has not collected,
-    /// perhaps because the owner sleeps. `None` if there is no page, if the parts are too long for
-    /// a page, or if too many frames are kept.
+    /// perhaps because the owner sleeps. Returns `None` if there is no page, if the parts are too
+    /// long for a page, or if too many frames are kept.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

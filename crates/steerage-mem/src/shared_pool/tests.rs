@@ -218,8 +218,8 @@ fn contention_hides_no_page() {
     assert_whole(&region, pool);
 }
 
-/// As above, with a stack for each thread: the pages change between stacks all the time, and a thread
-/// finds some of them.
+/// As above, with a stack for each thread: the pages change between stacks all the time, and a
+/// thread finds some of them.
 #[test]
 fn pages_that_change_between_stacks_are_found() {
     let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();

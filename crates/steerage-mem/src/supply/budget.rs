@@ -37,19 +37,19 @@ const LOT_LEAST: usize = 128;
 pub struct QueueNeeds {
     /// The number of pages of the queue's longest frame.
     pub segments: usize,
-    /// Whether the queue's device provides blocks, so that only kept frames need pages.
+    /// True if the queue's device provides blocks, so that only kept frames need pages.
     pub lends: bool,
-    /// Whether the queue can wait. Such a queue is polled only if its frames have room.
+    /// True if the queue can wait. Such a queue is polled only if its frames have room.
     pub waits: bool,
-    /// Whether the queue has a local page cache.
+    /// True if the queue has a local page cache.
     pub caches: bool,
     /// The number of pages that the queue needs independently of the backlog.
     pub fixed: usize,
 }
 
 impl QueueNeeds {
-    /// Whether the cache needs additional pages, because the queue holds too few pages without
-    /// them. `live` is the number of live queues that share the backlogs' pages.
+    /// Returns true if the cache needs additional pages, because the queue holds too few pages
+    /// without them. `live` is the number of live queues that share the backlogs' pages.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
@@ -132,7 +132,7 @@ pub struct Budget {
 }
 
 impl Needs {
-    /// Whether several queues share the limit on the frames that wait for a CPU.
+    /// Returns true if several queues share the limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.queues.iter().filter(|queue| !queue.waits).count() > 1
     }

@@ -105,8 +105,8 @@ impl fmt::Display for Excess {
 impl Error for Excess {}
 
 impl Needs {
-    /// Checks that `budget`, a division of this memory, and `lent` bytes of devices fit into `limit`
-    /// bytes.
+    /// Checks that `budget`, a division of this memory, and `lent` bytes of devices fit into
+    /// `limit` bytes.
     ///
     /// # Errors
     /// [`Excess`] says what takes most of the memory.

@@ -62,7 +62,7 @@ enum Report {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// Whether the gate was closed while the CPU was in its handler.
+    /// True if the gate was closed while the CPU was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
     /// State in the handler, and between the handler and the machine.
@@ -214,7 +214,7 @@ impl World {
         steps
     }
 
-    /// Whether the CPU is between two phases of a round, and not declared dead.
+    /// Returns true if the CPU is between two phases of a round, and not declared dead.
     fn is_free(&self, cpu: CpuIndex) -> bool {
         let cpu = &self.cpus[usize::from(cpu)];
         cpu.busy == Busy::No && !cpu.is_declared_dead
@@ -241,7 +241,8 @@ impl World {
         }
     }
 
-    /// Whether the world is at its end: no packets will come or are in flight, and all masks hold.
+    /// Returns true if the world is at its end: no packets will come or are in flight, and all
+    /// masks hold.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -250,7 +251,8 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Whether a living CPU waits for this CPU, which is in its handler, and may declare it dead.
+    /// Returns true if a living CPU waits for this CPU, which is in its handler, and may declare it
+    /// dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -265,8 +267,8 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Whether the owner of the queue watches the move, now and later. A queue that has ended is
-    /// closed, and then its owner does not watch.
+    /// Returns true if the owner of the queue watches the move, now and later. A queue that has
+    /// ended is closed, and then its owner does not watch.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }

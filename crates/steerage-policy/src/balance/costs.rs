@@ -138,8 +138,9 @@ impl Costs {
         costs
     }
 
-    /// Costs that are known exactly: of receiving, of hashing (if several CPUs have buckets), and of the packet function. For each
-    /// class of distances, what a packet costs the CPU that hands it over, and besides its work the CPU that takes it.
+    /// Costs that are known exactly: of receiving, of hashing (if several CPUs have buckets), and
+    /// of the packet function. For each class of distances, what a packet costs the CPU that hands
+    /// it over, and besides its work the CPU that takes it.
     pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
         let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
         let crossing = |(give, take): &(f64, f64)| {
@@ -149,7 +150,8 @@ impl Costs {
         Self { receive, hash, work, crossings: crossings.iter().map(crossing).collect(), slowness: Vec::new() }
     }
 
-    /// The index of the crossing for this distance. A distance that is not the same as any known one gets a new entry.
+    /// The index of the crossing for this distance. A distance that is not the same as any known
+    /// one gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;
@@ -198,17 +200,20 @@ pub struct PathCosts {
     pub receive: f64,
     /// Hashing, and choosing the CPU.
     pub hash: f64,
-    /// What the receiving CPU pays for handing over to a CPU that shares a cache with it, and to a CPU that does not.
+    /// What the receiving CPU pays for handing over to a CPU that shares a cache with it, and to a
+    /// CPU that does not.
     pub hand_over: [f64; 2],
     /// What the other CPU pays for taking over, in the same order.
     pub take_over: [f64; 2],
 }
 
 impl PathCosts {
-    /// The costs on the machine of docs/performance.md. `lab/scale/zen5.toml` says how the costs follow from the table of that page.
+    /// The costs on the machine of docs/performance.md. `lab/scale/zen5.toml` says how the costs
+    /// follow from the table of that page.
     pub const MEASURED: Self = Self { receive: 4.9, hash: 2.8, hand_over: [2.1, 8.1], take_over: [2.4, 8.0] };
 
-    /// These costs and this work. The class of CPUs that share a cache is 0, and that of others is 1.
+    /// These costs and this work. The class of CPUs that share a cache is 0, and that of others is
+    /// 1.
     pub fn with_work(&self, work: f64) -> Costs {
         let [near, far] = [0, 1].map(|class| (self.hand_over[class], self.take_over[class]));
         Costs::exact(self.receive, self.hash, work, &[near, far])

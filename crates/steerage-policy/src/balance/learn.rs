@@ -22,7 +22,7 @@ struct RegimeKey {
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// Whether the value is a multiple of the current throughput, whose error it shares.
+    /// True if the value is a multiple of the current throughput, whose error it shares.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
     /// The share of the packets of all owners together, and of each other CPU, in the order of the
@@ -120,8 +120,8 @@ impl Known {
         self.surprises > 1
     }
 
-    /// Whether the last load check differed from the measurements by more than random error, so
-    /// that decisions wait for the next load check.
+    /// Returns true if the last load check differed from the measurements by more than random
+    /// error, so that decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
@@ -241,9 +241,10 @@ impl Known {
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
-            // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are the same for
-            // any number of CPUs, and so are costs that are little known. Only the ratio is predicted then.
-            // The model is as good as its noise if the number of CPUs doubles.
+            // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are
+            // the same for any number of CPUs, and so are costs that are little known. Only the
+            // ratio is predicted then. The model is as good as its noise if the number of CPUs
+            // doubles.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -286,7 +287,8 @@ impl Known {
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // To spread over one other CPU what that one takes alone is the collector regime, but for the hash.
+        // To spread over one other CPU what that one takes alone is the collector regime, but for
+        // the hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }

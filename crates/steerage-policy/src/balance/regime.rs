@@ -9,8 +9,8 @@ use super::costs::{Costs, Estimate};
 pub enum RegimeKind {
     /// The CPUs that receive do everything.
     Inline,
-    /// The CPUs that receive do nothing else, and one other CPU has all buckets, so that packets are
-    /// not hashed.
+    /// The CPUs that receive do nothing else, and one other CPU has all buckets, so that packets
+    /// are not hashed.
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -48,12 +48,14 @@ impl fmt::Display for Regime {
 /// CPUs besides those that receive, all at the same distance from them.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// How many CPUs as fast as those that receive do as much in the time that other programs leave.
+    /// How many CPUs as fast as those that receive do as much in the time that other programs
+    /// leave.
     pub capacity: f64,
     /// The index of their distance in the [`Costs`].
     pub class: usize,
-    /// The share of the packets that their buckets have. `None`: as many as they have time for. If all workers have a share, the
-    /// regime `Spread` has this map, and the CPUs that receive keep the rest.
+    /// The share of the packets that their buckets have. `None`: as many as they have time for. If
+    /// all workers have a share, the regime `Spread` has this map, and the CPUs that receive keep
+    /// the rest.
     pub share: Option<f64>,
 }
 
@@ -65,7 +67,8 @@ pub struct Prediction {
     pub(crate) kept: f64,
     /// The largest share that the owners may keep, given the uncertainty of costs.
     pub(crate) kept_most: f64,
-    /// Whether the CPUs that receive have no time left at this throughput. Otherwise, only another CPU has none.
+    /// True if the CPUs that receive have no time left at this throughput. Otherwise, only another
+    /// CPU has none.
     pub is_limited_by_receiving: bool,
 }
 
@@ -99,7 +102,8 @@ impl Costs {
             (RegimeKind::Collector, _) => 1.0,
             (RegimeKind::Spread, Some(handed)) => handed,
             (RegimeKind::Spread, None) => {
-                // Each packet that another CPU takes saves the owners its work, and costs them the hand-over.
+                // Each packet that another CPU takes saves the owners its work, and costs them the
+                // hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
                 // Otherwise, the owners have time for nothing but receiving.
                 if all > takes { takes / all } else { 1.0 }
@@ -112,8 +116,9 @@ impl Costs {
     }
 }
 
-/// The throughput that these costs allow in a regime, if the CPUs that receive have the time of `owners` CPUs. A collector is the
-/// only entry of `workers`; inline has none. `lab/notes/balance.md` has the formulas.
+/// The throughput that these costs allow in a regime, if the CPUs that receive have the time of
+/// `owners` CPUs. A collector is the only entry of `workers`; inline has none.
+/// `lab/notes/balance.md` has the formulas.
 ///
 /// ```
 /// use steerage_policy::{Costs, RegimeKind, Workers, predict};
@@ -138,8 +143,9 @@ pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]
     predict_relative(costs, kind, owners, workers, None)
 }
 
-/// Like [`predict`]. The variance is by the delta method, of the logarithm: costs that are little known may be a fraction or a
-/// multiple of their mean. With `than`, the result is the throughput as a multiple of that with these other CPUs.
+/// Like [`predict`]. The variance is by the delta method, of the logarithm: costs that are little
+/// known may be a fraction or a multiple of their mean. With `than`, the result is the throughput
+/// as a multiple of that with these other CPUs.
 pub(crate) fn predict_relative(
     costs: &Costs,
     kind: RegimeKind,
@@ -164,7 +170,8 @@ pub(crate) fn predict_relative(
             varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
             at(&varied)
         };
-        // A whole deviation is a wide step, but the throughput bends where the limiting CPU changes, and a small one would miss it.
+        // A whole deviation is a wide step, but the throughput bends where the limiting CPU
+        // changes, and a small one would miss it.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
         var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);
@@ -196,7 +203,8 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
-        // Both CPUs are full: receiving and handing over takes one as long as the work takes the other.
+        // Both CPUs are full: receiving and handing over takes one as long as the work takes the
+        // other.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));

@@ -17,7 +17,7 @@ pub(super) struct Seen<'a> {
     pub(super) rate: f64,
     /// The offered packets per nanosecond: handled packets, and packets dropped by full backlogs.
     pub(super) offered: f64,
-    /// Whether the receiving CPUs or all other CPUs are short of time.
+    /// True if the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
 }
 
@@ -54,8 +54,8 @@ impl<'a> Seen<'a> {
     ///
     /// The sender of a live device may be one of the other programs, so these programs get all the
     /// time that they want. Devices that wait have no such sender, so the group takes its fair
-    /// share. On a CPU that steerage keeps busy, the share is the time that the other programs leave.
-    /// On any other CPU, it is at least half.
+    /// share. On a CPU that steerage keeps busy, the share is the time that the other programs
+    /// leave. On any other CPU, it is at least half.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {

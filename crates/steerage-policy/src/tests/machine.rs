@@ -48,11 +48,11 @@ pub(super) struct Machine {
     /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// Whether the input waits until there is room, as a file does. If false, packets that find no
+    /// True if the input waits until there is room, as a file does. If false, packets that find no
     /// room are dropped.
     pub(super) waits: bool,
-    /// The number of sleeping CPUs that the receiving CPU can wake before the first one sleeps again.
-    /// If more CPUs join at once, CPU 0 only wakes CPUs from then on.
+    /// The number of sleeping CPUs that the receiving CPU can wake before the first one sleeps
+    /// again. If more CPUs join at once, CPU 0 only wakes CPUs from then on.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,

@@ -88,7 +88,8 @@ fn all_cases(cpus: usize, collects: bool) {
         let before = machine.changes.len();
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
-        // Three CPUs join at once for each CPU that receives, so many CPUs take a part of a burst, and of the trials.
+        // Three CPUs join at once for each CPU that receives, so many CPUs take a part of a burst,
+        // and of the trials.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,

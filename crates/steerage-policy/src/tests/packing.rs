@@ -20,7 +20,8 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// All buckets are on one CPU or anywhere, some CPUs are to have none, and each CPU does other work too.
+    /// All buckets are on one CPU or anywhere, some CPUs are to have none, and each CPU does other
+    /// work too.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {
@@ -42,7 +43,8 @@ impl Case {
     }
 }
 
-/// Returns whether a bucket of the busiest CPU that has any would make that CPU less busy, and no CPU as busy, on the least busy CPU.
+/// Returns whether a bucket of the busiest CPU that has any would make that CPU less busy, and no
+/// CPU as busy, on the least busy CPU.
 fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
     let packed = Loads { map, ..case.loads() };
     let cpus = packed.of_cpus();
@@ -76,7 +78,8 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// With equal buckets, 1,024 CPUs get about four each. The CPU that had all of them gives away the others, each once.
+/// With equal buckets, 1,024 CPUs get about four each. The CPU that had all of them gives away the
+/// others, each once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {

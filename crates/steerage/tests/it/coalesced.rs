@@ -261,9 +261,9 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Packets that were merged, handled and cut again are the packets that leave without merging, in
-    /// the order of each flow, from pages and from blocks, for outputs that take merged packets and
-    /// for outputs that take only frames.
+    /// Packets that were merged, handled and cut again are the packets that leave without merging,
+    /// in the order of each flow, from pages and from blocks, for outputs that take merged packets
+    /// and for outputs that take only frames.
     #[test]
     fn merged_and_cut_is_the_same_as_unmerged(
         flows in prop::collection::vec(flow(), 1..12),
@@ -448,8 +448,8 @@ fn a_handler_sees_a_super_frame() {
     }
 }
 
-/// Without a page for its headers, a packet is not merged. If merged packets of blocks cannot be cut
-/// because no page is left, their frames are dropped and counted.
+/// Without a page for its headers, a packet is not merged. If merged packets of blocks cannot be
+/// cut because no page is left, their frames are dropped and counted.
 #[test]
 fn without_pages_nothing_is_lost_unseen() {
     for kept_max in [0, 1, 7, 63] {

@@ -39,8 +39,8 @@ impl RxQueue for Lends {
     }
 }
 
-/// How many lent frames had not returned at each of 100 polls. The handler finishes each frame
-/// before the next poll.
+/// Returns how many lent frames had not returned at each of 100 polls. The handler finishes each
+/// frame before the next poll.
 fn out_at_polls(says: Polled) -> Vec<u32> {
     let out = Arc::default();
     let queue = Lends { says, claim: None, out: Arc::clone(&out) };

@@ -223,8 +223,8 @@ impl Moving {
     }
 }
 
-/// Messages to a bucket wait while it moves. No more of them wait than there are places, and all of them
-/// come after the move.
+/// Messages to a bucket wait while it moves. No more of them wait than there are places, and all of
+/// them come after the move.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();

@@ -61,8 +61,8 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
     sent
 }
 
-/// Every packet is kept, changed by another thread, and sent by a CPU, while buckets move. Each flow
-/// stays in order, and all pages return.
+/// Every packet is kept, changed by another thread, and sent by a CPU, while buckets move. Each
+/// flow stays in order, and all pages return.
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
@@ -234,8 +234,9 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends the packets that it has kept, at most as many at a time as the sender has places. A sender sends no packet that another
-/// instance has kept, whether that instance has a sender or not.
+/// A handler sends the packets that it has kept, at most as many at a time as the sender has
+/// places. A sender sends no packet that another instance has kept, whether that instance has a
+/// sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

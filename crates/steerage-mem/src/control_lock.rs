@@ -1,6 +1,5 @@
-//! [`ControlLock`] protects the state of control threads, which may wait for this lock. Control
-//! threads may wait for a [`ControlLock`]. Packet CPUs only try to take the lock, and never wait
-//! for it.
+//! Control threads may wait for a [`ControlLock`]. Packet CPUs only try to take the lock, and never
+//! wait for it.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Detects whether an instance is idle.
+//! Detects whether an instance is idle: [`Activity`].
 
 use steerage_ledger::Ledgers;
 
-/// Detects activity of an instance: received or handled packets. Policies check
-/// an idle instance less often.
+/// Detects whether an instance has received or handled packets. Policies check an idle instance
+/// less often than a busy one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     packets: u64,

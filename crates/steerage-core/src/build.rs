@@ -125,8 +125,8 @@ impl fmt::Debug for BeginWith {
     }
 }
 
-/// An instance that is built but was not started. It has no handlers yet, so that [`build`] is
-/// compiled once and not for each handler type.
+/// An instance that is built but was not started. A built instance has no handlers yet, so that
+/// [`build`] is compiled once and not for each handler type.
 #[derive(Debug)]
 pub struct Built {
     sides: Vec<CpuSide>,

@@ -135,11 +135,11 @@ impl Completions<'_> {
         room
     }
 
-    /// Fills up to `count` pages. This is for devices that write frames with this CPU's own stores
-    /// and post no pages. `write` gets the bytes after a page's headroom. It returns a description
-    /// of the frame, or `None` if no frame arrived. When `write` returns `None`, `fill` returns,
-    /// and the page stays in the pool. If `write` reports more bytes than it was given, the frame
-    /// is counted as lost (`device`), and `fill` returns too.
+    /// Fills up to `count` pages. `fill` is for devices that write frames with this CPU's own
+    /// stores and post no pages. `write` gets the bytes after a page's headroom. `write` returns a
+    /// description of the frame, or `None` if no frame arrived. When `write` returns `None`, `fill`
+    /// returns, and the page stays in the pool. If `write` reports more bytes than it was given,
+    /// the frame is counted as lost (`device`), and `fill` returns too.
     ///
     /// Returns how many pages were filled. If fewer than `count` pages were filled although `write`
     /// never returned `None`, no page is free, and the device should poll again later.
@@ -242,8 +242,8 @@ impl Completions<'_> {
     }
 
     /// Announces that the device will fill about `count` pages with this CPU's own stores in the
-    /// next poll. These pages are prefetched into this CPU's cache in the meantime. If the frames
-    /// are handled on a far CPU, prefetching halves the cost of a frame.
+    /// next poll. The pages that will be filled are prefetched into this CPU's cache in the
+    /// meantime. If the frames are handled on a far CPU, prefetching halves the cost of a frame.
     #[inline(always)]
     pub fn prefetch_pages(&mut self, count: usize) {
         self.prefetch = count;

@@ -67,7 +67,7 @@ impl Handle {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
 
-    /// A file descriptor for an event loop. It becomes readable when the run [is
+    /// A file descriptor for an event loop. The file descriptor becomes readable when the run [is
     /// finished](Self::is_finished). Reading from the file descriptor is an error.
     ///
     /// # Errors
@@ -188,9 +188,9 @@ impl Handle {
         self.is_settled()
     }
 
-    /// A file descriptor for an event loop. It is readable as long as the instance [is
-    /// settled](Self::is_settled). Reading from the file descriptor is an error. If the run may end
-    /// during the wait, also wait for [`finished_fd`](Self::finished_fd).
+    /// A file descriptor for an event loop. The file descriptor is readable as long as the instance
+    /// [is settled](Self::is_settled). Reading from the file descriptor is an error. If the run may
+    /// end during the wait, also wait for [`finished_fd`](Self::finished_fd).
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -248,11 +248,11 @@ impl Handle {
     }
 
     /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. The limit
-    /// applies while a backlog is more than half full. It applies to flows that have more than half
-    /// of the last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for
-    /// this backlog. Only such a flow loses packets (`flow_limit`), and other flows lose none. A
-    /// queue that can wait for room, such as a file, loses no packets. By default, no CPU has a
-    /// flow limit.
+    /// applies while a backlog is more than half full. The flow limit applies to flows that have
+    /// more than half of the last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY)
+    /// packets for this backlog. Only such a flow loses packets (`flow_limit`), and other flows
+    /// lose none. A queue that can wait for room, such as a file, loses no packets. By default, no
+    /// CPU has a flow limit.
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. In that
@@ -310,8 +310,8 @@ impl Handle {
     }
 
     /// Waits until the outputs have finished the packets that they still hold. The wait continues
-    /// while the outputs make progress. It ends after [`OUTPUT_STUCK_AFTER`] without progress.
-    /// After a stop was requested, the whole wait takes at most
+    /// while the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
+    /// progress. After a stop was requested, the whole wait takes at most
     /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped as
     /// [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
     /// threads calls this function after the last step of all CPUs.

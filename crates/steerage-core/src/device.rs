@@ -33,8 +33,8 @@ pub struct Capabilities {
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1 to
     /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool gets `segments_max` times as many
-    /// pages. This is more than 1 if the device receives a long frame in several buffers: see
-    /// [`Completions::gather`](crate::completions::Completions::gather).
+    /// pages. `segments_max` is more than 1 if the device receives a long frame in several buffers:
+    /// see [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
     /// The maximum number of pages that the device keeps posted in its own ring. The pool gets this
     /// many additional pages.
@@ -74,8 +74,8 @@ impl Capabilities {
     }
 
     /// Returns true if [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an
-    /// effect on the queue. It has an effect if the frames lie in pages of a device's ring, or in
-    /// several pages that can be joined.
+    /// effect on the queue. Copybreak has an effect if the frames lie in pages of a device's ring,
+    /// or in several pages that can be joined.
     pub const fn has_copybreak(&self) -> bool {
         !self.lends && (self.posted_max > 0 || self.segments_max > 1)
     }
@@ -98,12 +98,12 @@ impl Capabilities {
         Self { can_wait: true, ..self }
     }
 
-    /// Declares that the device chooses the bucket of each frame, or of all frames of a poll. It
-    /// sets a hash of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on the
-    /// frames. Masks and policies still decide which CPU has the bucket, so the frames of a bucket
-    /// stay in order. If the device's choice keeps together the packets that the handler needs
-    /// together, it is used even if no device's hash was requested. In Zhang Yanmin's Linux patch
-    /// of 2009, the driver chose the CPU.
+    /// Declares that the device chooses the bucket of each frame, or of all frames of a poll. The
+    /// device sets a hash of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on
+    /// the frames. Masks and policies still decide which CPU has the bucket, so the frames of a
+    /// bucket stay in order. If the device's choice keeps together the packets that the handler
+    /// needs together, it is used even if no device's hash was requested. In Zhang Yanmin's Linux
+    /// patch of 2009, the driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }

@@ -43,7 +43,8 @@ pub trait Handler: Sized + 'static {
     /// The packets that must go to the same CPU.
     const AFFINITY: Affinity = Affinity::BothDirections;
 
-    /// The state of a bucket. It is handed over when the bucket moves to another CPU.
+    /// The state of a bucket. The state of a bucket is handed over when the bucket moves to another
+    /// CPU.
     type Moved: Send + 'static;
 
     /// The result of this CPU's handler. The caller merges the results of all CPUs after the run.

@@ -78,8 +78,8 @@ pub struct InputId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler read the packet or changed it in place. It did not send, keep or discard the
-    /// packet. This is the verdict of a packet by default.
+    /// The handler read the packet or changed it in place. The handler did not send, keep or
+    /// discard the packet. By default, a packet has this verdict.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).

@@ -103,8 +103,8 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// The type of the first header in a frame. It is stored in the frame's slot, or in the frame's
-/// header for rare types.
+/// The type of the first header in a frame. The type is stored in the frame's slot, or in the
+/// frame's header for rare types.
 #[inline(always)]
 pub(crate) fn link_of(code: u8, header: impl FnOnce() -> Option<FrameHeader>) -> LinkType {
     match LinkType::of_code(code) {

@@ -20,7 +20,7 @@ pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
 pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 
 /// The maximum number of frames that are handled from one backlog before the CPU goes on to the
-/// next backlog. This number equals the poll budget. So a CPU that both receives and handles
+/// next backlog. This maximum equals the poll budget. So a CPU that both receives and handles
 /// packets spends equal effort on both tasks.
 pub const HANDLE_BUDGET: usize = 64;
 
@@ -41,15 +41,15 @@ pub const PUBLISH_POLLS: u32 = 8;
 /// so reading it is expensive. Eight polls are 512 frames, which is half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
-/// A CPU ignores a ring that it has found empty this many times in a row. It checks the ring again
-/// when frames are published. A check takes 2 to 4 ns. When an ignored ring is used again, both
-/// CPUs pay for a cache line and an atomic operation. So it pays to ignore a ring only if the ring
-/// is idle for about 100 us.
+/// A CPU ignores a ring that it has found empty this many times in a row. The CPU checks an ignored
+/// ring again when frames are published in it. A check takes 2 to 4 ns. When an ignored ring is
+/// used again, both CPUs pay for a cache line and an atomic operation. So it pays to ignore a ring
+/// only if the ring is idle for about 100 us.
 pub const IDLE_LOOKS: u32 = 1024;
 
 /// The number of buckets into which the flow hash is divided. With 16 CPUs, each CPU has 256
-/// buckets. This keeps the load of the busiest CPU within 1.05 of the mean for Zipf traffic. The
-/// table of buckets has 8 KiB and stays in the first-level cache.
+/// buckets. With so many buckets, the load of the busiest CPU is within 1.05 of the mean for Zipf
+/// traffic. The table of buckets has 8 KiB and stays in the first-level cache.
 pub const BUCKETS: usize = 4096;
 
 /// The topmost 12 bits of the hash choose the bucket, as with `reciprocal_scale` in Linux.
@@ -105,8 +105,8 @@ pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
 /// How long a queue that was released waits for its new CPU. After this time, the old CPU takes the
-/// queue back. This time is shorter than [`MOVE_WAIT`], so that a move that begins during the wait
-/// loses no packets.
+/// queue back. The wait for the new CPU is shorter than [`MOVE_WAIT`], so that a move that begins
+/// during the wait loses no packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 
 /// If a move waits for a CPU, the CPU is declared dead after this time without progress.
@@ -172,9 +172,9 @@ pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 #[non_exhaustive]
 pub struct Limits {
     /// How many frames may wait for a CPU: `netdev_max_backlog`. As in Linux, the limit applies to
-    /// the frames of all live queues together. It also applies separately to each queue that can
-    /// wait (a file). The limit is at least 1. If the memory limit allows it, the backlog can grow
-    /// to 16 times the backlog with which the instance was built.
+    /// the frames of all live queues together. The limit also applies separately to each queue that
+    /// can wait (a file). The limit is at least 1. If the memory limit allows it, the backlog can
+    /// grow to 16 times the backlog with which the instance was built.
     pub backlog: usize,
     /// How many frames one poll takes from a queue, and how many frames of one backlog are handled
     /// before the next backlog: `dev_weight`. The weight also limits how many frames are handed to

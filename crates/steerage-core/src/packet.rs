@@ -138,12 +138,12 @@ impl<'a> Batch<'a> {
     /// Calls `read` for each common packet: an Ethernet frame in one part that needs no offload
     /// work. If the device recorded time and length on the wire for the first packet, only packets
     /// with this record are common. Otherwise, only packets without this record are common. `read`
-    /// gets the packet's position in the batch and the packet's readable fields. It returns true if
-    /// it has finished with the packet. Returns the positions of all other packets. Use
+    /// gets the packet's position in the batch and the packet's readable fields. `read` returns
+    /// true if it has finished with the packet. Returns the positions of all other packets. Use
     /// [`iter_mut`](Self::iter_mut) for these packets.
     ///
-    /// `read_common` is for packet functions that first read the whole batch and then act. It costs
-    /// about half as much as iterating over all packets.
+    /// `read_common` is for packet functions that first read the whole batch and then act.
+    /// `read_common` costs about half as much as iterating over all packets.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
@@ -173,7 +173,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Allows `for packet in batch`. If the batch is needed afterwards, use `for packet in &mut
-/// *batch`. Both forms are the same as [`Batch::iter_mut`].
+/// *batch`. Both kinds of loop are the same as iterating over [`Batch::iter_mut`].
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -359,8 +359,8 @@ impl Packet<'_> {
         self.0.copy.as_deref().and_then(Option::as_ref)
     }
 
-    /// The frame's bytes, and all fields that the device recorded about the frame. This is for
-    /// functions that need most of these fields of every packet: one call costs half as much as
+    /// The frame's bytes, and all fields that the device recorded about the frame. This function is
+    /// for handlers that need most of these fields of every packet: one call costs half as much as
     /// separate calls.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {

@@ -17,8 +17,8 @@
 //!   lines of all frames would share a few cache sets.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
 //!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This would
-//!   double the receiving CPU's cost for a packet.
+//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. Such
+//!   prefetching would double the receiving CPU's cost for a packet.
 //!
 //! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
 //! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
@@ -237,7 +237,8 @@ impl PagePool {
     }
 
     /// Takes back the pages of finished frames. As many pages as the local cache has room for go to
-    /// the cache. All other pages go to the shared pool. Both receive many pages at a time.
+    /// the cache. All other pages go to the shared pool. The cache and the shared pool each receive
+    /// many pages at a time.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
@@ -306,8 +307,8 @@ impl PagePool {
     }
 
     fn give_spilt(&mut self) {
-        // A queue may return more pages than it took. It gets back pages that other CPUs took for
-        // copies of its lent frames.
+        // A queue may return more pages than it took. The reason is that the queue gets back pages
+        // which other CPUs took for copies of its lent frames.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }

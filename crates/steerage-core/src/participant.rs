@@ -58,7 +58,8 @@ pub(crate) struct Participant<M> {
     /// The version of the control state that this CPU has followed last.
     seen: u64,
     pub(crate) pending: bool,
-    /// True if this CPU was declared dead. It must not steer until control knows that it is alive.
+    /// True if this CPU was declared dead. A CPU that was declared dead must not steer until
+    /// control knows that it is alive.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,

@@ -56,7 +56,8 @@ pub(crate) struct OwnedQueue {
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
-    /// How many frames the queue has steered. This is also the arrival number of the last frame.
+    /// How many frames the queue has steered. The number of steered frames is also the arrival
+    /// number of the last frame.
     arrivals: u64,
     /// After a poll, the lane of this outbox has the poll's frames. After steering, it has the
     /// frames that stay on this CPU. The queue is not polled while frames are in the lane.
@@ -92,9 +93,9 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
 }
 
 /// Counts a whole poll for the bucket of one of its frames. The position of this frame differs from
-/// poll to poll. This sampling takes one store per poll, in a table that only the owner writes. If
-/// each frame were counted, 4096 counters would compete for the caches of the receiving CPU, which
-/// is the bottleneck.
+/// poll to poll. Sampling one frame takes one store per poll, in a table that only the owner
+/// writes. If each frame were counted, 4096 counters would compete for the caches of the receiving
+/// CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -209,8 +210,8 @@ impl OwnedQueue {
     }
 
     /// Chooses the CPU of each frame. The frames for this CPU stay in the lane. The slots of all
-    /// other frames are written to the rings of their CPUs. These CPUs see the slots only after
-    /// they are published.
+    /// other frames are written to the rings of their CPUs. The other CPUs see these slots only
+    /// after they are published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
@@ -240,8 +241,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Stages the frames of a poll one by one, without the first `staged` frames. This is for polls
-    /// whose frames go to too many rings, or to rings that are full.
+    /// Stages the frames of a poll one by one, without the first `staged` frames. This function is
+    /// for polls whose frames go to too many rings, or to rings that are full.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);

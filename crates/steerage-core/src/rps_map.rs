@@ -3,7 +3,7 @@
 use crate::limits::{BUCKET_SHIFT, BUCKETS};
 use steerage_flow::FlowHash;
 
-/// The bucket of a hash. It is the topmost 12 bits of the hash.
+/// Returns the bucket of a hash. The bucket number is the topmost 12 bits of the hash.
 ///
 /// ```
 /// # mod steerage { pub mod flow { pub use {steerage_core::rps_map::*, steerage_flow::*}; } }

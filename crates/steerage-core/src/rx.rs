@@ -1,10 +1,10 @@
 //! The receiving side of a device ([`RxQueue`]). The receive path sees a device as [`RxQueue`]
-//! objects. Each of them hands over filled buffers when it is polled.
+//! objects. Each [`RxQueue`] hands over filled buffers when it is polled.
 //!
 //! A stop calls [`RxQueue::stop`] of each queue. After a stop, a file is not polled again. A live
-//! queue may still have received frames in a ring. It stops receiving, is polled until these frames
-//! are handed over, and then reports that it has ended. Frames that are not handed over in time
-//! count as lost.
+//! queue may still have received frames in a ring. After a stop, such a queue receives no more, is
+//! polled until the frames in the ring are handed over, and then reports that it has ended. Frames
+//! that are not handed over in time count as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -61,16 +61,16 @@ pub trait RxQueue: Send {
 
     /// Hands over up to `budget` frames that have arrived. All frames of a poll begin with a header
     /// of the same type. The type is Ethernet unless the queue calls [`Completions::set_link`].
-    /// `poll` must not block. It must not allocate memory after the first few calls.
+    /// `poll` must not block. `poll` must not allocate memory after the first few calls.
     ///
     /// # Errors
     /// An error ends the queue. Frames that were pushed before an error are still handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
     /// Returns true if a live queue has memory of its own for the frames that arrive during the
-    /// next [`PATIENCE`](crate::limits::PATIENCE). Such a queue is not polled while a CPU has no
-    /// room for the frames of a poll, but only for that time. After that time, the queue is polled
-    /// again, and frames for which there is no room are dropped.
+    /// next [`PATIENCE`](crate::limits::PATIENCE). A queue with such memory is not polled while a
+    /// CPU has no room for the frames of a poll, but only for that time. After that time, the queue
+    /// is polled again, and frames for which there is no room are dropped.
     fn has_room(&self) -> bool {
         false
     }
@@ -100,7 +100,7 @@ pub trait RxQueue: Send {
     }
 }
 
-/// The result of a poll. It says when the queue has to be polled again.
+/// The result of a poll. A poll's result says when the queue has to be polled again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
@@ -161,8 +161,8 @@ impl Input {
     }
 
     /// Replaces each queue by the queue that `wrap` creates. `wrap` gets the original queue and its
-    /// number. The device's name, kind and mode stay the same. This is for devices that wrap other
-    /// devices.
+    /// number. The device's name, kind and mode stay the same. This function is for devices that
+    /// wrap other devices.
     #[must_use]
     pub fn wrap_queues(self, mut wrap: impl FnMut(Box<dyn RxQueue>, usize) -> Box<dyn RxQueue>) -> Self {
         let wrapped = self.queues.into_iter().enumerate().map(|(number, queue)| wrap(queue, number)).collect();

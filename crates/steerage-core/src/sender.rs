@@ -107,8 +107,8 @@ impl Sender {
         self.0.waiting.room()
     }
 
-    /// A file descriptor for an event loop. It is readable as long as the sender has room. Reading
-    /// from the file descriptor is an error.
+    /// A file descriptor for an event loop. The file descriptor is readable as long as the sender
+    /// has room. Reading from the file descriptor is an error.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.

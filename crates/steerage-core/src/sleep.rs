@@ -1,12 +1,12 @@
 //! How a CPU goes to sleep and how it is woken.
 //!
 //! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
-//! and for less time if polling has found no packets lately. This is like KVM's `halt_poll_ns`
-//! (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence, and checks
-//! for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd (its bell), and on
-//! those devices that have no waiting frames. A CPU that hands frames to other CPUs executes one
-//! fence per poll, and then checks the bits of those CPUs. So either the sleeping CPU sees the
-//! frames, or the CPU that hands them over sees the bit and rings the bell.
+//! and for less time if polling has found no packets lately. KVM's `halt_poll_ns` adapts its
+//! polling in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a
+//! memory fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's
+//! eventfd (its bell), and on those devices that have no waiting frames. A CPU that hands frames to
+//! other CPUs executes one fence per poll, and then checks the bits of those CPUs. So either the
+//! sleeping CPU sees the frames, or the CPU that hands them over sees the bit and rings the bell.
 //!
 //! A caller with its own event loop gets a single epoll file descriptor for the bell and all
 //! devices (`Softnet::event_fd`). A device is added to the epoll when the CPU begins to wait for
@@ -39,8 +39,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// How many CPUs have cleared the bit of this CPU. Each of them has rung its bell since then,
-    /// or is about to ring it.
+    /// How many CPUs have cleared the bit of this CPU. Each CPU that has cleared the bit has also
+    /// rung the bell, or is about to ring it.
     rings: u64,
 }
 
@@ -61,16 +61,16 @@ impl Sleep {
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        // Each CPU that clears the bit rings the bell once. It may ring only after this CPU is
-        // awake again.
+        // Each CPU that clears the bit rings the bell once. The other CPU may ring the bell only
+        // after this CPU is awake again.
         self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
         if self.rings > 0 {
             self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
         }
     }
 
-    /// Makes the epoll listen only to those devices for which the CPU waits. The other devices
-    /// would make the epoll readable again and again.
+    /// Makes the epoll listen only to those devices for which the CPU waits. Devices for which the
+    /// CPU does not wait would make the epoll readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -151,8 +151,9 @@ impl Patience {
     }
 }
 
-/// Returns the time until which a CPU's queues have no work, unless the CPU is woken. It is the
-/// earliest of `until` and of the times of the queues. Returns `None` if a queue has work now.
+/// Returns the time until which a CPU's queues have no work, unless the CPU is woken. The returned
+/// time is the earliest of `until` and of the times of the queues. Returns `None` if a queue has
+/// work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,
@@ -235,7 +236,8 @@ mod tests {
         sleep.awake(0, shared);
         assert_eq!(bell.hush(), 1, "no CPU had a reason to ring, so the bell was not read");
         for is_armed_again in [false, true] {
-            // Another CPU clears the bit, but rings the bell only after the sleep has ended.
+            // In this test, another CPU clears the bit, but rings the bell only after the sleep has
+            // ended.
             sleep.arm(0, shared);
             assert!(shared.sleepers.must_wake(0));
             if is_armed_again {

@@ -2,8 +2,8 @@
 //! only this CPU uses.
 //!
 //! A round runs the phases from top to bottom, like the two halves of a Linux softirq. The CPU
-//! first receives from the queues that it owns. It then handles the packets that stay on it, and
-//! last the packets that other CPUs have handed to it. Between two rounds without work, the CPU
+//! first receives from the queues that it owns. The CPU then handles the packets that stay on it,
+//! and last the packets that other CPUs have handed to it. Between two rounds without work, the CPU
 //! waits (`waiting`).
 
 mod waiting;

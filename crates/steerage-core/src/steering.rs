@@ -71,8 +71,8 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// This signal shows whether [`State::is_settled`] returns true. The thread that holds the lock
-    /// sets it.
+    /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
+    /// lock sets it.
     pub(crate) settled: Signal,
 }
 
@@ -169,7 +169,8 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Returns true if `cpu` has frames of a queue that can wait. None of these frames may be lost.
+    /// Returns true if `cpu` has frames of a queue that can wait. None of the frames of a queue
+    /// that can wait may be lost.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;

@@ -2,10 +2,10 @@
 //!
 //! Each CPU has its own queue to each output, so no CPU waits for a lock to send. The packets of a
 //! batch for one output are passed to this CPU's queue in one call, in order of arrival. This call
-//! comes after the CPU has left its gate, because the verdicts of a dead CPU do not count. It comes
-//! before the batch counts as finished, so that the fence of a move covers all sent packets. So
-//! when a flow moves, its new CPU sends nothing before all earlier packets of the flow were sent,
-//! and the flow keeps its order on the wire.
+//! comes after the CPU has left its gate, because the verdicts of a dead CPU do not count. The call
+//! of `send` comes before the batch counts as finished, so that the fence of a move covers all sent
+//! packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the flow
+//! were sent, and the flow keeps its order on the wire.
 //!
 //! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
 //! exchange for a page of its own ([`OutgoingPacket::swap`]). For this exchange, the device has
@@ -82,7 +82,7 @@ pub trait TxQueue: Send {
 
     /// Sends packets, in order. When `send` returns, the queue no longer needs the packets. The
     /// queue has sent each packet, or copied it, or swapped its pages for pages of the queue
-    /// ([`OutgoingPacket::swap`]). `send` must not block. It must not allocate memory after the
+    /// ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory after the
     /// first few calls. `send` is called once for each batch that has packets for this output.
     ///
     /// # Errors
@@ -91,9 +91,9 @@ pub trait TxQueue: Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends the packets that the queue has held back to fill a larger unit. `flush` is called when
-    /// this CPU has no other work, and when the CPU ends. It is called only if packets were sent
-    /// since the last flush. The packets that this queue holds back must leave first: another CPU
-    /// may later send packets of the same flow.
+    /// this CPU has no other work, and when the CPU ends. `flush` is called only if packets were
+    /// sent since the last flush. The packets that this queue holds back must leave first: another
+    /// CPU may later send packets of the same flow.
     ///
     /// # Errors
     /// The same errors as [`send`](Self::send). In case of an error, the packets that were held
@@ -127,7 +127,7 @@ pub struct Sent {
     /// How many packets the device cannot send for another reason, for example because its
     /// interface is down.
     pub refused: u64,
-    /// How many packets `send` accepted but the device will finish later. These packets are in
+    /// How many packets `send` accepted but the device will finish later. Deferred packets are in
     /// flight until the device reports their outcome to its [`TxAccount`].
     pub deferred: u64,
 }
@@ -187,7 +187,7 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Those packets in `frames` whose verdict is to be sent to `to`.
+    /// The packets in `frames` whose verdict is to be sent to `to`.
     pub(crate) fn new(
         frames: Frames<'a>,
         (verdicts, copies): (slice::Iter<'a, Verdict>, slice::Iter<'a, Option<Kept>>),

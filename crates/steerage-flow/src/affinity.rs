@@ -20,8 +20,8 @@ pub enum Affinity {
     /// connection.
     BothDirections,
     /// Each direction of a flow is steered separately. Choose this for a router, because the two
-    /// directions of a flow reach a router on different interfaces. This hash costs less, and the
-    /// hash of a device can be used more often.
+    /// directions of a flow reach a router on different interfaces. The hash for one direction
+    /// costs less, and the hash of a device can be used more often.
     OneDirection,
 }
 

@@ -1,10 +1,11 @@
 //! Reads the headers of a frame and finds its [`FlowKey`].
 //!
-//! [`flow_key`] is used for steering, and [`dissect`] is used by tools. Both functions find the
-//! same key for a frame. `flow_key` first tries the fast path in `plain`: a few loads and compares,
-//! which are enough for nearly every frame. All other frames, and all calls of `dissect`, are read
-//! by `walk`, one header after another. This is slower, but bounded by limits. `docs/flows.md`
-//! lists the headers that are read and the packets that stay together on one CPU.
+//! [`flow_key`] is used for steering, and [`dissect`] is used by tools. `flow_key` and `dissect`
+//! find the same key for a frame. `flow_key` first tries the fast path in `plain`: a few loads and
+//! compares, which are enough for nearly every frame. All other frames, and all calls of `dissect`,
+//! are read by `walk`, one header after another. Reading header after header is slower, but bounded
+//! by limits. `docs/flows.md` lists the headers that are read and the packets that stay together on
+//! one CPU.
 //!
 //! | module | what it reads |
 //! |---|---|

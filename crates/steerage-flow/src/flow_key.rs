@@ -221,8 +221,8 @@ impl FlowKey {
         self
     }
 
-    /// The sender's address and port. The port is 0 if the protocol has no ports. It is also 0 if
-    /// the port is unknown, as in a later fragment. `None` for a link or custom key.
+    /// The sender's address and port. The port is 0 if the protocol has no ports. The port is also
+    /// 0 if it is unknown, as in a later fragment. `None` for a link or custom key.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {

@@ -80,7 +80,7 @@ impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
     /// Returns the value that the fragments of a datagram share. `own` is the value from the
-    /// fragment's own headers. It is used if `fragment` is the first of its datagram and also
+    /// fragment's own headers. `own` is used if `fragment` is the first of its datagram and also
     /// arrives first. `alone` is used if the first fragment of the datagram has not arrived yet.
     /// `hash` is a keyed hash of the datagram's key. So a sender cannot fill a chosen set of the
     /// table. `now` is in nanoseconds.
@@ -241,7 +241,8 @@ mod tests {
         let own = fragment(7, 8, true).datagram;
         let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
         assert_eq!([at(8, true), at(0, true), at(16, false)], [own; 3]);
-        // This is another datagram with the same identification. Its first fragment arrives first.
+        // These fragments belong to another datagram with the same identification. Its first
+        // fragment arrives first.
         assert_eq!([at(0, true), at(8, false)], [FLOW; 2]);
     }
 

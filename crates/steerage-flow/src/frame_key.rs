@@ -21,8 +21,8 @@ use crate::time::Timestamp;
 /// A batch with fewer frames than this is hashed frame by frame.
 const LEAST_TOGETHER: usize = 4;
 
-/// Returns the flow by which a frame is steered. This is the flow in its headers or, for a
-/// fragment, the flow that its datagram follows.
+/// Returns the flow by which a frame is steered. The steering flow is the flow in the frame's
+/// headers or, for a fragment, the flow that its datagram follows.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
         // A frame without a flow has no direction, so both directions have the same key.
@@ -129,8 +129,8 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// Returns the program's own key for a frame whose first header is a `LinkType` header. This
-    /// key replaces the flow of the frame.
+    /// Returns the program's own key for a frame whose first header is a `LinkType` header. The
+    /// program's own key replaces the flow of the frame.
     #[inline(always)]
     fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
@@ -222,7 +222,7 @@ impl<K: KeyRule> FrameHasher<K> {
         &self.hasher
     }
 
-    /// Hashes frames that arrived together at the time `now`. All of them begin with a `link`
+    /// Hashes frames that arrived together at the time `now`. All of the frames begin with a `link`
     /// header. Returns how many frames belong to no flow.
     pub fn hash_batch<T>(
         &self,

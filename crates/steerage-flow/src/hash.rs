@@ -97,9 +97,9 @@ impl fmt::Display for FlowHash {
 
 /// Supplies the keys of a batch, and stores the hashes of these keys.
 ///
-/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. Both
-/// functions are compiled into the loop of each hash kernel. This is a trait, because a closure
-/// cannot be marked for inlining.
+/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. `key`
+/// and `store` are compiled into the loop of each hash kernel. `Hashing` is a trait, because a
+/// closure cannot be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -318,8 +318,8 @@ impl FlowHasher {
     /// hash of key(item))` for each item.
     ///
     /// Use this function if the keys already exist. A closure that reads packet headers is so large
-    /// that the compiler does not inline it into four kernels. It then costs more than the hash (35
-    /// ticks instead of 13). In that case, implement [`Hashing`].
+    /// that the compiler does not inline it into four kernels. A closure that is not inlined costs
+    /// more than the hash (35 ticks instead of 13). In that case, implement [`Hashing`].
     ///
     /// ```
     /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};

@@ -1,11 +1,11 @@
 //! Finds the flow of a frame from its headers, and computes a hash of the flow: a dissector and
 //! hash functions for packet steering.
 //!
-//! * [`dissect::flow_key`] finds the flow of a frame. It reads through VLAN tags, MPLS labels, PPP
-//!   and tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a frame is bounded, however deep its
-//!   headers are nested, and the dissector is fuzzed.
-//! * [`FlowHasher`] hashes flows in batches. It uses AES or SipHash with a secret key, or Toeplitz
-//!   exactly as network cards compute it for receive side scaling (RSS).
+//! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` reads through VLAN tags, MPLS
+//!   labels, PPP and tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a frame is bounded, however
+//!   deep its headers are nested, and the dissector is fuzzed.
+//! * [`FlowHasher`] hashes flows in batches. The hash is AES or SipHash with a secret key, or
+//!   Toeplitz exactly as network cards compute it for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.
 //!
 //! A module imports only modules that are below it in this table:

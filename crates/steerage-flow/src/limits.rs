@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-/// The maximum number of headers of all kinds that are read in a frame. This is twice the number of
-/// headers in the deepest stacks in use (two tags, labels, three IP headers, two of them in UDP
-/// tunnels), because each layer may add tags and extension headers.
+/// The maximum number of headers of all kinds that are read in a frame. The limit is twice the
+/// number of headers in the deepest stacks in use (two tags, labels, three IP headers, two of them
+/// in UDP tunnels), because each layer may add tags and extension headers.
 pub const FLOW_HEADERS_MAX: usize = 32;
 
-/// The maximum number of VLAN tags that are read after an Ethernet header. It is twice the number
-/// in the deepest stacks in use, in which two providers each add a tag to a frame with two tags.
+/// The maximum number of VLAN tags that are read after an Ethernet header. The limit is twice the
+/// number of tags in the deepest stacks in use, in which two providers each add a tag to a frame
+/// with two tags.
 pub const VLAN_TAGS_MAX: usize = 8;
 
 /// How many VLAN identifiers a dissection stores: those of the two outermost tags.
 pub const VLAN_IDS: usize = 2;
 
-/// The maximum number of MPLS labels that are read before the payload. It is twice the number in
-/// the deepest stacks that routers create.
+/// The maximum number of MPLS labels that are read before the payload. The limit is twice the
+/// number of labels in the deepest stacks that routers create.
 pub const MPLS_LABELS_MAX: usize = 16;
 
 /// The maximum number of nested IP headers that are read: three nested tunnels, and the flow inside

@@ -22,9 +22,9 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6 without a link header. This is the number that the BSDs use.
+    /// IPv4 or IPv6 without a link header. The BSDs use this number for raw IP.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6 without a link header. This is the number that OpenBSD uses.
+    /// IPv4 or IPv6 without a link header. OpenBSD uses this number for raw IP.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing (RFC 1662), or in Cisco's framing.
     pub const PPP_HDLC: Self = Self(50);

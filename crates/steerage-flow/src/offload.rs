@@ -40,8 +40,8 @@ pub use virtio::VIRTIO_BYTES;
 pub const HEADER_BYTES_MAX: usize = 192;
 
 /// The maximum number of packets that a frame may stand for. At an MTU of 1500, a frame of 64 KiB
-/// stands for 45 packets. It reaches this limit only with 16 bytes per packet. Without this limit,
-/// a hostile guest could request 65,536 packets of one byte.
+/// stands for 45 packets. A frame of 64 KiB reaches the maximum only with 16 bytes per packet.
+/// Without this limit, a hostile guest could request 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
 /// What a frame with an offload contains.
@@ -88,8 +88,8 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// True if the congestion window was reduced: This is TCP's CWR flag, which only the first
-    /// packet has.
+    /// True if the congestion window was reduced. Then TCP's CWR flag is set in the first packet
+    /// only.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,
@@ -104,7 +104,7 @@ pub enum BadOffload {
     /// The checksum field would be outside of the frame, or the headers have no checksum at that
     /// offset.
     Checksum,
-    /// This kind of segmentation was never enabled on the device.
+    /// The device reports a kind of segmentation that was never enabled.
     Kind,
     /// The headers do not match the kind of segmentation, are cut off, or are longer than
     /// [`HEADER_BYTES_MAX`].

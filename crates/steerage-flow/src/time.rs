@@ -94,7 +94,7 @@ impl WallTime {
 /// goes back, although packets of several interfaces may arrive out of order.
 ///
 /// A capture file is read much faster than its packets once arrived. So the CPU's clock is wrong
-/// for the packets of a file. This clock advances only when a packet is seen, and not in a
+/// for the packets of a file. A [`PacketClock`] advances only when a packet is seen, and not in a
 /// handler's tick.
 ///
 /// ```

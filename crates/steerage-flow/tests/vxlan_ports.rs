@@ -34,8 +34,8 @@ fn flow(from: u16) -> String {
     dissect(&frame(from, 1111), LinkType::ETHERNET, Layers::Inner).key.to_string()
 }
 
-/// A batch may be hashed by a special kernel. It must return the hashes of the flows that the
-/// dissector reads.
+/// A batch may be hashed by a special kernel. The hashes of a batch must be those of the flows that
+/// the dissector reads.
 #[track_caller]
 fn assert_batches_agree() {
     let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), Layers::Inner, BothDirections);
@@ -56,7 +56,7 @@ fn chosen_ports() {
         set_vxlan_ports(ports);
         assert_eq!(flow(50_000), inner, "{ports:?}");
         assert_batches_agree();
-        // It does not matter if the source port identifies another tunnel.
+        // If the source port identifies another tunnel, the result does not change.
         for from in [L2TP, TEREDO, CAPWAP] {
             assert!(flow(from) == inner && is_tunnel(from, CHOSEN), "{from}");
         }

@@ -127,7 +127,8 @@ impl<M> Office<M> {
     }
 
     fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
-        // A wake-up without a message does no harm. It fails only for a CPU of another instance.
+        // A wake-up without a message does no harm. The wake-up fails only for a CPU of another
+        // instance.
         let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
             return Err(Unposted::NoSuchCpu(letter.message));
         };
@@ -220,8 +221,8 @@ impl<M: Send + 'static> Post<M> {
     }
 
     /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
-    /// message follows it. It may then arrive after messages that were posted later. This call may
-    /// wait for the control lock. Therefore a handler must not use it.
+    /// message follows it. A message that follows its bucket may arrive after messages that were
+    /// posted later. This call may wait for the control lock. Therefore a handler must not use it.
     ///
     /// # Errors
     /// [`Unposted`] contains the message.

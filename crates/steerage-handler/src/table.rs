@@ -62,9 +62,9 @@ impl<K, V, T> Part<K, V, T> {
     }
 }
 
-/// The state of one CPU's handler: values by key. They are grouped by bucket, so that the state of
-/// a bucket moves in one step. Entries expire if they are not used for some time, and the number of
-/// entries is limited.
+/// The state of one CPU's handler: values by key. The values are grouped by bucket, so that the
+/// state of a bucket moves in one step. Entries expire if they are not used for some time, and the
+/// number of entries is limited.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::*, steerage_testing as testing}; pub mod flow { pub use steerage_handler::table::*; } }
@@ -195,7 +195,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.groups.get_mut(usize::from(bucket.group))?.get_mut(usize::from(bucket.bucket))
     }
 
-    /// Returns the value of a key. This does not count as a use of the entry.
+    /// Returns the value of a key. Reading a value does not count as a use of the entry.
     pub fn get_mut(&mut self, bucket: BucketId, key: &K) -> Option<&mut V> {
         self.part(bucket)?.0.get_mut(key).map(|(value, _)| value)
     }
@@ -318,7 +318,8 @@ mod tests {
         assert!(one.leave(bucket(0, 7)).is_none() && one.leave(bucket(3, 0)).is_none());
         let part = one.leave(bucket(1, 1)).unwrap();
         assert_eq!((one.len(), part.len(), one.get_mut(bucket(1, 1), &1)), (2, 2, None));
-        // The other CPU already has a newer value of one key, and an older value of another key.
+        // In this test, the other CPU already has a newer value of one key, and an older value of
+        // another key.
         *other.entry(bucket(2, 1), 1, at(2)).unwrap() += 100;
         *other.entry(bucket(2, 1), 3, at(0)).unwrap() += 100;
         other.arrive(bucket(2, 1), part);

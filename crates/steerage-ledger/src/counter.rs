@@ -26,7 +26,7 @@ impl Counter {
         }
     }
 
-    /// Sets the count to `n`. This is for counts that can also decrease. Only the thread that
+    /// Sets the count to `n`. `set` is for counts that can also decrease. Only the thread that
     /// writes this count may call `set`.
     #[inline(always)]
     pub fn set(&self, n: u64) {
@@ -41,7 +41,7 @@ impl Counter {
     }
 }
 
-/// A count that many threads write. It is for rare and slow events, such as waking a CPU.
+/// A count that many threads write. Such a count is for rare and slow events, such as waking a CPU.
 #[derive(Debug, Default)]
 pub struct SharedCounter(AtomicU64);
 

@@ -173,8 +173,8 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
-    /// The packets in all batches that the CPU finished. This includes packets that an output
-    /// finishes later.
+    /// The packets in all batches that the CPU finished. Packets that an output finishes later are
+    /// included.
     pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
@@ -200,8 +200,8 @@ pub struct TxLedger {
 }
 
 impl TxLedger {
-    /// Creates the ledger of an output that may finish packets later. These packets come from
-    /// `sources` different sources.
+    /// Creates the ledger of an output that may finish packets later. The packets of an output come
+    /// from `sources` different sources.
     pub fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }
@@ -230,8 +230,8 @@ pub struct CpuLedger {
     pub processed: Counter,
     pub inline: Counter,
     pub busy_nanos: Counter,
-    /// The part of `busy_nanos` that was spent on receiving. It is estimated from a sample of the
-    /// rounds.
+    /// The part of `busy_nanos` that was spent on receiving. The time spent on receiving is
+    /// estimated from a sample of the rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
     /// How many rounds had a full poll or a full batch, so that packets had to wait for the next
@@ -240,7 +240,8 @@ pub struct CpuLedger {
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    /// How often this CPU was woken. This count is written by the CPUs that wake this CPU.
+    /// How often this CPU was woken. The count of wake-ups is written by the CPUs that wake this
+    /// CPU.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
     /// In nanoseconds.
@@ -293,8 +294,8 @@ pub struct PollCounts {
 }
 
 /// The counters of a queue's page pool, in pages. Their names are those of the ENA driver (`lpc_*`)
-/// and of the kernel's page_pool (`alloc_*`, `recycle_*`). These counters have cache lines of their
-/// own, because their owner writes them once per poll.
+/// and of the kernel's page_pool (`alloc_*`, `recycle_*`). The page pool's counters have cache
+/// lines of their own, because their owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]

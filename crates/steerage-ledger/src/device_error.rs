@@ -18,7 +18,7 @@ use std::io;
 pub struct DeviceError {
     /// The name of the device, as the user gave it.
     pub device: String,
-    /// The operation that failed. This text completes a sentence that begins with "cannot".
+    /// The operation that failed, as the end of a sentence. The sentence begins with "cannot".
     pub operation: &'static str,
     /// The error of the kernel, or an error in the input's format.
     pub cause: io::Error,

@@ -77,8 +77,8 @@ pub struct RegimeEstimate {
     pub regime: Cow<'static, str>,
     /// The number of CPUs in this regime, including the CPUs that receive.
     pub cpus: usize,
-    /// The throughput in packets per second. It is estimated from the costs per packet and from
-    /// measurements.
+    /// The throughput in packets per second. The throughput is estimated from the costs per packet
+    /// and from measurements.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub rate: f64,
     /// The standard deviation of this estimate.

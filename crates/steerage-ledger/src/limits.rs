@@ -15,8 +15,8 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 
 /// An output that accepts no packet for this long counts as stuck. Queues that wait for a stuck
-/// output stop waiting, and the end of a run does not wait for it either. This time is long,
-/// because a program that reads a pipe may need a second or two to process what it has read.
+/// output stop waiting, and the end of a run does not wait for it either. An output gets this much
+/// time, because a program that reads a pipe may need a second or two to process what it has read.
 pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// If a batch takes longer than this, the ledger has a note and the log has a warning. Batches

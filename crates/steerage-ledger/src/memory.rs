@@ -28,8 +28,8 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches of the queues. This is 0 if there is only one queue, because
-    /// that queue caches the pages of its own backlogs.
+    /// Pages in the local page caches of the queues. The size is 0 if there is only one queue,
+    /// because that queue caches the pages of its own backlogs.
     pub caches: u64,
     /// All other pages: those of devices and outputs, those of packets that handlers create, and
     /// those of one poll per queue.
@@ -40,8 +40,8 @@ pub struct MemoryUse {
     pub lent: u64,
     /// The limit on all packet memory together.
     pub cap: u64,
-    /// How many packets may wait for a CPU. This number follows from each CPU's share of the
-    /// memory.
+    /// How many packets may wait for a CPU. The length of the backlog follows from each CPU's share
+    /// of the memory.
     pub backlog: u64,
     /// The backlog that was requested at the start, in packets.
     pub backlog_asked: u64,

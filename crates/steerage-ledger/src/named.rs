@@ -62,7 +62,7 @@ impl Set {
 /// that CPU writes the count: an addition is a load and a store, without a lock and without a cache
 /// line that another CPU writes. Any thread can read the counts at any time.
 ///
-/// `Builder::counters` returns the counters of an instance. They appear in the instance's
+/// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
@@ -97,8 +97,8 @@ impl Counters {
     ///
     /// The name follows the conventions of Prometheus, but without prefix, unit or `_total`:
     /// lower-case letters, digits and `_`, such as `passed`. `help` is a sentence that says what
-    /// the counter counts. The unit is a plural such as `packets` or `bytes`. It is empty for a
-    /// plain number. The name of this counter's metric is `PREFIX_NAME_UNIT_total`.
+    /// the counter counts. The unit is a plural such as `packets` or `bytes`. The unit is empty for
+    /// a plain number. The name of this counter's metric is `PREFIX_NAME_UNIT_total`.
     ///
     /// If the counter exists already, `add` returns it. So the function that creates a handler may
     /// declare the handler's counters.
@@ -263,7 +263,7 @@ pub enum CounterError {
         /// The unit.
         unit: String,
     },
-    /// Another counter with this name has another help text or unit.
+    /// A counter with this name exists already, and has another help text or unit.
     Differs(String),
     /// There are [`COUNTERS_MAX`] counters already.
     TooMany(String),

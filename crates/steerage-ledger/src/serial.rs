@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// This number is greater than the number of CPUs in any machine. A CPU list from another program
+/// A number that is greater than the number of CPUs in any machine. A CPU list from another program
 /// is parsed only up to this CPU number.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 

@@ -98,11 +98,11 @@ pub struct QueueSnapshot {
     /// The CPUs in the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
-    /// How many frames were received. This includes frames that were lost before steerage received
-    /// them.
+    /// How many frames were received. Frames that were lost before steerage received them are
+    /// included.
     pub received: u64,
-    /// The length of the received frames on the wire, in bytes. This does not include frames that
-    /// were lost before steerage received them.
+    /// The length of the received frames on the wire, in bytes. Frames that were lost before
+    /// steerage received them are not included.
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
@@ -115,9 +115,9 @@ pub struct QueueSnapshot {
     /// How many frames were hashed by steerage when they arrived. Frames with a usable hash of the
     /// device are not counted here. While one CPU has all buckets, no frame is hashed.
     pub hashed: u64,
-    /// How many hashed frames have neither an IP flow nor a flow key of the user. These frames are
-    /// steered by their link addresses. While one CPU has all buckets, no frame is hashed, so none
-    /// is counted here.
+    /// How many hashed frames have neither an IP flow nor a flow key of the user. Frames without a
+    /// flow or key are steered by their link addresses. While one CPU has all buckets, no frame is
+    /// hashed, so none is counted here.
     pub unparsed: u64,
     /// How many fragments were steered by a key of their datagram, because the fragment table was
     /// full.
@@ -128,8 +128,8 @@ pub struct QueueSnapshot {
     /// How many frames in the device's memory were copied so that the device could continue,
     /// because handlers did not release these frames in time.
     pub copied: u64,
-    /// How many frames the device left to the kernel. They count neither as received nor as
-    /// dropped.
+    /// How many frames the device left to the kernel. Frames that are left to the kernel count
+    /// neither as received nor as dropped.
     pub passed: u64,
     /// The counts that only this kind of device has, with the names that the kernel uses.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
@@ -164,8 +164,8 @@ pub struct PoolSnapshot {
     /// ring.
     pub rx_copybreak: u64,
     /// How many pages were taken from the shared pool for one of two reasons: the queue needed more
-    /// pages than ever before, or a page of another NUMA node was replaced. This number grows while
-    /// the local page cache fills up.
+    /// pages than ever before, or a page of another NUMA node was replaced. The number of such
+    /// pages grows while the local page cache fills up.
     pub lpc_warm_up: u64,
     /// How many pages were taken from the shared pool although the local page cache would have had
     /// them, if it had not been full when as many pages returned. `alloc_slow` is the sum of
@@ -217,16 +217,17 @@ pub struct CpuSnapshot {
     /// How often this CPU was woken for another reason: a change, a move, a stop, or room for
     /// packets.
     pub wakes_for_control: u64,
-    /// The longest time that the CPU needed for one batch. This time includes the poll before the
-    /// batch. It also includes time in which other threads ran on the CPU.
+    /// The longest time that the CPU needed for one batch. The time for a batch includes the poll
+    /// before the batch. The time for a batch also includes time in which other threads ran on the
+    /// CPU.
     #[cfg_attr(feature = "serde", serde(rename = "longest_batch_seconds", with = "serial::seconds"))]
     pub longest_batch: Duration,
     /// How often the CPU's handler panicked.
     pub panics: u64,
     /// How often the CPU was declared dead.
     pub deaths: u64,
-    /// How many packets that the CPU's handler created were sent. These packets are not in the
-    /// ledger of a queue, because no queue received them.
+    /// How many packets that the CPU's handler created were sent. Packets that a handler creates
+    /// are not in the ledger of a queue, because no queue received them.
     pub originated: u64,
     /// How many packets that the CPU's handler created were not sent, because the output was full
     /// or cannot send such packets.
@@ -301,8 +302,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues. These sums are computed once, when the snapshot is taken. They do
-    /// not change if `queues` is changed later.
+    /// The sums over all queues. The sums over all queues are computed once, when the snapshot is
+    /// taken. If `queues` is changed later, the sums do not change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -325,7 +326,8 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// How many pages no queue has. This equals `pages` when no CPU runs and no packets are kept.
+    /// How many pages no queue has. The number of free pages equals `pages` when no CPU runs and no
+    /// packets are kept.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,

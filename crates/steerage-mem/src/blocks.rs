@@ -14,8 +14,8 @@
 //! small pieces.
 //!
 //! Some blocks can be windows, which show parts of a file ([`FileWindows`]). No code writes to a
-//! window. In a window, the file's record headers stay in front of the frames. They are read when a
-//! handler needs them ([`RecordForm`](crate::RecordForm)).
+//! window. In a window, the file's record headers stay in front of the frames. Record headers are
+//! read when a handler needs them ([`RecordForm`](crate::RecordForm)).
 //!
 //! The receive path holds the [`Blocks`] and takes the lent frames back. The device holds the
 //! [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or lend a

@@ -1,8 +1,8 @@
 //! [`Fit`] is the position of a frame in its page, with the headroom, alignment and tailroom that
 //! Linux's `build_skb` requires of a driver.
 
-/// The room before a frame in its page, in bytes, for headers that a packet function adds. This
-/// room is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP promises. The
+/// The room before a frame in its page, in bytes, for headers that a packet function adds. The
+/// headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP promises. The
 /// headers of a tunnel over IPv6 with options fit into this room.
 pub const HEADROOM: usize = 128;
 

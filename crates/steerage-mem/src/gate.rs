@@ -10,12 +10,13 @@
 //! of these changes. The word has a cache line of its own, and the two exchanges per batch take
 //! less than a tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, never both. This guarantee needs no memory order,
-//! because all changes of one word have a single order. But a CPU that declares a second CPU dead
-//! must see everything that the second CPU did before its batch. For example, the first CPU revokes
-//! the last packets that the second CPU sent. The counts of the second CPU are part of the ledger.
-//! So entering the handler is a release operation (G1), and the declaration of death is an acquire
-//! operation (G2). All other operations on the gate are relaxed.
+//! Either a batch counts or its CPU is dead, never both. The guarantee that a batch counts or its
+//! CPU is dead needs no memory order, because all changes of one word have a single order. But a
+//! CPU that declares a second CPU dead must see everything that the second CPU did before its
+//! batch. For example, the first CPU revokes the last packets that the second CPU sent. The counts
+//! of the second CPU are part of the ledger. So entering the handler is a release operation (G1),
+//! and the declaration of death is an acquire operation (G2). All other operations on the gate are
+//! relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 

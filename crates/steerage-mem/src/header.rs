@@ -1,14 +1,14 @@
 //! [`FrameHeader`] is written by a device before a frame: time, length on the wire, link type,
 //! interface.
 
-/// A device writes this header into the [`BYTES`](Self::BYTES) bytes before a frame. These bytes
-/// lie in the headroom of the page, or replace the record header of a capture.
+/// A device writes this header into the [`BYTES`](Self::BYTES) bytes before a frame. The header
+/// lies in the headroom of the page, or replaces the record header of a capture.
 /// [`Completion::with_header`](crate::Completion::with_header) sets a bit of the slot to record
 /// that the header exists.
 ///
-/// The header itself does not travel through the rings. A CPU reads the header from the page. It
-/// lies in the cache line of the frame's first bytes, or in the cache line before. Any 16 bytes are
-/// a valid header.
+/// The header itself does not travel through the rings. A CPU reads the header from the page. The
+/// header lies in the cache line of the frame's first bytes, or in the cache line before. Any 16
+/// bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// The time at which the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or

@@ -1,7 +1,7 @@
 //! [`InFlight`] holds the pages that a device is sending from, until the device reports that they
 //! were sent.
 //!
-//! Several CPUs may send through one queue of a device. Each of these CPUs has its own ring to the
+//! Several CPUs may send through one queue of a device. Each CPU that sends has its own ring to the
 //! device. The device reports all sent pages in a single ring. So when a page is given to the
 //! device, its token is replaced by an address and a table entry. The entry names the CPU that
 //! sends the page. The CPU that reads the device's reports returns each page to its sender. If an

@@ -81,15 +81,15 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. It reads the
-/// first word twice if that word has bits before the first ring, or if there are other words.
+/// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first word
+/// is read twice if it has bits before the first ring, or if there are other words.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// In the first word, a mask of the rings that come at the start of the pass. The other rings
-    /// of the first word come last.
+    /// In the first word, a mask of the rings that come at the start of the pass. The first word's
+    /// other rings come last.
     not_before: u64,
 }
 

@@ -108,7 +108,7 @@ impl KeptPages {
         room
     }
 
-    /// Returns true if pages of kept frames have returned. This check costs one read of a shared
+    /// Returns true if pages of kept frames have returned. `waiting` costs one read of a shared
     /// cache line.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
@@ -123,8 +123,8 @@ impl KeptPages {
     }
 
     /// Takes up to `most` of the pages that have returned, and passes each page to `each`. Returns
-    /// the number of pages. Any thread may call `take` at any time. The other pages stay on the
-    /// stack, from which any thread can take them.
+    /// the number of pages. Any thread may call `take` at any time. Pages that are not taken stay
+    /// on the stack, from which any thread can take them.
     pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
         self.waiting.take(self.memory.pool(), most, each)
     }
@@ -153,7 +153,8 @@ pub struct Kept {
     /// The hidden frames with the rest of the packet's payload: the position of the first hidden
     /// frame, and their number.
     hidden: (u8, u8),
-    /// The page's generation when the frame was kept. It is checked in debug and fuzz builds only.
+    /// The page's generation when the frame was kept. The generation is checked in debug and fuzz
+    /// builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }

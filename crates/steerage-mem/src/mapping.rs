@@ -186,7 +186,7 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 /// more. No code reads at `to`, unless both ranges have the same contents there.
 ///
 /// # Errors
-/// Fails if the kernel has too little memory. Both mappings are then unchanged.
+/// Fails if the kernel has too little memory. If `move_over` fails, both mappings are unchanged.
 pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller's promise.

@@ -69,8 +69,8 @@ impl Pages<'_> {
 /// contains the copied headers, by the new positions of the packets. If no page is free for a
 /// packet's headers, the packet is not merged.
 ///
-/// Returns the number of packets that the handler sees. They have the order of their first frames.
-/// Returns `None` if nothing was merged.
+/// Returns the number of packets that the handler sees. The packets have the order of their first
+/// frames. Returns `None` if nothing was merged.
 pub fn merge(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -151,10 +151,10 @@ pub fn show<T: Copy>(
     seen
 }
 
-/// Writes the headers of the frames that [`show`] made visible. They are written in place, or to a
-/// copy if the frame is lent. `headers` gets the frames of a packet and the packet's headers. It
-/// writes the headers of each frame, which all have the same length. Calls `lost` for each frame
-/// for whose copy no page was free.
+/// Writes the headers of the frames that [`show`] made visible. The headers are written in place,
+/// or to a copy if the frame is lent. `headers` gets the frames of a packet and the packet's
+/// headers. `headers` writes the headers of each frame, which all have the same length. Calls
+/// `lost` for each frame for whose copy no page was free.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

@@ -23,7 +23,8 @@ pub struct Outbox {
     rings: Vec<Producer>,
     owner: usize,
     lane: Lane,
-    /// An empty list. It replaces the lane's list while frames are staged one by one.
+    /// An empty list for `take_list`. The empty list replaces the lane's list while frames are
+    /// staged one by one.
     spare: Vec<Completion>,
     staged: Bits,
     out: Bits,
@@ -243,9 +244,9 @@ impl Outbox {
         }
     }
 
-    /// Takes back the staged frames that would exceed the ring's share of the queue's blocks. These
-    /// frames are not always the newest ones: a short frame may be admitted after a long frame was
-    /// refused.
+    /// Takes back the staged frames that would exceed the ring's share of the queue's blocks.
+    /// Frames that are taken back are not always the newest ones: a short frame may be admitted
+    /// after a long frame was refused.
     #[inline(never)]
     fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
         let Some(mut publishing) = blocks.publishing(at) else { return };

@@ -63,9 +63,9 @@ impl Page {
 /// (The "completion ring" of AF_XDP returns *sent* buffers. In steerage, a completion is always a
 /// received frame.)
 ///
-/// A completion has 16 bytes, so four completions fit in a cache line. It travels through the rings
-/// in this form. Like [`Page`], a completion is a token: whoever holds it holds the frame. The
-/// example of [`Region`](crate::Region) creates a completion from a page.
+/// A completion has 16 bytes, so four completions fit in a cache line. A completion travels through
+/// the rings in this form. Like [`Page`], a completion is a token: whoever holds it holds the
+/// frame. The example of [`Region`](crate::Region) creates a completion from a page.
 #[derive(Debug)]
 #[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
@@ -282,8 +282,8 @@ impl Completion {
         self.0.hash()
     }
 
-    /// The field of the flow hash, which is 0 before a hash is set. This is for the steering loop,
-    /// which always sets the hash first.
+    /// The field of the flow hash, which is 0 before a hash is set. `hash_or_zero` is for the
+    /// steering loop, which always sets the hash first.
     #[doc(hidden)]
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {

@@ -27,7 +27,7 @@ impl Sleepers {
     }
 
     /// Records that `cpu` is about to sleep. After this call, the caller checks for work once more.
-    /// It sleeps only if there is no work.
+    /// The caller sleeps only if there is no work.
     pub fn about_to_sleep(&self, cpu: usize) {
         // S1. The operation is relaxed, because the fence orders it.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
@@ -126,8 +126,8 @@ impl Bell {
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings the bell. This wakes the thread that waits on the bell, or that waits on it next. If a
-    /// thread waits, ringing takes about 7 us on a virtual machine.
+    /// Rings the bell. Ringing wakes the thread that waits on the bell, or that waits on it next.
+    /// If a thread waits, ringing takes about 7 us on a virtual machine.
     pub fn ring(&self) {
         // The write fails only after 2^64 - 2 rings without a read. The bell then rings already.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());

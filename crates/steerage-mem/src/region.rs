@@ -11,8 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// This counter uses the atomics of `std` even under loom: each region gets its numbers once, and no
-// code that loom checks depends on the numbers.
+// The counter of page numbers uses the atomics of `std` even under loom: each region gets its
+// numbers once, and no code that loom checks depends on the numbers.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};
@@ -45,7 +45,7 @@ impl Owner {
     }
 }
 
-/// Page memory. It is unmapped when the last reference to the region is dropped.
+/// Page memory. The memory is unmapped when the last reference to the region is dropped.
 ///
 /// ```
 /// use steerage_mem::{Completion, Region};
@@ -288,8 +288,8 @@ impl Region {
     }
 
     /// Records that a page is free. Page pools call `release`. In debug and fuzz builds, `release`
-    /// fills the page with a pattern. This detects a second release, and a write or use of the page
-    /// after its release. In other builds, `release` does nothing.
+    /// fills the page with a pattern. The pattern detects a second release, and a write or use of
+    /// the page after its release. In other builds, `release` does nothing.
     ///
     /// # Panics
     /// Panics in debug and fuzz builds if the page is already free.
@@ -383,7 +383,8 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Prefetches a cache line for writing. This removes the cache line from the caches of other CPUs.
+/// Prefetches a cache line for writing. Prefetching for writing removes the cache line from the
+/// caches of other CPUs.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

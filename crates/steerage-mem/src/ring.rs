@@ -83,8 +83,8 @@ struct RingBuffer {
     nth: usize,
 }
 
-/// The fields that the producer writes and the consumer reads. These fields share a cache line, so
-/// that reading all of them costs only one cache miss.
+/// The fields that the producer writes and the consumer reads. The fields in `ToConsumer` share a
+/// cache line, so that reading all of them costs only one cache miss.
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
@@ -134,7 +134,7 @@ pub struct RingOptions {
     /// power of two.
     pub slots: usize,
     /// The number of slots to which the ring may grow. It is rounded like `slots`. Address space is
-    /// reserved for these slots. It takes memory only when it is used.
+    /// reserved for these slots. The address space takes memory only when it is used.
     pub slots_max: usize,
     /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming. The
     /// other slots stay free until the limit is raised.
@@ -213,7 +213,7 @@ pub fn parking_lot(options: RingOptions) -> Producer {
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     staged: u64,
-    /// The position at which staging must stop. It is `reclaimed` plus the limit.
+    /// The position at which staging must stop. The position is `reclaimed` plus the limit.
     room_until: u64,
     published: u64,
     reclaimed: u64,
@@ -443,8 +443,9 @@ impl Producer {
     /// slots wait. After this call, the caller checks for room once more.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
-        // This fence pairs with the fence in `Consumer::producer_waits`. Either the producer sees
-        // the consumer's new `finished`, or the consumer sees the producer's `wake_at`.
+        // The fence in `wake_at` pairs with the fence in `Consumer::producer_waits`. Either the
+        // producer sees the consumer's new `finished`, or the consumer sees the producer's
+        // `wake_at`.
         fence(Ordering::SeqCst);
     }
 
@@ -497,7 +498,7 @@ impl Gauge {
     }
 
     /// Asks the consumer to discard all published frames that it has not taken yet. Another thread
-    /// calls `revoke_all` if the producer's CPU cannot do it itself.
+    /// calls `revoke_all` if the producer's CPU cannot revoke its frames itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }
@@ -508,7 +509,7 @@ impl Gauge {
 pub struct Consumer {
     shared: Arc<RingBuffer>,
     grown: Grown,
-    /// The slots from `finished` to `taken`. They lie in the buffer of `shared`.
+    /// The slots from `finished` to `taken`. The consumer's slots lie in the buffer of `shared`.
     hand: InHand,
 }
 
@@ -576,7 +577,7 @@ impl Consumer {
     /// for. Call this after [`finish`](Self::finish). `producer_waits` clears the producer's
     /// `wake_at`, so that the producer is woken only once.
     pub fn producer_waits(&self) -> bool {
-        // This fence pairs with the fence in `Producer::wake_at`.
+        // The fence in `producer_waits` pairs with the fence in `Producer::wake_at`.
         fence(Ordering::SeqCst);
         let wish = &self.shared.to_consumer.wake_at;
         let waiting = wish.load(Ordering::Relaxed);

@@ -109,8 +109,8 @@ impl SharedPool {
     }
 
     /// Like [`take_out`](Self::take_out). If the pool has no pages, takes pages that have returned
-    /// to `kept_pages`. The caller gets at most `most` of those pages. The other pages stay there
-    /// for any CPU to take.
+    /// to `kept_pages`. The caller gets at most `most` of those pages. Returned pages that are not
+    /// taken stay in `kept_pages`, where any CPU can take them.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -156,8 +156,8 @@ impl SharedPool {
         self.nodes.give(pages, self.stack);
     }
 
-    /// The number of pages in the pool, on all nodes. This number is an estimate while other
-    /// threads take or return pages.
+    /// The number of pages in the pool, on all nodes. The number of pooled pages is an estimate
+    /// while other threads take or return pages.
     pub fn free(&self) -> usize {
         self.nodes.free.iter().map(|stack| stack.len(&self.nodes.table)).sum()
     }
@@ -215,7 +215,7 @@ impl Nodes {
 /// Puts the pages into a random order. The order is the same in every run. Low addresses come last,
 /// because a pool hands out the page that was returned last. If the pages had the order of their
 /// addresses, consecutive frames of a worker would lie at a constant distance. The worker's stride
-/// prefetcher would then also fetch the next frames. This takes their cache lines from the
+/// prefetcher would then also fetch the next frames. The prefetches take cache lines from the
 /// receiving CPU, which is writing them. On a Zen 4 CPU with one target, a packet costs the
 /// receiving CPU:
 ///

@@ -62,7 +62,7 @@ impl PageStack {
     }
 
     /// Takes up to `most` pages from the stack, and passes each of them to `each`. Returns the
-    /// number of pages taken. The other pages stay on the stack all the time.
+    /// number of pages taken. Pages that are not taken stay on the stack all the time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
         // H2, acquire: pairs with H1, and makes the links and the pages visible.
         let mut top = self.top.load(Ordering::Acquire);

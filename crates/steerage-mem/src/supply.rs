@@ -60,8 +60,8 @@ impl Supply {
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Each part has a few more pages than requested. They are handed out too if no address
-        // space is reserved.
+        // Each part has a few more pages than requested. The additional pages are handed out too if
+        // no address space is reserved.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);

@@ -154,8 +154,8 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
 /// and finishes frames of both rings. The pages that have returned carry the next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
-    // This is a real atomic and not loom's, because its value must survive from one interleaving to
-    // the next.
+    // `std`'s atomic is used and not loom's, because the value must survive from one interleaving
+    // to the next.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);
@@ -362,7 +362,7 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// One thread publishes, executes a fence, and checks for sleepers. The other thread sets its sleep
+/// One thread publishes, executes a fence, and checks for sleepers. A second thread sets its sleep
 /// bit, executes a fence, and checks for work. A lost wake-up would be a deadlock, and loom reports
 /// deadlocks.
 #[test]

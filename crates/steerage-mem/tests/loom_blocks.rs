@@ -99,7 +99,7 @@ fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: im
 }
 
 /// Three frames use a block that has room for two frames. The block is written after its lent
-/// frames. It is written from its beginning again when all lent frames have returned.
+/// frames. When all lent frames have returned, the block is written from its beginning again.
 #[test]
 fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     loom::model(|| {

@@ -85,9 +85,9 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// The other thread takes all pages of the stack. It returns two of them, so that the top bundle is
-/// the same as before. But the bundles below the top bundle have changed. A `take` that began
-/// earlier must detect this change of the stack.
+/// A second thread takes all pages of the stack. The second thread returns two of the pages, so
+/// that the top bundle is the same as before. But the bundles below the top bundle have changed. A
+/// `take` that began earlier must detect this change of the stack.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {

@@ -5,7 +5,8 @@ use crate::counts::MoveCause;
 use crate::map::{Scratch, spread};
 use crate::{BY_PLAN, CpuIndex, Moves, Plan};
 
-/// Queues with the same mask. They share one map, so that one CPU gets both directions of a flow.
+/// A group: queues with the same mask. The queues of a group share one map, so that one CPU gets
+/// both directions of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) version: GroupVersion,

@@ -1,9 +1,10 @@
 //! Moves buckets between CPUs without reordering packets: the protocol, as a pure state machine.
 //!
-//! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. It has no clock, no
-//! atomics and no lock, and does not access rings or handlers. An action that has an outcome
-//! ([`Ask`]) is done while the machine is locked. The outcome is the machine's next event. So the
-//! machine can be tested alone, and a test visits every state that a small instance can reach.
+//! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. The state machine has no
+//! clock, no atomics and no lock, and does not access rings or handlers. An action that has an
+//! outcome ([`Ask`]) is done while the machine is locked. The outcome is the machine's next event.
+//! So the machine can be tested alone, and a test visits every state that a small instance can
+//! reach.
 //!
 //! The buckets of a slice move together, in four phases. A phase ends when all participants have
 //! done their part of it. The event of the last participant begins the next phase.
@@ -16,8 +17,8 @@
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
 //! The queues of the group take part in the move. To park the buckets, a queue sends their frames
-//! to its parking lot. It records the tail of its ring to each old CPU as a fence. A fence is
-//! passed when the finished index of the ring has passed this tail. After the release phase, the
+//! to its parking lot. As a fence, the queue records the tail of its ring to each old CPU. A fence
+//! is passed when the finished index of the ring has passed this tail. After the release phase, the
 //! frames of the buckets go directly to the new CPU.
 //!
 //! The park phase ends only when *every* queue of the group has parked *and* all frames that it
@@ -31,8 +32,8 @@
 //! Details of the protocol:
 //!
 //! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.**
-//!   Otherwise, the protocol would need a state in which another CPU acts for the producer. This
-//!   costs one wake-up for each CPU with queues in the slice. The CPU that changes the mask pays
+//!   Otherwise, the protocol would need a state in which another CPU acts for the producer. The
+//!   cost is one wake-up for each CPU with queues in the slice. The CPU that changes the mask pays
 //!   for it.
 //! * **State moves in separate phases** (leave, arrive), and not together with the packets. So the
 //!   new CPU has the state before it gets the first packet, and no batch has to check a mailbox.
@@ -271,8 +272,8 @@ impl Moves {
         self.queues[queue].open && self.queues[queue].can_wait
     }
 
-    /// Returns true if the current slice has a time limit. It has none if one of its queues can
-    /// wait.
+    /// Returns true if the current slice has a time limit. A slice has no time limit if one of its
+    /// queues can wait.
     pub fn is_timed(&self) -> bool {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }

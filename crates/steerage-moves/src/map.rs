@@ -57,8 +57,9 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // If the buckets cannot be divided equally, some CPUs get one bucket more than the others.
-    // These are the CPUs that already have more buckets, so that fewer buckets have to move.
+    // If the buckets cannot be divided equally, some CPUs get one bucket more than the others. The
+    // CPUs with one bucket more are those that already have more buckets, so that fewer buckets
+    // have to move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));

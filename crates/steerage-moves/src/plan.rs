@@ -18,8 +18,8 @@ use crate::CpuIndex;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in `order`
-    /// come last. They have the order of the core: first the CPUs that poll a queue of the group,
-    /// and then near CPUs.
+    /// come last. CPUs that are not in `order` have the order of the core: first the CPUs that poll
+    /// a queue of the group, and then near CPUs.
     pub order: Vec<CpuIndex>,
     /// How many of the mask's usable CPUs have buckets, counted from the front of this order. At
     /// least one CPU has buckets.

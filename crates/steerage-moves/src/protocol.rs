@@ -340,8 +340,8 @@ impl Moves {
         actions.changed = true;
     }
     /// From now on, another CPU polls a queue. If the previous owner was dead, phases have passed
-    /// without this queue. From now on, the queue follows the current map. It parks if that map is
-    /// about to change. So it does not matter that the queue missed these phases.
+    /// without this queue. From now on, the queue follows the current map. The queue parks if the
+    /// current map is about to change. So it does not matter that the queue missed these phases.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // In the order of a group, the CPUs that poll come first.

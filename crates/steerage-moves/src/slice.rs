@@ -38,8 +38,8 @@ pub struct Slice {
     pub phase: MovePhase,
     /// The moves of this slice, sorted by bucket.
     pub moves: Vec<BucketMove>,
-    /// The number of the group before the move. It differs from `group_after` if a queue changes
-    /// its group.
+    /// The number of the group before the move. The two group numbers differ if a queue changes its
+    /// group.
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,
@@ -49,8 +49,8 @@ pub struct Slice {
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
     pub(crate) with_state: bool,
-    /// The participants that have not done their part of this phase. They are queues in the phases
-    /// park and release, and CPUs in the phases leave and arrive.
+    /// The participants that have not done their part of this phase. The participants are queues in
+    /// the phases park and release, and CPUs in the phases leave and arrive.
     pub(crate) waiting: Vec<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Slice {
         }
     }
 
-    /// Returns true if the phase waits for `who`. This is a queue in the phases park and release,
+    /// Returns true if the phase waits for `who`. `who` is a queue in the phases park and release,
     /// and a CPU in the phases leave and arrive.
     pub fn waits_for(&self, who: usize) -> bool {
         self.waiting.contains(&who)

@@ -63,8 +63,8 @@ pub struct Balance {
     /// The time at which the current regime began. `None` while the group is in its first regime,
     /// which the policy did not choose.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. Cleared at the next load check. That load
-    /// check covers two maps, so it is ignored.
+    /// The time at which buckets last began to move. Cleared at the next load check. The load check
+    /// after a move covers two maps, so it is ignored.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
@@ -120,8 +120,8 @@ impl Balance {
         Self::default()
     }
 
-    /// Creates a policy that leaves all buckets where [`Hash`](super::Hash) places them. It only
-    /// reports the moves that it would make.
+    /// Creates a policy that leaves all buckets where [`Hash`](super::Hash) places them. The dry
+    /// run only reports the moves that it would make.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -241,8 +241,8 @@ impl Balance {
         let is_settled = self.has_settled(now, tuning.dwell);
         // More CPUs may join immediately. Any other switch waits for a dwell. If a measured
         // distance decided in which regime the group began, that decision may have been wrong. The
-        // policy corrects it earlier if the gain pays for a probe. This assumes that the load will
-        // last as long as it has lasted so far.
+        // policy corrects it earlier if the gain pays for a probe. The early correction assumes
+        // that the load will last as long as it has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,

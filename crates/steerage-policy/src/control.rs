@@ -1,11 +1,11 @@
 //! Runs one policy for each group of queues. All policies share a load meter and the measured
 //! distances.
 //!
-//! This code uses only the public handle of steerage-core. It reads counters, calls the policies,
-//! and passes the map and the plan of each group to the core. During these steps, it holds no lock
-//! of the core. So the state of a group may have changed by the time a policy returns its answer.
-//! Each answer contains the version of the group on which it is based. The core ignores an answer
-//! that is based on an old version.
+//! This code uses only the public handle of steerage-core. The control reads counters, calls the
+//! policies, and passes the map and the plan of each group to the core. During these steps, it
+//! holds no lock of the core. So the state of a group may have changed by the time a policy returns
+//! its answer. Each answer contains the version of the group on which it is based. The core ignores
+//! an answer that is based on an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,7 +78,7 @@ pub struct Setting {
     cpus_are_real: bool,
     can_wait: bool,
     /// The time that a cache line takes from one CPU to another, by the indices of the two CPUs.
-    /// These times are set when the CPUs are chosen.
+    /// The distances are set when the CPUs are chosen.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 

@@ -3,11 +3,11 @@
 //! between them. In a probe, the receiving CPU and another CPU pause for a few microseconds between
 //! two rounds, and pass a cache line back and forth.
 //!
-//! Neither of the two CPUs waits long for the other. The other CPU (the answering CPU) begins to
-//! wait when it reaches its part of the probe. The receiving CPU (the asking CPU) continues its
-//! rounds until it sees that the answering CPU waits. It gives up after [`PATIENCE`]. The control
-//! only begins a probe. It collects the result at a later load check. If a distance does not
-//! change, it is measured less and less often.
+//! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
+//! CPU. It begins to wait when it reaches its part of the probe. The receiving CPU (the asking CPU)
+//! continues its rounds until it sees that the answering CPU waits. The asking CPU gives up after
+//! [`PATIENCE`]. The control only begins a probe. The control collects the result of a probe at a
+//! later load check. If a distance does not change, it is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use steerage_core::placement::{Findings, Plan};
 use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
 /// A policy that is replaced by [`Hash`](struct@Hash) as soon as it panics, or as soon as it
-/// chooses a CPU that the group does not have. This is logged once for each policy, with the CPUs
-/// of the group and the wrong CPU.
+/// chooses a CPU that the group does not have. The replacement is logged once for each policy, with
+/// the CPUs of the group and the wrong CPU.
 #[derive(Debug)]
 pub struct Guarded {
     policy: Box<dyn Policy>,

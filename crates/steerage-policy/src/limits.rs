@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-/// The interval at which the policy checks the load. This interval is long enough to distinguish a
-/// busy CPU from an idle CPU. It is also short enough: a device's ring does not overflow for long
-/// before the next CPU joins.
+/// The interval at which the policy checks the load. The interval is long enough to distinguish a
+/// busy CPU from an idle CPU. The interval is also short enough: a device's ring does not overflow
+/// for long before the next CPU joins.
 pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 
 /// An estimate with fewer samples is ignored. A single slow packet, sampled flow or measured
@@ -16,13 +16,13 @@ pub(crate) const MIN_SAMPLES: u32 = 8;
 /// For each CPU that receives, how many CPUs may join at once. On a virtual machine, waking a CPU
 /// takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
 /// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of these 50 us are for wake-ups. The
-/// other half is for the polls after which a woken CPU gets its next packets. If more CPUs joined,
-/// the first of them would sleep again before its next packets, and the receiving CPU would do
-/// nothing but wake CPUs.
+/// other half of the 50 us is for the polls after which a woken CPU gets its next packets. If more
+/// CPUs joined, the first of them would sleep again before its next packets, and the receiving CPU
+/// would do nothing but wake CPUs.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
-/// The numbers on which decisions depend. They are fields, so that a test can show that each of
-/// them matters.
+/// The numbers on which decisions depend. The numbers are fields, so that a test can show that each
+/// of them matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// The dwell: how long a decision is expected to hold. A gain must pay for the switch within
@@ -35,10 +35,10 @@ pub(crate) struct Tuning {
     /// The share of time that may be spent on probes. Users do not notice such a loss.
     pub(crate) budget: f64,
     /// By how much the deviation of an estimate, relative to its mean, grows in the first second
-    /// without a new sample. This deviation grows with the square root of time. A regime that was
-    /// half as good is tried again after a minute or two. A regime that was nearly as good is tried
-    /// again after seconds. An estimate that gets a new sample at each load check follows a change
-    /// within a quarter of a second.
+    /// without a new sample. The deviation of an estimate grows with the square root of time. A
+    /// regime that was half as good is tried again after a minute or two. A regime that was nearly
+    /// as good is tried again after seconds. An estimate that gets a new sample at each load check
+    /// follows a change within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of a cost or a throughput that was measured in one load check. On a
     /// virtual machine, the measured throughput differed by 3 to 7 % between two load checks.
@@ -59,8 +59,8 @@ pub(crate) struct Tuning {
     /// full if it finds at least as much work as one round takes. A CPU that keeps up has fewer
     /// full rounds, even if small batches make it appear busy.
     pub(crate) full: f64,
-    /// The distance that is assumed for CPUs before it is measured. It is between near (30 to 60 ns
-    /// on the machines that we measured) and far (120 to 220 ns).
+    /// The distance that is assumed for CPUs before it is measured. The assumed distance is between
+    /// near (30 to 60 ns on the machines that we measured) and far (120 to 220 ns).
     pub(crate) line: Duration,
     /// Before a hand-over is measured, its cost for each side is assumed to be this share of the
     /// time that a cache line takes. For near CPUs, a hand-over cost 10 ns and a cache line took 60

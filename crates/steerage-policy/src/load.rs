@@ -3,8 +3,8 @@
 //! The meter reads counters that the receive path always maintains, and three counters that exist
 //! only for the meter. The three counters are the time of receiving (measured in one round of 16),
 //! the time of a packet in the packet function (in one batch of 32), and one sampled bucket per
-//! poll. The work of CPUs is counted, so sums over CPUs are exact. They decide whether buckets
-//! move. The load of buckets is sampled. The samples only decide which buckets move.
+//! poll. The work of CPUs is counted, so sums over CPUs are exact. The exact sums decide whether
+//! buckets move. The load of buckets is sampled. The samples only decide which buckets move.
 
 use std::time::Duration;
 
@@ -126,8 +126,8 @@ impl WindowStart {
     }
 }
 
-/// The counts of all queues of a group. They are summed when they are read, because the counts for
-/// the buckets of 256 queues take 25 MB.
+/// The counts of all queues of a group. The counts are summed when they are read, because the
+/// counts for the buckets of 256 queues take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
@@ -234,8 +234,8 @@ pub(crate) struct Heavy {
 
 impl LoadMeter {
     /// Reads the counters at the time `now`. Returns `None` if these are the first values, or if a
-    /// bucket is moving. `work` is the load of each group's buckets. It is updated at the end of a
-    /// window.
+    /// bucket is moving. `work` is the load of each group's buckets. `work` is updated at the end
+    /// of a window.
     pub(crate) fn check(
         &mut self,
         now: Timestamp,

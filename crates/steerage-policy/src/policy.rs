@@ -19,8 +19,8 @@ use crate::limits::REFINE_EVERY;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
-    /// How long the CPU was busy. The value is above 1 if the backlog overflowed. It then includes
-    /// the time that the dropped packets would have taken.
+    /// How long the CPU was busy. The value is above 1 if the backlog overflowed. After an
+    /// overflow, `busy` includes the time that the dropped packets would have taken.
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
@@ -33,11 +33,11 @@ pub struct CpuLoad {
     pub full: f64,
     /// How many packets of the group the CPU has finished.
     pub packets: u64,
-    /// The share of the CPU's time that other programs or other guests of the hypervisor took. It
-    /// is 0 if the system does not report this share.
+    /// The share of the CPU's time that other programs or other guests of the hypervisor took.
+    /// `others` is 0 if the system does not report this share.
     pub others: f64,
-    /// The share of the CPU's time that other programs would take if steerage used none of it. This
-    /// share is larger than `others` if steerage competes with other programs.
+    /// The share of the CPU's time that other programs would take if steerage used none of it.
+    /// `others_want` is larger than `others` if steerage competes with other programs.
     pub others_want: f64,
 }
 
@@ -74,8 +74,8 @@ pub struct GroupLoad<'a> {
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// How many CPUs at the front of `order` poll a queue of the group. This number is at least 1:
-    /// if no CPU polls a queue, the first CPU counts as polling.
+    /// How many CPUs at the front of `order` poll a queue of the group. `owners` is at least 1: if
+    /// no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: &'a [u16; BUCKETS],
@@ -143,8 +143,8 @@ impl<'a> GroupLoad<'a> {
 pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// How many CPUs at the front of `order` poll a queue of the group. This number is at least 1:
-    /// if no CPU polls a queue, the first CPU counts as polling.
+    /// How many CPUs at the front of `order` poll a queue of the group. `owners` is at least 1: if
+    /// no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
     /// The CPUs that currently have buckets of the group. The list is empty while the instance is
     /// built.
@@ -184,18 +184,18 @@ impl MapRequest {
 
 /// A policy chooses a CPU for each bucket.
 ///
-/// It supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each load
-/// check ([`refine`](Self::refine)). These functions are called outside of the packet path and may
-/// take long, because packets follow the last map until the policy returns. If a policy panics in
-/// one of these functions, or chooses a CPU that the group does not have, it is replaced by
-/// [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
+/// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
+/// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
+/// and may take long, because packets follow the last map until the policy returns. If a policy
+/// panics in one of these functions, or chooses a CPU that the group does not have, it is replaced
+/// by [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
 /// again, and the buckets stay where they are.
 ///
 /// # Example
 ///
-/// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left. It
-/// uses one CPU fewer if half of the time of all CPUs would be enough. All CPUs that it uses get
-/// equal shares of the buckets. Programs import these names from the crate `steerage`.
+/// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left.
+/// The example uses one CPU fewer if half of the time of all CPUs would be enough. All CPUs that it
+/// uses get equal shares of the buckets. Programs import these names from the crate `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -267,7 +267,7 @@ pub trait Policy: Send + fmt::Debug {
     /// the one that follows from the map: first the CPUs that have buckets, in the order of the
     /// group, and then all other CPUs. If a group splits off from another group, it inherits that
     /// group's plan until the next load check. While the instance is built, `plan` of a new policy
-    /// may be called twice. Both calls must return the same plan.
+    /// may be called twice. Both calls of `plan` must return the same plan.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// Informs the policy that the core has placed buckets according to the plan since the last
@@ -286,8 +286,8 @@ pub trait Policy: Send + fmt::Debug {
     /// while buckets move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
-    /// Returns true if polling may move to another CPU of the group. It moves if the CPU that polls
-    /// is slowed by other programs, interrupts or guests.
+    /// Returns true if polling may move to another CPU of the group. Polling moves if the CPU that
+    /// polls is slowed by other programs, interrupts or guests.
     fn moves_receivers(&self) -> bool {
         false
     }

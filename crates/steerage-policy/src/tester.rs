@@ -7,8 +7,8 @@ use crate::limits::REFINE_EVERY;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The number of samples in a window, and the number of packets of a busy CPU. Both are enough for
-/// every policy.
+/// The number of samples in a window, and the number of packets of a busy CPU. Both numbers are
+/// large enough for every policy.
 const MANY: u64 = 100_000;
 
 /// Runs a policy on one group of CPUs, without packets. The test sets how much work each bucket is.

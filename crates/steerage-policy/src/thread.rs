@@ -1,7 +1,7 @@
 //! A control that several threads may call, and the thread of steerage that calls it.
 //!
-//! This thread also detects CPUs that go offline or come back, and measures how much CPU time other
-//! programs take. Packets never wake this thread and never wait for it.
+//! The control thread also detects CPUs that go offline or come back, and measures how much CPU
+//! time other programs take. Packets never wake this thread and never wait for it.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};

@@ -160,9 +160,9 @@ impl Builder {
         self
     }
 
-    /// Sets the CPUs over which the packets of one queue are spread. This mask replaces the mask of
-    /// the queue's device and the mask of the instance. Queues are numbered over all inputs, in the
-    /// order in which the inputs are added, as in
+    /// Sets the CPUs over which the packets of one queue are spread. A queue's mask replaces the
+    /// mask of the queue's device and the mask of the instance. Queues are numbered over all
+    /// inputs, in the order in which the inputs are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
         self.queue_masks.push((queue, mask));
@@ -262,7 +262,7 @@ impl Builder {
     }
 
     /// Sets the counters of the packet function. Any thread can read them during the run and after
-    /// it: [`Handle::counters`](crate::Handle::counters) returns them. They also appear in
+    /// it: [`Handle::counters`](crate::Handle::counters) returns them. The counters also appear in
     /// snapshots, in metrics, and in `steerage top`.
     ///
     /// ```
@@ -316,8 +316,8 @@ impl Builder {
     }
 
     /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links.
-    /// It gets the type of the frame's first header. This is for TUN interfaces, whose frames begin
-    /// with an IP header ([`LinkType::RAW`]).
+    /// The function gets the type of the frame's first header. Use this function for TUN
+    /// interfaces, whose frames begin with an IP header ([`LinkType::RAW`]).
     pub fn flow_key_with_link(
         mut self,
         key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
@@ -335,8 +335,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether the hash of a device may be used. This hash is used only if it keeps together
-    /// the packets that the handler needs together. Default: yes.
+    /// Sets whether the hash of a device may be used. A device's hash is used only if it keeps
+    /// together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
@@ -350,9 +350,9 @@ impl Builder {
         self
     }
 
-    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. This limit applies to all
-    /// live queues together. Each queue that can wait has its own limit of the same size. Default:
-    /// 1000.
+    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. The limit on waiting frames
+    /// applies to all live queues together. Each queue that can wait has its own limit of the same
+    /// size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
@@ -382,9 +382,9 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum length of frames that are copied out of their device's page, in bytes. This
-    /// applies only to devices with a ring of pages: `rx-copybreak`. The default is 0, with which
-    /// no frame is copied.
+    /// Sets the maximum length of frames that are copied out of their device's page, in bytes. Only
+    /// devices with a ring of pages copy frames in this way: `rx-copybreak`. The default is 0, with
+    /// which no frame is copied.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
@@ -392,8 +392,8 @@ impl Builder {
 
     /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
     /// join into one page, in bytes. Pages have at least this length. The default is 0. Pages are
-    /// then as long as the inputs need. This is enough unless an input receives a frame in several
-    /// buffers. Maximum: [`FRAME_BYTES_MAX`].
+    /// then as long as the inputs need. This length is enough unless an input receives a frame in
+    /// several buffers. Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self

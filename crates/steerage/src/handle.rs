@@ -1,4 +1,5 @@
-//! The handle of an instance. It combines the handle of the core with the control of policies.
+//! The handle of an instance. The handle of `steerage` combines the handle of the core with the
+//! control of policies.
 
 use std::ops::Deref;
 
@@ -7,8 +8,8 @@ use steerage_flow::Timestamp;
 use steerage_ledger::CounterSnapshot;
 use steerage_policy::{Guarded, Policy, SharedControl};
 
-/// A handle changes, reads and stops an instance. It can be used on any thread, during the run and
-/// after it. It also has the methods of [`control::Handle`].
+/// A handle changes, reads and stops an instance. A handle can be used on any thread, during the
+/// run and after it. A handle also has the methods of [`control::Handle`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,8 +48,8 @@ impl Handle {
 
     /// Lets the policy do the work that is due at the time `now`. Returns the time at which this
     /// function should be called next. Returns `None` if the policy has no work until another
-    /// policy is set. Both times are times on the clock of the CPUs: [`now`](control::Handle::now),
-    /// unless the CPUs use a clock that the program supplies.
+    /// policy is set. `now` and the returned time are times on the clock of the CPUs:
+    /// [`now`](control::Handle::now), unless the CPUs use a clock that the program supplies.
     ///
     /// [`Instance::start`](crate::Instance::start) starts a thread that calls this function. A
     /// program that runs CPUs on its own threads must call this function from another thread: see

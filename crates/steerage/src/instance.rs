@@ -1,5 +1,5 @@
-//! [`Instance`] is an instance that was built. It runs on its own threads, or is split into parts
-//! for the caller's threads.
+//! [`Instance`] is an instance that was built. An instance runs on its own threads, or is split
+//! into parts for the caller's threads.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,8 @@ pub struct Instance<H: Handler> {
     threads: Threads,
 }
 
-/// The stack size of each thread of an instance, in bytes. It is the default of Rust's threads.
+/// The stack size of each thread of an instance, in bytes. This size is the default of Rust's
+/// threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
 /// While a handler is created, it is on the stack several times, because it is moved by value.
@@ -185,7 +186,7 @@ pub struct Outcome<R> {
     /// created or finished. Panics of a handler while it handles packets are not included.
     pub failed: Vec<CpuId>,
     /// The CPUs whose reports are incomplete, because their handlers were created again after a
-    /// panic, or because they did not return in time. Each of these reports covers only the packets
+    /// panic, or because they did not return in time. An incomplete report covers only the packets
     /// after the last new handler was created.
     pub partial: Vec<CpuId>,
 }

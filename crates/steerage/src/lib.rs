@@ -115,9 +115,8 @@
 //!
 //! [`prelude`] contains the names that nearly every program imports.
 //!
-//! [`packet`] contains the parts of packets and the verdicts on them. It also contains
-//! [`Kept`](packet::Kept) packets, which outlive their batch. Any thread can send them through a
-//! [`Sender`](packet::Sender).
+//! [`packet`] contains the parts of packets and the verdicts on them. [`Kept`](packet::Kept)
+//! packets outlive their batch. Any thread can send them through a [`Sender`](packet::Sender).
 //!
 //! [`messages`] lets other threads send values to packet functions.
 //!
@@ -145,8 +144,8 @@
 //! [`threads`] is for programs that run the CPUs on their own threads, or in an async runtime: see
 //! [`Instance::split`].
 //!
-//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups. It also
-//! contains CPU lists and masks.
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups.
+//! `topology` also contains CPU lists and masks.
 //!
 //! [`limits`] contains the defaults and ranges of settings. [`memory`] contains memory in huge
 //! pages for your own tables, and the size of page caches.

@@ -1,7 +1,7 @@
 //! Tests what happens if the kernel takes CPUs offline and online again. The tests use the kernel's
 //! CPU switch, if this machine has one, and a cpuset.
 //!
-//! These tests have a test binary of their own. They take CPUs away from the whole process and
+//! These tests have a test binary of their own. The tests take CPUs away from the whole process and
 //! machine, so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
@@ -29,9 +29,9 @@ struct Off {
     guard: Child,
 }
 
-/// Starts a shell that runs a command on a path when its standard input is closed. This happens at
-/// the latest when this process ends. The shell has a session of its own. So it survives if the
-/// process group of a hanging test is killed.
+/// Starts a shell that runs a command on a path when its standard input is closed. The standard
+/// input is closed at the latest when this process ends. The shell has a session of its own. So it
+/// survives if the process group of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()

@@ -124,9 +124,9 @@ impl Handle {
         self.0.change(|state| state.set_hook(cpu, hook));
     }
 
-    /// Holds the control lock until the returned value is dropped. This simulates a control thread
-    /// that loses its CPU at the worst moment. For tests: packet CPUs continue to run, while other
-    /// control threads wait for the lock.
+    /// Holds the control lock until the returned value is dropped. So this function simulates a
+    /// control thread that loses its CPU at the worst moment. For tests: packet CPUs continue to
+    /// run, while other control threads wait for the lock.
     #[doc(hidden)]
     pub fn hold(&self) -> impl Drop + '_ {
         self.0.steering.lock()

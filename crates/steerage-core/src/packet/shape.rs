@@ -76,24 +76,24 @@ impl Packet<'_> {
     }
 
     /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, this is at
-    /// least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. It is 0
-    /// for a lent frame that was not written to yet.
+    /// least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. The
+    /// result is 0 for a lent frame that was not written to yet.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
     /// Returns how many bytes [`append`](Self::append) can add: the rest of the page in which the
-    /// frame ends. This is at least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were
-    /// already added, if the frame is no longer than its device declared. It is 0 for a lent frame
-    /// that was not written to yet.
+    /// frame ends. The result is at least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes
+    /// that were already added, if the frame is no longer than its device declared. The result is 0
+    /// for a lent frame that was not written to yet.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
 
-    /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. They
-    /// contain arbitrary data before you write them. If the frame is lent, it is first copied to a
-    /// page. The packet's length on the wire grows by `len`. The device's record of the frame moves
-    /// to the new front. If the headroom is too small for the record, it is lost.
+    /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. The new
+    /// bytes contain arbitrary data before you write them. If the frame is lent, it is first copied
+    /// to a page. The packet's length on the wire grows by `len`. The device's record of the frame
+    /// moves to the new front. If the headroom is too small for the record, it is lost.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.

@@ -256,9 +256,9 @@ proptest! {
     }
 }
 
-/// Finished frames of a poll go to the cache as long as it has room. The other frames go to the
-/// shared pool. The cache is off, is full, or has room for some of the frames. The test mixes
-/// frames of another node, kept frames and frames of whole polls.
+/// Finished frames of a poll go to the cache as long as it has room. Frames for which the cache has
+/// no room go to the shared pool. The cache is off, is full, or has room for some of the frames.
+/// The test mixes frames of another node, kept frames and frames of whole polls.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {
     for cache_max in [0, 10, POOL_BULK, 1000] {

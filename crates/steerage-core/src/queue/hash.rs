@@ -114,8 +114,8 @@ impl Hashing {
             return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        // If the device sets hashes, only few frames have no hash. These frames are hashed one by
-        // one.
+        // If the device sets hashes, only few frames have no hash. The frames without a hash are
+        // hashed one by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
             let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };

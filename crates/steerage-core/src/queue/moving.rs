@@ -53,8 +53,8 @@ impl OwnedQueue {
     }
 
     /// Returns true if all frames that were sent before the buckets were parked are finished. The
-    /// fence of a dead CPU counts as passed. That CPU is ordered to discard its unfinished frames,
-    /// in case it continues to run.
+    /// fence of a dead CPU counts as passed. The dead CPU is ordered to discard its unfinished
+    /// frames, in case it continues to run.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {

@@ -60,8 +60,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Returns true if another CPU has rung the bell since [`arm`](Self::arm) was called. This is
-    /// for a simulator, which does not wait on the bell.
+    /// Returns true if another CPU has rung the bell since [`arm`](Self::arm) was called.
+    /// `is_woken` is for a simulator, which does not wait on the bell.
     pub fn is_woken(&self) -> bool {
         !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
     }
@@ -74,10 +74,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
     }
 
-    /// A single epoll file descriptor that combines all of [`event_fds`](Self::event_fds). It is
-    /// readable whenever the sleep should end. The caller owns this file descriptor, and registers
-    /// it with an event loop once. Devices are added to the epoll when the CPU begins to wait for
-    /// them, and removed afterwards.
+    /// A single epoll file descriptor that combines all of [`event_fds`](Self::event_fds). The
+    /// epoll file descriptor is readable whenever the sleep should end. The caller owns this file
+    /// descriptor, and registers it with an event loop once. Devices are added to the epoll when
+    /// the CPU begins to wait for them, and removed afterwards.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.

@@ -413,7 +413,7 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// These bits are enough for all offsets in a frame.
+/// The number of bits is enough for all header offsets in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
 /// The maximum length of a frame whose header offsets fit in an entry of the list, in bytes.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;

@@ -79,7 +79,7 @@ impl Walk<'_> {
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
                 // Reads an EtherType, which must follow here. If the number is below `MIN`, it
-                // would be a length. It is replaced by the unknown type `MIN - 1`.
+                // would be a length. Such a number is replaced by the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -252,8 +252,8 @@ impl Walk<'_> {
     }
 
     /// The address family in a BSD loopback header has the byte order of the machine that wrote the
-    /// capture. That byte order may differ from the byte order of this machine. In `LOOP` headers,
-    /// the address family is always big-endian.
+    /// capture. The byte order of the capture may differ from the byte order of this machine. In
+    /// `LOOP` headers, the address family is always big-endian.
     fn bsd_loopback(&mut self, either_order: bool) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::BsdLoopback)?;
         let big = u32::from_be_bytes(*header);

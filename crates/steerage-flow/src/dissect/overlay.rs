@@ -137,7 +137,7 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 3931, 4.1.1: the session. It is 0 before a control message.
+    /// RFC 3931, 4.1.1: the session. The session is 0 before a control message.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {

@@ -7,10 +7,10 @@ use crate::wire::port::{
     CAPWAP, GENEVE, GRE, GTP_U, GUE, L2TP, LISP, MPLS, TEREDO, TZSP, VXLAN, VXLAN_GPE, VXLAN_LINUX,
 };
 
-/// These ports identify a tunnel only as destination port, because the tunnel's source port depends
-/// on the inner flow.
+/// UDP ports that identify a tunnel only as destination port, because the tunnel's source port
+/// depends on the inner flow.
 pub(super) const TO: [u16; 10] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP, VXLAN_LINUX, VXLAN_GPE, LISP, GUE];
-/// These ports identify a tunnel as source or destination port, because the other side of such a
+/// UDP ports that identify a tunnel as source or destination port, because the other side of such a
 /// tunnel uses an arbitrary port.
 pub(super) const TO_OR_FROM: [u16; 3] = [TEREDO, CAPWAP, L2TP];
 
@@ -38,9 +38,9 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 
-/// The UDP ports that the user chose for VXLAN. An unused entry is 0. These ports are the only
-/// settings of dissection. They apply to the whole process, so that all functions read a frame in
-/// the same way.
+/// The UDP ports that the user chose for VXLAN. An unused entry is 0. The chosen VXLAN ports are
+/// the only settings of dissection. The chosen ports apply to the whole process, so that all
+/// functions read a frame in the same way.
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
 /// In the whole process, reads UDP packets to these ports as VXLAN, in addition to ports 4789 and

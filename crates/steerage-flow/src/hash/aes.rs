@@ -5,17 +5,17 @@
 //! two inputs becomes a chosen difference of the whole state is at most 2^-113. See Keliher and
 //! Sui, "Exact maximum expected differential and linear probability for two-round AES", IET
 //! Information Security 1(2), 2007. Therefore the states of two different long keys do not become
-//! equal after a block. This bound says nothing about collisions of the 32 bits that are kept at
-//! the end. Each of these 32 bits depends on the whole state, twice over. For two rounds, the bound
-//! is 2^-28. Two rounds are hardly faster: packets are independent, so the CPU overlaps the rounds
-//! for one packet with reading the headers of the next packet.
+//! equal after a block. The bound on differences says nothing about collisions of the 32 bits that
+//! are kept at the end. Each of the 32 bits of the hash depends on the whole state, twice over. For
+//! two rounds, the bound is 2^-28. Two rounds are hardly faster: packets are independent, so the
+//! CPU overlaps the rounds for one packet with reading the headers of the next packet.
 //!
-//! A long key has three blocks. They are hashed by CBC-MAC, with the four rounds as the cipher.
-//! Each block is added only after the previous block has passed through all four rounds. Without
-//! the round keys, an attacker cannot choose a difference in one block that cancels a difference in
-//! the next block. (This is the construction ALRED: Daemen and Rijmen, "A new MAC construction
-//! ALRED and a special instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs of equal length, and
-//! all long keys have three blocks. Short keys have separate round keys.
+//! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
+//! rounds as the cipher. Each block is added only after the previous block has passed through all
+//! four rounds. Without the round keys, an attacker cannot choose a difference in one block that
+//! cancels a difference in the next block. (This is the construction ALRED: Daemen and Rijmen, "A
+//! new MAC construction ALRED and a special instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs
+//! of equal length, and all long keys have three blocks. Short keys have separate round keys.
 //!
 //! The inner functions of this file are not compiled for AES themselves. Instead, they are inlined
 //! into a function that is compiled for AES. A function can be marked `target_feature` or

@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::{fmt, str::FromStr};
 
-/// The key of a flow hash. It has 40 bytes, as RSS hardware uses them and `ethtool -x` prints them.
+/// The key of a flow hash. A hash key has 40 bytes, as RSS hardware uses them and `ethtool -x`
+/// prints them.
 ///
 /// Every hash kernel uses all 40 bytes. Toeplitz uses the key's bits as they are. AES and SipHash
 /// derive their own keys from the 40 bytes. So for AES and SipHash, a key with a structure
@@ -30,8 +31,8 @@ impl HashKey {
     /// flow (36) plus the width of the hash (4).
     pub const LEN: usize = 40;
 
-    /// The key of Microsoft's RSS verification suite. This key is public, so it gives no protection
-    /// against an attacker.
+    /// The key of Microsoft's RSS verification suite. Microsoft's key is public, so it gives no
+    /// protection against an attacker.
     pub const MICROSOFT: HashKey = HashKey([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
         0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,

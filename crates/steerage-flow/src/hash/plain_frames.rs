@@ -9,9 +9,10 @@
 //!
 //! 1. First, one loop hashes frames as long as they have the same shape as the first frame. In
 //!    uniform traffic, this step hashes the whole batch.
-//! 2. Then code without branches reads the EtherTypes of the remaining frames. They determine the
-//!    only shape that each frame can have. The frames are divided into one set for each shape.
-//! 3. Finally, one loop for each set hashes the frames of the set. This loop also detects frames
+//! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes
+//!    determine the only shape that a frame can have. The frames are divided into one set for each
+//!    shape.
+//! 3. Finally, one loop for each set hashes the frames of the set. The loop also detects frames
 //!    that are not plain after all.
 //!
 //! Frames that are not plain must be hashed by the caller. The hashes are exactly those that
@@ -46,7 +47,8 @@ struct Shape {
     /// version and, for IPv4, the header length.
     mask: u64,
     value: u64,
-    /// Bits in the word with the protocol. They are all 0 unless the packet is a fragment.
+    /// Bits in the word with the protocol. These bits of the word are all 0 unless the packet is a
+    /// fragment.
     fragment: u32,
     /// The position of the protocol within its word.
     protocol_shift: u32,

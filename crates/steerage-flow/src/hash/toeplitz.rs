@@ -4,7 +4,7 @@
 //! bits of the key that begin at the same position are added (Microsoft, "RSS hashing types"; H.
 //! Krawczyk, "LFSR-based hashing and authentication", CRYPTO '94). The terms of this sum can be
 //! grouped by input bytes. Therefore a table contains the 256 possible contributions of the byte at
-//! each position. It is computed once for each hash key.
+//! each position. The table is computed once for each hash key.
 
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;

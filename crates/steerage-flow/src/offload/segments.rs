@@ -100,8 +100,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Does not compute TCP and UDP checksums. This is for handlers that only read. Each packet
-    /// then has the checksum of the super-frame, which is wrong for the packet.
+    /// Does not compute TCP and UDP checksums. This is for handlers that only read the packets.
+    /// Each packet then has the checksum of the super-frame, which is wrong for the packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }

@@ -154,8 +154,8 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 }
 
 proptest! {
-    /// Another parser finds the packets correct. They have the payload in order, and merge to the
-    /// original frame.
+    /// Checks with another parser that the packets are correct. The packets must have the payload
+    /// in order, and merge to the original frame.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
         let size = size.max(spec.payload.len().div_ceil(MERGED_MAX));

@@ -81,8 +81,8 @@ impl Offload {
 
     /// Returns the virtio header for a frame. `is_v4` is true if the frame is an IPv4 packet.
     /// Returns `None` for a super-frame whose checksum is complete, because no device accepts such
-    /// a frame. Such a frame can be split into packets. Its packets can then be merged by
-    /// [`coalesce`](super::coalesce).
+    /// a frame. A super-frame with a complete checksum can be split into packets instead. Its
+    /// packets can then be merged by [`coalesce`](super::coalesce).
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

@@ -4,8 +4,8 @@
 /// Returns the 16-bit number at offset `at`.
 ///
 /// # Panics
-/// Panics if the number does not lie completely within `bytes`. The other functions of this module
-/// panic in the same case.
+/// Panics if the number does not lie completely within `bytes`. All functions of this module panic
+/// if the number does not lie completely within `bytes`.
 #[inline(always)]
 pub fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])

@@ -310,7 +310,7 @@ pub mod tcp {
 pub mod udp {
     /// The length of a header.
     pub const BYTES: usize = 8;
-    /// The offset of the length field in a UDP header. This length includes the header and the
+    /// The offset of the length field in a UDP header. The length field counts the header and the
     /// data.
     pub const LENGTH_AT: usize = 4;
     /// The offset of the checksum in a UDP header. A UDP checksum of zero means that the packet has

@@ -72,8 +72,8 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let range = &RANGES[self.0];
-        // `drop` stores `start` last. This store pairs with the exchange in `new` by the next owner
-        // of the range.
+        // `drop` stores `start` last. The store of `start` pairs with the exchange in `new` by the
+        // next owner of the range.
         range.end.store(0, Ordering::Release);
         range.failed.store(false, Ordering::Release);
         range.start.store(0, Ordering::Release);

@@ -5,11 +5,11 @@
 //! blocks, and frames for other CPUs would be lost.
 //!
 //! The limit depends on the number of free blocks: a CPU may hold one more block if it then holds
-//! no more blocks than are free. This rule is the dynamic threshold of switches with a shared
-//! buffer (Choudhury and Hahne, 1998). One stalled CPU gets half of the blocks, two stalled CPUs
-//! get a third each, and some blocks are always free. A fixed share (the number of blocks divided
-//! by the number of CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst for one CPU
-//! would get only two blocks. For a short frame, the limit is three times the number of free
+//! no more blocks than are free. The limit is the dynamic threshold that switches with a shared
+//! buffer use (Choudhury and Hahne, 1998). One stalled CPU gets half of the blocks, two stalled
+//! CPUs get a third each, and some blocks are always free. A fixed share (the number of blocks
+//! divided by the number of CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst for one
+//! CPU would get only two blocks. For a short frame, the limit is three times the number of free
 //! blocks. So a CPU whose backlog is full of super-frames still gets short frames.
 //!
 //! A CPU may always hold one block, so each CPU gets frames even with more CPUs than blocks.

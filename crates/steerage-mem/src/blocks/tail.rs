@@ -240,8 +240,8 @@ impl Tail<'_> {
     }
 }
 
-/// The state that [`Tail::lend_each`] writes back. It is written back even after a panic, so that
-/// every lent frame is counted.
+/// The state that [`Tail::lend_each`] writes back. The state is written back even after a panic, so
+/// that every lent frame is counted.
 struct UnderWay<'t, 'a> {
     start: *mut u8,
     len: usize,

@@ -15,8 +15,8 @@ pub struct Part {
     pub node: Option<u32>,
 }
 
-/// The highest possible node number plus one. This is the kernel's limit (`CONFIG_NODES_SHIFT` is
-/// at most 10).
+/// The highest possible node number plus one. The kernel has the same limit (`CONFIG_NODES_SHIFT`
+/// is at most 10).
 const NODES_MAX: u32 = 1024;
 
 /// The end of each part, in pages from the beginning of the region. Every part but the last is up

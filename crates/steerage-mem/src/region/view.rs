@@ -3,8 +3,8 @@
 use super::Region;
 
 /// The fields of a region that finding a page needs. Loops over many pages use a `View`. The
-/// compiler can keep a `View` in registers. It would read the fields of a [`Region`] from memory
-/// for each page.
+/// compiler can keep a `View` in registers. The compiler would read the fields of a [`Region`] from
+/// memory for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

@@ -41,8 +41,8 @@ impl InHand {
     }
 }
 
-/// The frames that one CPU has in hand. They are borrowed from their [`Consumer`](super::Consumer)
-/// or [`Lane`](super::Lane).
+/// The frames that one CPU has in hand. The frames in hand are borrowed from their
+/// [`Consumer`](super::Consumer) or [`Lane`](super::Lane).
 #[derive(Debug)]
 pub struct Hand<'a>(pub(super) &'a mut InHand);
 
@@ -60,9 +60,9 @@ impl Hand<'_> {
         Frames::of(self.0)
     }
 
-    /// Calls `run` with the first `count` frames only. The other frames are hidden while `run`
-    /// runs: `run` can only read their bytes, as the continuation of the frame that [stands for
-    /// them](crate::merged).
+    /// Calls `run` with the first `count` frames only. The frames after the first `count` are
+    /// hidden while `run` runs: `run` can only read their bytes, as the continuation of the frame
+    /// that [stands for them](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
         /// The hidden frames are shown again after `run`, even if `run` panics.
         struct Hidden<'h>(&'h mut InHand);
@@ -292,7 +292,7 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies the bytes of all of the frame's pages into its first page. The other pages stay with
+    /// Copies the bytes of all of the frame's pages into its first page. All other pages stay with
     /// the frame until the frame returns. The headroom may become smaller. Returns `false` and
     /// changes nothing if a page is too short for the frame, or if the frame was taken.
     #[inline]

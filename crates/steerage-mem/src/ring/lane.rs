@@ -108,8 +108,8 @@ impl Lane {
     }
 
     /// Takes up to `most` of the waiting frames in hand, unless frames are in hand already. With
-    /// `fetch`, prefetches the first cache line of each frame. This is for frames that this CPU has
-    /// neither written nor read. Returns the frames in hand.
+    /// `fetch`, prefetches the first cache line of each frame. Prefetching is for frames that this
+    /// CPU has neither written nor read. Returns the frames in hand.
     #[inline(always)]
     pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {

@@ -16,15 +16,16 @@ const LIST_MAX: usize = 64;
 /// long (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
-/// Stands for "no ring". It is the number of the last bit in a set, which belongs to no ring.
+/// Stands for "no ring". `NO_RING` is the number of the last bit in a set, which belongs to no
+/// ring.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages the first frames of `frames`, as many as the ring has room for. The other frames stay
-    /// in `frames`. The result is the same as after one call of [`stage`](Self::stage) per frame,
-    /// but the tail stays in a register. The first frame has the arrival number `arrival`, and each
-    /// further frame has the next number. `staged` is called for each staged frame, with its index
-    /// in `frames`.
+    /// Stages the first frames of `frames`, as many as the ring has room for. Frames for which
+    /// there is no room stay in `frames`. The result is the same as after one call of
+    /// [`stage`](Self::stage) per frame, but the tail stays in a register. The first frame has the
+    /// arrival number `arrival`, and each further frame has the next number. `staged` is called for
+    /// each staged frame, with its index in `frames`.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;

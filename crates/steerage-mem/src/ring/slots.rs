@@ -1,6 +1,6 @@
-//! The memory for the slots of all rings of a queue. It is reserved once, for the longest backlog
-//! that the rings may get later. The kernel provides a page of this memory when a ring first uses
-//! it. So a ring that was never used takes no memory.
+//! The memory for the slots of all rings of a queue. This memory is reserved once, for the longest
+//! backlog that the rings may get later. The kernel provides a page of this memory when a ring
+//! first uses it. So a ring that was never used takes no memory.
 //!
 //! Each ring has one buffer for each of its possible capacities, which are powers of two. So a ring
 //! that grows continues in a larger buffer, while frames in the smaller buffer are still being
@@ -17,8 +17,8 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The distance between two buffers, in slots. It is five cache lines, so that the same positions
-/// of many rings do not fall into the same cache set.
+/// The distance between two buffers, in slots. The distance is five cache lines, so that the same
+/// positions of many rings do not fall into the same cache set.
 const APART: usize = 20;
 
 /// The slots of several rings. If the rings keep arrival numbers, also the arrival numbers of their

@@ -23,10 +23,10 @@
 //! in the table entry of its *first* page, which `take` takes last. So only the holder of a page
 //! writes the bundle in the page's entry, and no thread writes the entry while the stack uses it.
 //!
-//! A thread that has read an old head may read a bundle while the page's holder writes it. That
-//! thread may then read arbitrary values, but its exchange of the head fails. The head counts the
-//! calls of `give`. Between two calls of `give`, the stack only becomes shorter. So if the head has
-//! not changed, the stack has not changed.
+//! A thread that has read an old head may read a bundle while the page's holder writes it. A thread
+//! with an old head may read arbitrary values, but its exchange of the head fails. The head counts
+//! the calls of `give`. Between two calls of `give`, the stack only becomes shorter. So if the head
+//! has not changed, the stack has not changed.
 
 use crossbeam_utils::CachePadded;
 

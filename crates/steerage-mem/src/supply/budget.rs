@@ -246,8 +246,8 @@ impl Needs {
 // Local page caches (LPC) are named after the caches in Amazon's ENA driver. ENA states the size of
 // a cache in units of 1024 pages. Here the unit is one page.
 
-/// The default number of pages in the local page caches of all queues that one CPU polls: It is
-/// ENA's default for one queue.
+/// The default number of pages in the local page caches of all queues that one CPU polls: This
+/// number is the default of the ENA driver for one queue.
 ///
 /// A queue uses all pages of its cache one after another, because it takes finished pages back only
 /// when its cache has too few pages for a poll. So these pages should fit in the CPU's own caches

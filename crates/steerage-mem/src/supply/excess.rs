@@ -48,8 +48,8 @@ pub enum ExcessCause {
         /// The memory for these frames and rings, in bytes.
         bytes: u64,
     },
-    /// Most of the memory is for pages that each CPU, queue and output needs with any backlog. They
-    /// include the pages in rings of devices and the pages of packets that handlers create.
+    /// Most of the memory is for pages that each CPU, queue and output needs with any backlog. The
+    /// pages include those in rings of devices and those of packets that handlers create.
     Pages {
         /// The memory for these pages, in bytes.
         bytes: u64,

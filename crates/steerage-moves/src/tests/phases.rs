@@ -59,8 +59,8 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 1 joins the group of queue 0. It moves before the other queues that wait. Queue 2 waits
-    // until the move of queue 1 is done.
+    // Queue 1 joins the group of queue 0. Queue 1 moves before the other queues that wait. Queue 2
+    // waits until the move of queue 1 is done.
     assert_eq!(on(&mut moves, Event::Overdue { by: 0, open: &[] }).wake, [0; 0]);
     assert_eq!(parked(&mut moves, 0).wake, [0]);
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);

@@ -21,7 +21,8 @@ pub(super) struct Scenario {
     pub(super) slice_buckets: usize,
     pub(super) queues: Vec<QueueSetup>,
     pub(super) packets: Vec<Vec<u16>>,
-    /// The steps of control threads, in this order. Each of these steps can happen at any time.
+    /// The steps of control threads, in this order. Each step of a control thread can happen at any
+    /// time.
     pub(super) requests: Vec<Request>,
     /// How many CPUs may be declared dead.
     pub(super) deaths: usize,
@@ -41,7 +42,7 @@ pub(super) enum Request {
 type FlowState = (u16, u16, usize);
 
 /// The state of one queue's flows in a bucket on its way to another handler: bucket, queue. The
-/// other handler may identify this state by a different group.
+/// handler to which the state goes may identify it by a different group.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

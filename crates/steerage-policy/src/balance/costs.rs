@@ -1,6 +1,7 @@
 //! The costs of a packet in nanoseconds, and how uncertain they are. One filter updates all
-//! estimates (a Kalman filter without covariances). An observation is a weighted sum of costs. It
-//! corrects each cost by the share of the error that the uncertainty of this cost explains.
+//! estimates (a Kalman filter without covariances). An observation is a weighted sum of costs. An
+//! observation corrects each cost by the share of the error that the uncertainty of this cost
+//! explains.
 
 use std::time::Duration;
 

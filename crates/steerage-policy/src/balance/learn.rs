@@ -23,8 +23,8 @@ struct RegimeKey {
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// True if the value is a multiple of the current throughput. It then has the same error as the
-    /// current throughput.
+    /// True if the value is a multiple of the current throughput. A relative value has the same
+    /// error as the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
     /// The share of the packets that all owners together get, and the share of each other CPU, in
@@ -290,8 +290,8 @@ impl Known {
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A CPU that receives has to wake all CPUs that join. It must reach the first of them again
-        // before that CPU sleeps again.
+        // A CPU that receives has to wake all CPUs that join. The receiving CPU must reach the
+        // first joined CPU again before that CPU sleeps again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));

@@ -74,7 +74,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// The predicted throughput in packets per second. It is 0 if a cost is not known.
+    /// The predicted throughput in packets per second. The prediction is 0 if a cost is not known.
     pub fn packets_per_second(&self) -> f64 {
         self.rate.mean * 1e9
     }
@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
-        // Both CPUs are full: one of them receives and hands over in the same time in which the
-        // other does the work.
+        // Both CPUs are full: one CPU receives and hands over in the same time in which the other
+        // CPU does the work.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));
@@ -214,8 +214,8 @@ mod tests {
             2.0 * (r + w) / (r + w + h + c),
         );
         assert_near(rate(&even, RegimeKind::Spread, 1), rate(&even, RegimeKind::Collector, 1));
-        // Receiving is cheap, so the owner also does a part of the work. Both CPUs are full in this
-        // case too.
+        // Receiving is cheap, so the owner also does a part of the work. Both CPUs are also full if
+        // receiving is cheap.
         let (r, w) = (20.0, 200.0);
         let cheap = predict(&costs(r, 10.0, w, h, c), RegimeKind::Spread, 1.0, &workers(1));
         let handed = 1.0 - cheap.kept;

@@ -11,7 +11,7 @@ use steerage_core::placement::{CostEstimate, RegimeEstimate};
 pub(super) enum Reason {
     /// The group began with the current regime.
     Start,
-    /// It was certain that this regime has a better value.
+    /// The policy was certain that this regime has a better value.
     Predicted,
     /// A probe has shown that this regime is better.
     Measured,
@@ -34,8 +34,8 @@ impl Reason {
 }
 
 impl Balance {
-    /// Updates the report. It contains the current regime, inline, collector, and the best of the
-    /// `spread` regimes.
+    /// Updates the report. The report contains the current regime, inline, collector, and the best
+    /// of the `spread` regimes.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;

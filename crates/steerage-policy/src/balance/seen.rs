@@ -10,7 +10,7 @@ const FAIR_SHARE: f64 = 0.5;
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) load: &'a GroupLoad<'a>,
-    /// The CPUs that receive. They come first in the group's order of CPUs.
+    /// The CPUs that receive. The receiving CPUs come first in the group's order of CPUs.
     pub(super) owners: &'a [u16],
     pub(super) regime: Regime,
     /// How many packets were handled per nanosecond.

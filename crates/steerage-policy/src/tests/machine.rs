@@ -67,8 +67,8 @@ pub(super) struct Machine {
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
-    /// The result of `shares` for the current map. It is stored, because most load checks do not
-    /// change the map.
+    /// The result of `shares` for the current map. The result of `shares` is stored, because most
+    /// load checks do not change the map.
     shares: Option<Vec<(f64, f64)>>,
     sums: Vec<CpuLoad>,
     checks: f64,

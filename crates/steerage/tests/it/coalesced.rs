@@ -192,7 +192,8 @@ fn run(frames: &[(Vec<u8>, Option<Offload>)], how: How) -> Ran {
 }
 
 /// The frames of each flow, by the flow's addresses and ports. With the flag "don't fragment", the
-/// identification of IPv4 has no meaning (RFC 6864). It is counted up when a packet is split.
+/// identification of IPv4 has no meaning (RFC 6864). The identification is counted up when a packet
+/// is split.
 fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut flows: HashMap<_, Vec<_>> = HashMap::new();
     for frame in frames {
@@ -262,9 +263,9 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The frames that leave are the same with and without merging, in the order of each flow. This
-    /// is tested with pages and with blocks, and with outputs that accept merged packets and
-    /// outputs that accept only frames.
+    /// The frames that leave are the same with and without merging, in the order of each flow. The
+    /// test uses pages and blocks, and outputs that accept merged packets and outputs that accept
+    /// only frames.
     #[test]
     fn merged_and_cut_is_the_same_as_unmerged(
         flows in prop::collection::vec(flow(), 1..12),

@@ -270,8 +270,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device that wraps another device sees the frames that were handed over. It removes some of
-/// them together with their bytes.
+/// A device that wraps another device sees the frames that were handed over. The wrapping device
+/// removes some of the frames together with their bytes.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

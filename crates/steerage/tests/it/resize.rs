@@ -1,5 +1,5 @@
-//! Tests packets that become longer and shorter in place. They are compared with a vector to which
-//! the same changes are made.
+//! Tests packets that become longer and shorter in place. Each packet is compared with a vector to
+//! which the same changes are made.
 
 use std::sync::{Arc, Mutex};
 

@@ -108,8 +108,8 @@ fn a_detached_run_is_controlled_until_its_end() {
     }
 }
 
-/// A device that takes longer to close than CPUs may take to stop. This is like a network card
-/// whose driver restarts it when its XDP program is detached.
+/// A device that takes longer to close than CPUs may take to stop. A network card is slow in this
+/// way if its driver restarts it when its XDP program is detached.
 struct ClosesSlowly(Frames);
 
 impl RxQueue for ClosesSlowly {

@@ -164,7 +164,7 @@ impl Handler for Varied {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A run of two CPUs. Both are stepped on this thread, because only allocations of this thread
+/// A run of two CPUs. Both CPUs are stepped on this thread, because only allocations of this thread
 /// fail. Returns the ledger and the number of frames that rings still hold.
 fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let queues: Vec<Box<dyn RxQueue>> = vec![

@@ -106,7 +106,7 @@ pub struct Spec {
     pub coalesce: bool,
     /// True if frames are hashed even if one CPU has all buckets.
     pub always_hash: bool,
-    /// The policy's name for reports. Also says whether CPUs sample their load.
+    /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
     /// Creates the plan with which a group of queues begins. The function gets the group's CPUs in
     /// the order in which they should join. The second argument is the number of CPUs at the front

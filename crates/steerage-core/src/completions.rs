@@ -422,7 +422,7 @@ impl Lending<'_> {
     }
 
     /// Like [`push_hashed`](Self::push_hashed), for a frame that needs offload work: a super-frame,
-    /// or a packet whose checksum is not complete. `offload` is written before `header`. Therefore
+    /// or a packet whose checksum is not complete. `offload` is written before `header`, so
     /// [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer bytes are
     /// free.
     pub fn push_offload(

@@ -78,7 +78,7 @@ impl Handle {
 
     /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
     /// empty, each packet stays on the CPU that received it. As few flows as possible move, and no
-    /// packet is reordered. The call does not wait until the flows have moved. See
+    /// packet is reordered. The call does not wait until the flows have moved: see
     /// [`is_settled`](Self::is_settled).
     ///
     /// # Errors
@@ -106,8 +106,8 @@ impl Handle {
     /// queue. If the new CPU is too busy to take the queue within
     /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back.
     /// [`is_settled`](Self::is_settled) returns true once the outcome is known, and the
-    /// [`snapshot`](Self::snapshot) shows which CPU polls the queue. After this call, policies do
-    /// not move the queue any more.
+    /// [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of `set_rx_cpu`,
+    /// policies do not move the queue any more.
     ///
     /// # Errors
     /// The errors of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
@@ -255,8 +255,8 @@ impl Handle {
     /// CPU has a flow limit.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. In that
-    /// case, no flow limit changes.
+    /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. If
+    /// `set_flow_limit_cpus` fails, no flow limit changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));

@@ -75,8 +75,8 @@ pub trait Handler: Sized + 'static {
     }
 
     /// The bucket arrives from another CPU. This call comes before the bucket's first packet. If
-    /// two groups of queues became one, this handler may already have state of the bucket. In that
-    /// case, the handler merges the two states.
+    /// two groups of queues became one, this handler may already have state of the bucket. If the
+    /// handler already has state of the bucket, it merges the two states.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
     /// The run has ended: all packets have been handled. Packets that the handler sends in this

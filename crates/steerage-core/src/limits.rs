@@ -76,7 +76,7 @@ pub const BACKLOG_DEFAULT: usize = 1000;
 pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// How many frames of moving buckets a queue can store in its parking lot. A slice is a sixteenth
-/// of the buckets. So it parks about a sixteenth of the frames that arrive while a CPU handles a
+/// of the buckets. A slice parks about a sixteenth of the frames that arrive while a CPU handles a
 /// full backlog.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
@@ -99,14 +99,14 @@ pub const FLOWS_SEEN_MAX: usize = 64;
 /// The time that a CPU spends receiving is measured in one round out of this many.
 pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 
-/// How long a move waits for its fence before it discards packets. After this time, frames that
-/// arrive for the moving buckets are dropped (`moving`), and the old CPU is ordered to discard its
-/// backlog (`revoked`).
+/// How long a move waits for its fence before it discards packets. When the wait for the fence is
+/// over, frames that arrive for the moving buckets are dropped (`moving`), and the old CPU is
+/// ordered to discard its backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
-/// How long a queue that was released waits for its new CPU. After this time, the old CPU takes the
-/// queue back. The wait for the new CPU is shorter than [`MOVE_WAIT`], so that a move that begins
-/// during the wait loses no packets.
+/// How long a queue that was released waits for its new CPU. When this wait is over, the old CPU
+/// takes the queue back. The wait for the new CPU is shorter than [`MOVE_WAIT`], so that a move
+/// that begins during the wait loses no packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 
 /// If a move waits for a CPU, the CPU is declared dead after this time without progress.
@@ -144,7 +144,7 @@ pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
 pub const JOIN_LOOK: Duration = Duration::from_millis(50);
 
 /// The maximum number of CPUs of one instance. A map entry has 16 bits and could name more CPUs.
-/// But each CPU needs a ring for each queue.
+/// The number of CPUs is limited because each CPU needs a ring for each queue.
 pub use steerage_topology::CPUS_MAX;
 
 /// The maximum number of outputs of one instance. A verdict stores the output's number in one byte.

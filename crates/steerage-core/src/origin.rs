@@ -4,8 +4,8 @@
 //! Originated packets lie in pages that their CPU uses for nothing else. Originated packets reach
 //! the outputs through a lane of this CPU. So an output accepts originated packets like any other
 //! packets, and can swap their pages. Originated packets are sent after the packets that the batch
-//! transmits, and before the batch counts as finished. So the fence of a move covers them. If the
-//! CPU was declared dead, originated packets are dropped.
+//! transmits, and before the batch counts as finished. The fence of a move therefore covers
+//! originated packets. If the CPU was declared dead, originated packets are dropped.
 //!
 //! A kept packet is sent in place of an empty frame in one of these pages: as if it were the
 //! frame's written copy. An output reads it from the packet's own pages. Packets of

@@ -137,10 +137,10 @@ impl<'a> Batch<'a> {
 
     /// Calls `read` for each common packet: an Ethernet frame in one part that needs no offload
     /// work. If the device recorded time and length on the wire for the first packet, only packets
-    /// with this record are common. Otherwise, only packets without this record are common. `read`
-    /// gets the packet's position in the batch and the packet's readable fields. `read` returns
-    /// true if it has finished with the packet. Returns the positions of all other packets. Use
-    /// [`iter_mut`](Self::iter_mut) for these packets.
+    /// with this record are common. If the first packet has no such record, only packets without it
+    /// are common. `read` gets the packet's position in the batch and the packet's readable fields.
+    /// `read` returns true if it has finished with the packet. Returns the positions of all other
+    /// packets. Use [`iter_mut`](Self::iter_mut) for these packets.
     ///
     /// `read_common` is for packet functions that first read the whole batch and then act.
     /// `read_common` costs about half as much as iterating over all packets.
@@ -451,7 +451,7 @@ impl Packet<'_> {
     }
 
     /// The hash by which the packet's flow is steered. If steering did not need the hash, this call
-    /// computes it from the frame's bytes. So call this function before you change the headers.
+    /// computes it from the frame's bytes. Call `flow_hash` before you change the headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
         self.0

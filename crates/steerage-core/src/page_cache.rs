@@ -3,9 +3,9 @@
 //! The local page cache follows the one in Amazon's ENA driver (LPC, proposed in March 2021 for
 //! Linux 5.12): a queue recycles its own pages and does not need the shared allocator. ENA tries
 //! its pages one after another, and stops at the first page that is still in use. In steerage,
-//! pages return through the finished index of a ring, or through the stack of kept pages. So no
-//! page has to wait for another page. When an instance has ended and no packet is kept any more,
-//! the shared pool has all pages again.
+//! pages return through the finished index of a ring, or through the stack of kept pages. No page
+//! has to wait for another page. When an instance has ended and no packet is kept any more, the
+//! shared pool has all pages again.
 //!
 //! Three measures make pages cheaper, as benchmarks confirm:
 //!

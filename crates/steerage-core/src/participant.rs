@@ -114,8 +114,8 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows the requests. Also runs the handler's part in the moving slice, as far as possible
-    /// now.
+    /// Follows the requests. Also runs what the handler has to do for the moving slice, as far as
+    /// possible now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
@@ -321,8 +321,7 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(me, queues, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets. Therefore a round takes part in at most
-            // one slice.
+            // Packets wait while this CPU moves buckets. A round takes part in at most one slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;

@@ -69,8 +69,9 @@ pub trait RxQueue: Send {
 
     /// Returns true if a live queue has memory of its own for the frames that arrive during the
     /// next [`PATIENCE`](crate::limits::PATIENCE). A queue with such memory is not polled while a
-    /// CPU has no room for the frames of a poll, but only for that time. After that time, the queue
-    /// is polled again, and frames for which there is no room are dropped.
+    /// CPU has no room for the frames of a poll, but only for that time. After
+    /// [`PATIENCE`](crate::limits::PATIENCE), the queue is polled again, and frames for which there
+    /// is no room are dropped.
     fn has_room(&self) -> bool {
         false
     }

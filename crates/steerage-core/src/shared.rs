@@ -16,7 +16,7 @@ use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
 /// The state that all CPUs of an instance share. The function that creates handlers is not included
-/// here. So a handle that outlives the instance does not keep that function alive.
+/// here. So a handle that outlives the instance does not keep the handler's `make` function alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,

@@ -49,8 +49,8 @@ impl Sleep {
         self.armed
     }
 
-    /// Announces that this CPU is about to sleep. After this call, the caller must check for work
-    /// once more.
+    /// Announces that this CPU is about to sleep. After `arm`, the caller must check for work once
+    /// more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         if self.armed {
             self.awake(me, shared);

@@ -159,7 +159,7 @@ pub struct Softnet<H: Handler, P: Platform> {
     sampler: Sampler,
     sleep: Sleep,
     /// True if the instance has a queue that can wait, and there are outputs for which it can wait.
-    /// Only then are outputs asked whether they have room.
+    /// Outputs are asked whether they have room only if this is true.
     can_wait: bool,
     phase: Phase,
     round: Round,
@@ -543,8 +543,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// Ends this CPU, and returns the report of its handler. Packets that are still in this CPU's
     /// rings stay there, and count as in flight.
     pub fn finish(mut self) -> H::Report {
-        // If this CPU ends too early, other CPUs would wait for it forever. Therefore dropping
-        // `stops` stops them.
+        // If this CPU ends too early, other CPUs would wait for it forever. Dropping `stops`
+        // therefore stops the other CPUs.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

@@ -8,8 +8,8 @@
 //! were sent, and the flow keeps its order on the wire.
 //!
 //! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
-//! exchange for a page of its own ([`OutgoingPacket::swap`]). For this exchange, the device has
-//! pages of the pool ([`TxCapabilities::pages_max`]). The device's page returns through the
+//! exchange for a page of its own ([`OutgoingPacket::swap`]). For the exchange of pages, the device
+//! has pages of the pool ([`TxCapabilities::pages_max`]). The device's page returns through the
 //! packet's slot. The packet's page belongs to the device after it was sent. If the device kept the
 //! packet's page without an exchange, this would need a counter, a limit and a second way to return
 //! pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of

@@ -17,8 +17,8 @@
 //! The layouts ensure that two keys of different kinds are never equal. Short keys of different
 //! kinds differ in the top byte of word 0, and long keys differ in the tag. The tag of a short key
 //! is 0. Addresses and bytes are big-endian, with the first byte in the top bits, which is the
-//! order in which Toeplitz reads them. Each endpoint of an IPv4 key is a number below 2^48. So
-//! `min` and `max` sort the two endpoints.
+//! order in which Toeplitz reads them. Each endpoint of an IPv4 key is a number below 2^48. `min`
+//! and `max` therefore sort the two endpoints.
 
 mod parse;
 #[cfg(test)]
@@ -139,7 +139,7 @@ impl FlowKey {
     }
 
     /// Creates a custom key, for example from a QUIC connection identifier. Bytes after the 40th
-    /// byte are ignored. But keys of different lengths are always different.
+    /// byte are ignored. Keys of different lengths are always different.
     #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> FlowKey {
@@ -254,9 +254,9 @@ impl FlowKey {
 
     /// Returns the same key as a copy that is made word by word. Use this copy for the result of a
     /// function that is *not* inlined, if most keys in the same code are created inline. Without
-    /// this copy, the compiler creates all of these keys in memory. Code that loads two words of a
-    /// key at once must then wait for both stores. So hashing an IPv6 key with AES takes 57 ticks
-    /// instead of 21.
+    /// this copy, the compiler creates all keys of this code in memory. Code that loads two words
+    /// of a key at once must then wait for both stores. Because of this wait, hashing an IPv6 key
+    /// with AES takes 57 ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {

@@ -3,9 +3,9 @@
 //!
 //! Only the first fragment of a datagram has ports. If the first fragment arrives first, its flow's
 //! key steers it, and the table stores this key for the other fragments. If another fragment
-//! arrives first, the ports are not known yet. In that case, all fragments are steered by a key
-//! that is created for the datagram. So in both cases, all fragments of a datagram reach the same
-//! CPU in order. The table stores keys and not CPUs. So if a bucket moves to another CPU, the
+//! arrives first, the ports are not known yet. The fragments of such a datagram are all steered by
+//! a key that is created for the datagram. So in both cases, all fragments of a datagram reach the
+//! same CPU in order. The table stores keys and not CPUs. So if a bucket moves to another CPU, the
 //! fragments follow.
 //!
 //! Each receive queue has a table of its own, which only the queue's owner uses. The flow meter

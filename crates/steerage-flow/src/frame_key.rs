@@ -136,9 +136,9 @@ pub trait KeyRule: Send + Sync {
         None
     }
 
-    /// Returns the affinity that is equivalent to this rule. There is one if the rule has no custom
-    /// keys, and `of_flow` equals [`Affinity::key`] for every flow. With an equivalent affinity,
-    /// the hash of most frames is computed without creating a key.
+    /// Returns the affinity that is equivalent to this rule. A rule has an equivalent affinity if
+    /// it has no custom keys, and `of_flow` equals [`Affinity::key`] for every flow. With an
+    /// equivalent affinity, the hash of most frames is computed without creating a key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None

@@ -319,7 +319,8 @@ impl FlowHasher {
     ///
     /// Use this function if the keys already exist. A closure that reads packet headers is so large
     /// that the compiler does not inline it into four kernels. A closure that is not inlined costs
-    /// more than the hash (35 ticks instead of 13). In that case, implement [`Hashing`].
+    /// more than the hash (35 ticks instead of 13). If your closure is that large, implement
+    /// [`Hashing`].
     ///
     /// ```
     /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};

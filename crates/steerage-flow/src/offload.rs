@@ -1,11 +1,12 @@
 //! Super-frames: frames that stand for several packets, because an offload (TSO, USO, GRO) merged
-//! the packets or has not split them. Also packets whose checksum is not complete.
+//! the packets or has not split them. This module also handles packets whose checksum is not
+//! complete.
 //!
 //! A super-frame has the headers of its first packet and the payload of all of its packets. All
-//! packets of a super-frame belong to one flow. So it is steered, queued and handled as one frame,
-//! at a fortieth of the cost of its packets. A super-frame is split late, on the CPU that handles
-//! it, or never. TUN, TAP, veth, UDP sockets and virtual machines accept super-frames without
-//! splitting them.
+//! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
+//! frame, at a fortieth of the cost of its packets. A super-frame is split late, on the CPU that
+//! handles it, or never. TUN, TAP, veth, UDP sockets and virtual machines accept super-frames
+//! without splitting them.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -41,7 +42,7 @@ pub const HEADER_BYTES_MAX: usize = 192;
 
 /// The maximum number of packets that a frame may stand for. At an MTU of 1500, a frame of 64 KiB
 /// stands for 45 packets. A frame of 64 KiB reaches the maximum only with 16 bytes per packet.
-/// Without this limit, a hostile guest could request 65,536 packets of one byte.
+/// Without a maximum, a hostile guest could request 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
 /// What a frame with an offload contains.
@@ -88,8 +89,8 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// True if the congestion window was reduced. Then TCP's CWR flag is set in the first packet
-    /// only.
+    /// True if the congestion window was reduced, which TCP's CWR flag states. Only the first
+    /// packet of a super-frame has this flag.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,

@@ -1,5 +1,4 @@
-//! The ports chosen for VXLAN apply to the whole process. Therefore this test has a process of its
-//! own.
+//! The ports chosen for VXLAN apply to the whole process, so this test has a process of its own.
 
 use steerage_flow::dissect::{Layers, dissect, is_tunnel, set_vxlan_ports};
 use steerage_flow::wire::FrameBuilder;

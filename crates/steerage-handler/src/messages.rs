@@ -164,9 +164,9 @@ impl<M> Office<M> {
 }
 
 impl<M> Letters<M> {
-    /// Adds a message that was first posted to another CPU. There is always room for it, because it
-    /// has had a place there. If it had to wait for a place here, two CPUs could wait for each
-    /// other. If the handler has ended, no handler is left that could get the message.
+    /// Adds a message that was first posted to another CPU. It always has room, because it has had
+    /// a place at that CPU. If it had to wait for a place here, two CPUs could wait for each other.
+    /// If the handler has ended, no handler is left that could get the message.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -222,7 +222,8 @@ impl<M: Send + 'static> Post<M> {
 
     /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
     /// message follows it. A message that follows its bucket may arrive after messages that were
-    /// posted later. This call may wait for the control lock. Therefore a handler must not use it.
+    /// posted later. A handler must not call `to_bucket`, because this call may wait for the
+    /// control lock.
     ///
     /// # Errors
     /// [`Unposted`] contains the message.
@@ -296,8 +297,8 @@ impl<H: TakesMessages> WithMessages<H> {
         let _ = handle.wake(self.cpu);
     }
 
-    /// Takes a message. Messages stay in the common list until they are delivered. So they count as
-    /// waiting, and no other message is lost if a handler panics.
+    /// Takes a message. Messages stay in the common list until they are delivered. Waiting messages
+    /// are counted, and no other message is lost if a handler panics.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,

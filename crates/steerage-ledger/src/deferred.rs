@@ -3,8 +3,8 @@
 //!
 //! The CPU that sends counts the packets that the output accepted. The output settles each packet
 //! once, on a thread of its own: it counts the packet as sent or as lost. A queue's ledger counts
-//! only settled packets. Therefore packets that an output still holds are in flight, without a
-//! count of their own.
+//! only settled packets. Packets that an output still holds are in flight, without a count of their
+//! own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -11,7 +11,7 @@ pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
 pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// When the drain time is over, the instance waits this additional time for CPUs that have not
-/// returned. After that time, the instance ends without these CPUs.
+/// returned. After this additional time, the instance ends without the CPUs that have not returned.
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 
 /// An output that accepts no packet for this long counts as stuck. Queues that wait for a stuck

@@ -66,8 +66,8 @@ impl Set {
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
-/// continues the count. If a flow moves to another CPU, it is counted there. So what matters is the
-/// sum over all CPUs.
+/// continues the count. If a flow moves to another CPU, it is counted there. What matters is the
+/// sum of a counter over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }

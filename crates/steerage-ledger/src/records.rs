@@ -28,7 +28,7 @@ pub struct QueueInfo {
     /// The index of the CPU that polls the queue. Relaxed: a thread that reads this index in order
     /// to wake the CPU has executed a fence before.
     pub owner: AtomicU16,
-    /// True if the user chose the CPU that polls the queue. Then no policy chooses another CPU.
+    /// True if the user chose the CPU that polls the queue. If true, no policy chooses another CPU.
     /// Relaxed: no other memory depends on this flag.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,

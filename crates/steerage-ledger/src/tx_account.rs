@@ -63,8 +63,8 @@ impl TxAccount {
         self.0.failed(error);
     }
 
-    /// Returns true if the run no longer waits for the output. From then on, if the output cannot
-    /// send a packet at once, it should count the packet as lost.
+    /// Returns true if the run no longer waits for the output. When the run no longer waits, the
+    /// output should count packets that it cannot send at once as lost.
     pub fn is_over(&self) -> bool {
         self.deferred().is_some_and(|deferred| deferred.is_over())
     }

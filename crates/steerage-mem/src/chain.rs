@@ -6,11 +6,11 @@
 //! separate table, with one entry for each page.
 //!
 //! The alternative would be one slot for each page, with a flag MORE in all slots but the last.
-//! Then a full ring, a full parking lot, a budget or a revocation could cut a frame in two.
-//! Counters would count slots instead of frames, and every loop over slots would have to check the
-//! flag MORE. With one slot per frame, the code between poll and handler knows nothing about
-//! chains: a frame is staged, parked, fenced, dropped, kept and counted as a whole. Only the code
-//! that takes pages back checks the bit for chains, in the same comparison that detects lent
+//! With a slot for each page, a full ring, a full parking lot, a budget or a revocation could cut a
+//! frame in two. Counters would count slots instead of frames, and every loop over slots would have
+//! to check the flag MORE. With one slot per frame, the code between poll and handler knows nothing
+//! about chains: a frame is staged, parked, fenced, dropped, kept and counted as a whole. Only the
+//! code that takes pages back checks the bit for chains, in the same comparison that detects lent
 //! frames.
 //!
 //! The table is not stored in the pages, because other code may write to a page: a device, or a

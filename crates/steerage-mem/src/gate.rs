@@ -6,8 +6,8 @@
 //! the other CPUs wait for it.
 //!
 //! The gate of each CPU is one 64-bit word. The word is changed by compare-and-exchange at the
-//! start and at the end of each batch. So a declaration of death comes either before or after each
-//! of these changes. The word has a cache line of its own, and the two exchanges per batch take
+//! start and at the end of each batch. A declaration of death comes either before or after each
+//! change of the word. The word has a cache line of its own, and the two exchanges per batch take
 //! less than a tick per packet.
 //!
 //! Either a batch counts or its CPU is dead, never both. The guarantee that a batch counts or its
@@ -91,9 +91,9 @@ impl Gate {
     /// The time at which the CPU entered its handler, in nanoseconds of the clock that is passed to
     /// [`enter`](Self::enter). Returns `None` if the CPU is not in its handler.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1. So the time is not older than the entry that the word shows. If
-        // the CPU leaves and enters again between the two loads, the time may belong to the next
-        // entry, which is also recent.
+        // Acquire: pairs with G1. The time is therefore not older than the entry that the word
+        // shows. If the CPU leaves and enters again between the two loads, the time may belong to
+        // the next entry, which is also recent.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)

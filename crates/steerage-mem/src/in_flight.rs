@@ -2,8 +2,8 @@
 //! were sent.
 //!
 //! Several CPUs may send through one queue of a device. Each CPU that sends has its own ring to the
-//! device. The device reports all sent pages in a single ring. So when a page is given to the
-//! device, its token is replaced by an address and a table entry. The entry names the CPU that
+//! device. The device reports all sent pages in a single ring. When a page is given to the device,
+//! its token is therefore replaced by an address and a table entry. The entry names the CPU that
 //! sends the page. The CPU that reads the device's reports returns each page to its sender. If an
 //! address is not in the table, no page is returned, whichever program wrote the address.
 
@@ -92,9 +92,9 @@ pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
     /// Records that the device has sent one part of a page. `address` lies in that part. After the
-    /// last part, the page returns: If `me` is the page's sender, `each` gets the page. Otherwise
-    /// the page waits until its sender collects it. Returns false if `address` does not lie in a
-    /// page in flight.
+    /// last part, the page returns: If `me` is the page's sender, `each` gets the page. If another
+    /// CPU is the sender, the page waits until that CPU collects it. Returns false if `address`
+    /// does not lie in a page in flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };

@@ -5,7 +5,7 @@
 //! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
 //! then checks this ring once more. One of these two fences comes first. So either the consumer
 //! sees the published frames, or the producer sees that its bit is clear. A bit stays set as long
-//! as packets keep coming. So producer and consumer usually only read it.
+//! as packets keep coming. Producer and consumer therefore usually only read the bit.
 
 use crossbeam_utils::CachePadded;
 

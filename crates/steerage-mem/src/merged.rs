@@ -65,9 +65,9 @@ impl Pages<'_> {
 
 /// Merges frames of a batch into packets. `find` gets the frames and a function. `find` calls this
 /// function once for each merged packet, with the set of the packet's frames, its headers, and a
-/// [record](Kept::record). All frames of a packet have headers of this length. Afterwards, `copies`
-/// contains the copied headers, by the new positions of the packets. If no page is free for a
-/// packet's headers, the packet is not merged.
+/// [record](Kept::record). All frames of a packet have headers of this length. After `merge`,
+/// `copies` contains the copied headers, by the new positions of the packets. If no page is free
+/// for a packet's headers, the packet is not merged.
 ///
 /// Returns the number of packets that the handler sees. The packets have the order of their first
 /// frames. Returns `None` if nothing was merged.

@@ -109,8 +109,8 @@ impl Outbox {
     }
 
     /// Returns true if the owner has finished all of its frames: those in the lane and those in its
-    /// ring. Before that, the queue must not be polled, because frames in the lane would overtake
-    /// frames in the ring.
+    /// ring. If the owner has not finished them, the queue must not be polled, because frames in
+    /// the lane would overtake frames in the ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
         let ring = &self.rings[self.owner];

@@ -85,8 +85,8 @@ impl<T> Outlet<T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
         let Some(last) = buckets.get_mut(usize::from(bucket)) else { return Err(item) };
-        // A1, acquire: pairs with A2. So the earlier items of the bucket left before this item is
-        // added.
+        // A1, acquire: pairs with A2. The acquire load ensures that the earlier items of the bucket
+        // left before this item is added.
         let left = self.sent.get().and_then(|sent| sent.get(usize::from(last.0)));
         let is_over = left.is_some_and(|left| left.load(Ordering::Acquire) >= last.1);
         let cpu = cpu.filter(|cpu| is_over && usize::from(*cpu) < of_cpus.len()).unwrap_or(last.0);

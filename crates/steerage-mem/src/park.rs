@@ -26,8 +26,8 @@ impl Sleepers {
         Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
 
-    /// Records that `cpu` is about to sleep. After this call, the caller checks for work once more.
-    /// The caller sleeps only if there is no work.
+    /// Records that `cpu` is about to sleep. After `about_to_sleep`, the caller checks for work
+    /// once more. The caller sleeps only if there is no work.
     pub fn about_to_sleep(&self, cpu: usize) {
         // S1. The operation is relaxed, because the fence orders it.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);

@@ -144,7 +144,7 @@ pub struct RingOptions {
     pub arrivals: bool,
 }
 
-/// The memory for several rings with the same settings. Also counts the rings that were already
+/// The memory for several rings with the same settings, and how many of these rings were already
 /// created.
 #[derive(Debug)]
 pub struct Rings {
@@ -297,7 +297,7 @@ impl Producer {
     /// Stages a frame behind all earlier frames of the ring. The consumer sees the frame after the
     /// next call of [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with
     /// the slot. Any other ring ignores `arrival`. `Err` returns the frame if the ring has reached
-    /// its limit. Then [`reclaim`](Self::reclaim) may make room.
+    /// its limit. If `stage` fails, [`reclaim`](Self::reclaim) may make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
@@ -440,7 +440,7 @@ impl Producer {
     }
 
     /// Records that the producer is about to sleep, and wants to be woken when at most `waiting`
-    /// slots wait. After this call, the caller checks for room once more.
+    /// slots wait. After `wake_at`, the caller checks for room once more.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
         // The fence in `wake_at` pairs with the fence in `Consumer::producer_waits`. Either the
@@ -454,8 +454,8 @@ impl Producer {
         self.reclaimed < self.published
     }
 
-    /// Takes the oldest frame out of a [`parking_lot`]. Also returns its arrival number (0 if the
-    /// parking lot keeps none).
+    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the parking
+    /// lot keeps none).
     pub fn unpark(&mut self) -> Option<(Completion, u64)> {
         if !self.lot || self.reclaimed == self.staged {
             return None;

@@ -27,7 +27,7 @@ const SHUFFLED_TOGETHER: usize = 8192;
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The maximum number of stacks of a NUMA node. A CPU that finds its own stack empty searches all
-/// other stacks. Therefore there are fewer stacks than CPUs. Loom needs small models.
+/// other stacks. Therefore a node has fewer stacks than CPUs. Loom needs small models.
 pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one CPU of that node.
@@ -74,7 +74,7 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages from the pool to `to`. There, they still count as pooled. If this
+    /// Moves up to `most` pages from the pool to `to`. Pages in `to` still count as pooled. If this
     /// node has no pages, the pages come from another node. Returns the number of moved pages.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         match self.take_from(self.node, to, most) {

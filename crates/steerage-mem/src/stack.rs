@@ -68,8 +68,8 @@ impl PageStack {
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             // If another thread takes one of these pages, the page's link may change at the same
-            // time, but then the exchange of `top` fails. Even with changing links, `most` ends the
-            // loop.
+            // time, but then the exchange of `top` fails. `most` ends the loop even if links
+            // change.
             let (mut count, mut rest) = (0, top as u32);
             while rest != BLANK && count < most.min(region.pages()) {
                 rest = below(region, rest);

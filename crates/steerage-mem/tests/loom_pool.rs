@@ -158,7 +158,7 @@ fn contention_hides_no_page() {
 }
 
 /// Each of the two nodes has one page. A thread takes the page of one node only after it has
-/// returned the page of the other node. So at least one node always has a page.
+/// returned the page of the other node. At least one node always has a page.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;

@@ -62,8 +62,8 @@ pub enum Event<'a> {
         /// The slice.
         epoch: u64,
     },
-    /// The queue has sent its parked frames. From now on, it sends the frames of these buckets to
-    /// the new CPUs.
+    /// The queue has sent its parked frames. From now on, the queue sends the frames of these
+    /// buckets to the new CPUs.
     Released {
         /// The queue.
         queue: usize,

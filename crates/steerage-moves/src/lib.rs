@@ -55,8 +55,8 @@
 //!   group's mask later, the queue gets a group with another number.
 //! * **A queue that has ended does not park any more** after none of its frames is in flight. If a
 //!   queue parked after its end, it could never be closed while masks keep changing. The search for
-//!   buckets that must move continues where the last slice ended. So every bucket moves at some
-//!   time.
+//!   buckets that must move continues where the last slice ended. Every bucket therefore moves at
+//!   some time.
 //!
 //! The machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`], which a
 //! policy has stored in the machine. When a mask or the usable CPUs change, the machine derives the

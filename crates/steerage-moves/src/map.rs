@@ -67,7 +67,7 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
     // Returns the next CPU that has less than its share. While buckets move, such CPUs only get
-    // more buckets. So the search never has to go back.
+    // more buckets. The search for a CPU never has to go back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

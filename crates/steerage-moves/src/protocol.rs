@@ -236,8 +236,8 @@ impl Moves {
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // A queue that joins a group takes the group's map unchanged. So this assignment
-            // changes nothing.
+            // A queue that joins a group takes the group's map unchanged. The assignment changes
+            // nothing for a queue that joins a group.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -341,7 +341,7 @@ impl Moves {
     }
     /// From now on, another CPU polls a queue. If the previous owner was dead, phases have passed
     /// without this queue. From now on, the queue follows the current map. The queue parks if the
-    /// current map is about to change. So it does not matter that the queue missed these phases.
+    /// current map is about to change. It does not matter that the queue missed earlier phases.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // In the order of a group, the CPUs that poll come first.

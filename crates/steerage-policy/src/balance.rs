@@ -102,8 +102,8 @@ struct Probe {
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// How many load checks measured the regime on trial. Also the throughput of those load checks
-    /// that found CPUs with time left although less work was done than before.
+    /// How many load checks measured the regime on trial. `less` is the throughput in load checks
+    /// that found CPUs with time left, although less work was done than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -296,8 +296,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If CPUs are no longer short of time, their maximum throughput is unknown. But it is
-        // sufficient for the load.
+        // If CPUs are no longer short of time, their maximum throughput is unknown. The throughput
+        // is sufficient for the load, though.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {

@@ -267,7 +267,7 @@ impl PolicyControl {
             return true;
         }
         // The policies decide only after the time that other programs take now was measured. Until
-        // then, a trial of another receiving CPU is not disturbed either.
+        // this measurement, a trial of another receiving CPU is not disturbed either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }

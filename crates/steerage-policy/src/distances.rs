@@ -26,9 +26,9 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 /// 20 us on each of the two CPUs, and wakes the answering CPU if it sleeps.
 const EVERY: Duration = REFINE_EVERY;
 
-/// The maximum time for which two CPUs measure. Also the maximum time for which the answering CPU
-/// waits for the cache line's first trip. The distance matters only if packets need little work. A
-/// round of the asking CPU then takes about 10 us.
+/// The maximum time for which two CPUs measure, and for which the answering CPU waits for the cache
+/// line's first trip. The distance matters only if packets need little work. A round of the asking
+/// CPU then takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
 /// How long the asking CPU continues its rounds while it waits for the answering CPU. A sleeping
@@ -36,7 +36,7 @@ const TIME: Duration = BETWEEN_ROUNDS_MAX;
 const PATIENCE: Duration = REFINE_EVERY;
 
 /// If a distance has been constant for some time, it is measured again after this fraction of that
-/// time. So a change is detected after at most this fraction of that time.
+/// time. A change of the distance is detected after at most this fraction of the constant time.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Returns true if two distances between CPUs are equal, apart from measurement error.
@@ -108,7 +108,7 @@ impl BetweenRounds for Asks {
         }
         let clock = || now().since(Timestamp::ZERO);
         let samples = || line.ask::<{ MIN_SAMPLES as usize }>(MIN_SAMPLES, &clock, clock() + TIME);
-        // A disturbance makes a sample longer. So the shortest sample is used.
+        // The shortest sample is used, because disturbances make samples longer.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
         let nanos = shortest.map_or(FAILED, |shortest| (shortest.as_nanos() as u64).clamp(PENDING + 1, FAILED - 1));
@@ -251,7 +251,7 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // In this case, the CPUs reach their parts too late. The measurement is over, and neither
+        // The CPUs reach their parts of the probe too late. The measurement is over, and neither
         // CPU waits any more.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);

@@ -42,9 +42,9 @@ impl CpuCounts {
     }
 }
 
-/// By CPU: how many packets were refused because the CPU's backlog was full. With 1,024 CPUs and
-/// 256 queues, there are 262,144 rings. Therefore only the rings of queues that lost packets are
-/// read.
+/// By CPU: how many packets were refused because the CPU's backlog was full. Only the rings of
+/// queues that lost packets are read, because with 1,024 CPUs and 256 queues there are 262,144
+/// rings.
 #[derive(Debug, Default)]
 struct Refused {
     /// By queue: the number of packets in all of its rings together, and in each ring.
@@ -305,8 +305,8 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let queues = view.groups.iter().flat_map(|group| &group.queues);
         let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
-        // If one CPU has all buckets, packets are not sampled. So the meter does not wait for
-        // samples.
+        // The meter does not wait for samples if one CPU has all buckets, because packets are then
+        // not sampled.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
         // Early windows are short, because the first placement was a guess that should be corrected
@@ -375,8 +375,8 @@ fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> 
         for (cpu, share) in group.map.iter().zip(shares) {
             let cpu = usize::from(*cpu);
             let handling = cpus[cpu].busy - cpus[cpu].receive;
-            // While one CPU has all buckets, no bucket is sampled. Therefore all buckets get equal
-            // shares.
+            // While one CPU has all buckets, no bucket is sampled. While no bucket is sampled, all
+            // buckets get equal shares.
             *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
         }
     }

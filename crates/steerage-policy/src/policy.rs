@@ -86,8 +86,8 @@ pub struct GroupLoad<'a> {
     pub apart: &'a [Option<Duration>],
     /// A longer measurement, which also covers the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
-    /// True if the devices wait until there is room, as files do. If so, no packet is lost while
-    /// the CPUs are short of time.
+    /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
+    /// lost while the CPUs are short of time.
     pub can_wait: bool,
 }
 
@@ -152,8 +152,8 @@ pub struct GroupStart<'a> {
     /// The time that a cache line takes from the first CPU of `order` to the CPU that would join
     /// first. `None` if this time was not measured, or if both CPUs are threads of one core.
     pub apart: Option<Duration>,
-    /// True if the devices wait until there is room, as files do. If so, no packet is lost while
-    /// the CPUs are short of time.
+    /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
+    /// lost while the CPUs are short of time.
     pub can_wait: bool,
 }
 

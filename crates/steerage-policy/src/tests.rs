@@ -26,8 +26,8 @@ const PROBED: Duration = Duration::from_secs(12);
 /// would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // The numbers of works and of factors are powers of two. So with an odd step, each of them is
-    // selected.
+    // The numbers of works and of factors are powers of two. An odd step therefore selects each
+    // work and each factor.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -220,8 +220,8 @@ fn a_cpu_that_others_need_is_left_to_them() {
 }
 
 /// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly
-/// all of the other CPU, and sends less if that CPU forwards packets. So spreading reduces the
-/// throughput. If the sender is on another machine, spreading increases the throughput.
+/// all of the other CPU, and sends less if that CPU forwards packets. Spreading therefore reduces
+/// the throughput. If the sender is on another machine, spreading increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
     // For AF_XDP and for AF_PACKET: the microseconds that receiving a packet takes, the

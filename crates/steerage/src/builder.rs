@@ -205,10 +205,10 @@ impl Builder {
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// Adds a sender. With it, threads outside of the receive path send packets to the output `to`:
-    /// packets that handlers have [kept](crate::Packet::keep), and copies of other frames. At most
-    /// `places` packets may wait in the sender. [`Sender`] explains when the run of an instance
-    /// with a sender ends.
+    /// Adds a sender. Threads outside of the receive path can use the sender to send packets to the
+    /// output `to`: packets that handlers have [kept](crate::Packet::keep), and copies of other
+    /// frames. At most `places` packets may wait in the sender. [`Sender`] explains when the run of
+    /// an instance with a sender ends.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -342,9 +342,9 @@ impl Builder {
         self
     }
 
-    /// Uses the hash of a device if it keeps together the packets that `affinity` names. Without
-    /// this call, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides. Use this for a
-    /// handler whose result does not depend on which packets it gets together.
+    /// Uses the hash of a device if it keeps together the packets that `affinity` names. Without a
+    /// call of this function, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides.
+    /// Use this for a handler whose result does not depend on which packets it gets together.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
@@ -450,8 +450,8 @@ impl Builder {
     }
 
     /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
-    /// created on this stack, and moved there by value. Therefore a handler may take a quarter of
-    /// this size. Data that it keeps in a `Box` or a `Vec` does not count. If a handler is larger,
+    /// created on this stack, and moved there by value. A handler may take a quarter of the stack.
+    /// Data that it keeps in a `Box` or a `Vec` does not count. If a handler is larger,
     /// [`Instance::start`] returns an error. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES),
     /// for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {

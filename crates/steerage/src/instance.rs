@@ -59,7 +59,7 @@ impl<H: Handler> Instance<H> {
 
     /// Splits the instance into one part for each CPU. The caller runs these parts on its own
     /// threads. This function starts, pins and names no threads. The caller must also call
-    /// [`Handle::control`] regularly. Otherwise, the policy never checks the load. With
+    /// [`Handle::control`] regularly. Without these calls, the policy never checks the load. With
     /// [`Balance`](crate::Balance), no CPU ever joins. With [`Hash`](struct@crate::Hash), these
     /// calls are not needed.
     ///
@@ -218,9 +218,9 @@ impl<R> Running<R> {
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is complete. Then waits until the outputs have
-    /// finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After
-    /// a stop, `join` does not wait for a CPU whose handler does not return.
+    /// Waits until every queue has ended or a stop is complete. After that, waits until the outputs
+    /// have finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)).
+    /// After a stop, `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));

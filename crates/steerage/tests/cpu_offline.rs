@@ -30,8 +30,8 @@ struct Off {
 }
 
 /// Starts a shell that runs a command on a path when its standard input is closed. The standard
-/// input is closed at the latest when this process ends. The shell has a session of its own. So it
-/// survives if the process group of a hanging test is killed.
+/// input is closed at the latest when this process ends. The shell has a session of its own. The
+/// shell therefore survives if the process group of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()

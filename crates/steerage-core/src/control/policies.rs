@@ -79,8 +79,8 @@ impl Handle {
         })
     }
 
-    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. But policies may
-    /// move the queue again.
+    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. Unlike after
+    /// `set_rx_cpu`, policies may move the queue again.
     pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
         self.0.change(|state| state.want_owner(queue, cpu));
     }

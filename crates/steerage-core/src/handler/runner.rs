@@ -21,8 +21,8 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::CpuLedger;
 
-/// A function that transmits to a missing output usually does so for every packet. Therefore this
-/// is logged only once.
+/// A function that transmits to a missing output usually does so for every packet. The missing
+/// output is logged only once.
 static NO_OUTPUT: Once = Once::new();
 
 /// Creates a CPU's handler, on the thread of that CPU.
@@ -136,11 +136,11 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the CPU's gate, counts the verdicts, and sends packets. After that, the caller
+    /// Leaves the CPU's gate, counts the verdicts, and sends packets. After the call, the caller
     /// finishes the frames. Returns true if this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
-        // If this CPU was declared dead, other CPUs may already have its buckets. Therefore this
-        // batch does not count.
+        // If this CPU was declared dead, other CPUs may already have its buckets. The batch of a
+        // CPU that was declared dead does not count.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
             self.ended = Ended::Void;
@@ -172,7 +172,7 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Packets are sent before the batch counts as finished. So a flow's next CPU sends its
+        // Packets are sent before the batch counts as finished. The next CPU of a flow sends its
         // packets later.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
@@ -192,7 +192,7 @@ impl<H: Handler> Runner<H> {
 
     /// Calls a function of the handler other than `handle`. Returns `None` if the handler's
     /// function panicked. A new handler is then created. Returns an error if this CPU was declared
-    /// dead. In that case, the result of the call does not count.
+    /// dead. If this CPU was declared dead, the result of the call does not count.
     pub(crate) fn call<R>(
         &mut self,
         what: &'static str,
@@ -261,8 +261,8 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that has panicked may panic again when it is dropped. Therefore this handler is
-        // not dropped, and its memory leaks.
+        // A handler that has panicked may panic again when it is dropped. A handler that has
+        // panicked is not dropped, and its memory leaks.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

@@ -66,7 +66,7 @@ impl Packet<'_> {
     /// all of the [`headroom`](Self::headroom). See `Builder::linear_bytes`.
     ///
     /// # Errors
-    /// [`NoRoom`] if the frame is longer than a page. In that case, the frame is unchanged.
+    /// [`NoRoom`] if the frame is longer than a page. If `linearise` fails, the frame is unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
         self.forget_dissection();
         if self.0.frame.is_chained() && !self.0.frame.linearise() || self.total_len() > self.data().len() {

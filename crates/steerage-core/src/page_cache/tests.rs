@@ -53,7 +53,7 @@ fn parts(pages: &[usize]) -> Vec<Part> {
 }
 
 /// A queue takes more pages from the shared pool than its own NUMA node has, and returns all of
-/// them. After that, the queue has only pages of its own node.
+/// them. After that series, the queue has only pages of its own node.
 #[test]
 fn pages_of_another_node_are_replaced() {
     let mut two = Two::new(&parts(&[100, 100]), 1 << 20);

@@ -28,16 +28,16 @@ impl Moving {
 }
 
 impl OwnedQueue {
-    /// Parks the moving buckets, unless they are already parked. From now on, their frames wait in
-    /// the parking lot. A fence is the tail of an old CPU's ring at this time. Each CPU that got
-    /// frames is added to `published`.
+    /// Parks the moving buckets, unless they are already parked. From now on, frames of the parked
+    /// buckets wait in the parking lot. A fence is the tail of an old CPU's ring at this time. Each
+    /// CPU that got frames is added to `published`.
     pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
         if self.moving.parked == Some(epoch) {
             return;
         }
         self.moving.fences.clear();
-        // A fence waits for all slots up to the tail. Therefore all of these slots must be
-        // published. Frames for which there is no room are dropped before the tail is recorded.
+        // All slots up to the tail must be published, because the fence waits for them. Frames for
+        // which there is no room are dropped before the tail is recorded.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -81,9 +81,10 @@ impl OwnedQueue {
         }
     }
 
-    /// Sends the parked frames to the new CPUs of their buckets, in order. After that, steers the
-    /// buckets directly to these CPUs. Returns false if parked frames of a queue that can wait are
-    /// left, because there is no room for them. Each CPU that got frames is added to `published`.
+    /// Sends the parked frames to the new CPUs of their buckets, in order. After the release, the
+    /// buckets are steered directly to their new CPUs. Returns false if parked frames of a queue
+    /// that can wait are left, because there is no room for them. Each CPU that got frames is added
+    /// to `published`.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;

@@ -14,7 +14,7 @@ use crate::queue::OwnedQueue;
 use crate::sleep::{Armed, Patience, queues_sleep_until};
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
-    /// Prepares to sleep. After this call, the caller waits on [`event_fd`](Self::event_fd) or
+    /// Prepares to sleep. After `arm`, the caller waits on [`event_fd`](Self::event_fd) or
     /// [`event_fds`](Self::event_fds). The next call of `step` ends the sleep.
     pub fn arm(&mut self) -> Armed {
         self.sleep.arm(self.runner.index, &self.shared);

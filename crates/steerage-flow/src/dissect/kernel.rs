@@ -30,7 +30,7 @@ use super::tunnel::gre;
 pub struct KernelFlow {
     /// The addresses of the last IP header that Linux reads, in ascending order. If Linux treats
     /// the first four bytes of the next header as ports, they follow. `None` if Linux reads no IP
-    /// header. In that case, all packets with the same EtherType are one flow.
+    /// header. If Linux reads no IP header, all packets with the same EtherType are one flow.
     key: Option<FlowKey>,
     ethertype: u16,
     /// The first VLAN tag, including its priority.

@@ -12,10 +12,10 @@ const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// between the BSD systems (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// Device types of a Linux cooked header. For these types, the header's protocol field is not an
-/// EtherType: FRAD, radiotap and netlink
-/// (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in GRE (778), the protocol
-/// field is GRE's protocol type, which equals the EtherType for IP and MPLS.
+/// Device types of a Linux cooked header for which the header's protocol field is not an EtherType:
+/// FRAD, radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP
+/// in GRE (778), the protocol field is GRE's protocol type, which equals the EtherType for IP and
+/// MPLS.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
 /// Flags of a MACsec tag (IEEE 802.1AE, 9.5): the sender's identifier is present, the payload is
 /// encrypted, or the payload was changed in another way.

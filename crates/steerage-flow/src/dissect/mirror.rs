@@ -74,8 +74,8 @@ impl Walk<'_> {
     }
 
     /// WCCP contains an IPv4 packet. Version 2 of WCCP adds a header of four bytes before the
-    /// packet, but uses the same GRE protocol type. So the first byte distinguishes the two
-    /// versions.
+    /// packet, but uses the same GRE protocol type. The first byte distinguishes the two versions
+    /// of WCCP.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),

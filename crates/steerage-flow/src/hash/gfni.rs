@@ -1,10 +1,10 @@
 //! The Toeplitz hash of receive side scaling, computed by products with bit matrices (GFNI).
 //!
-//! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte. So
-//! it is a product with a matrix of 8 by 8 bits. The rows of this matrix are the bits of the key
-//! from bit `8 * (i + j)` on, so the matrix depends only on `m = i + j`. So forty matrices are
-//! enough for all inputs. Matrix `m` is multiplied with four input bytes, `m - 3` to `m`. The
-//! products belong to the hash bytes 3 to 0.
+//! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte. The
+//! contribution is therefore a product with a matrix of 8 by 8 bits. The rows of this matrix are
+//! the bits of the key from bit `8 * (i + j)` on, so the matrix depends only on `m = i + j`. So
+//! forty matrices are enough for all inputs. Matrix `m` is multiplied with four input bytes, `m -
+//! 3` to `m`. The products belong to the hash bytes 3 to 0.
 //!
 //! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by a matrix for
 //! this lane. Therefore each `m` has a lane, which contains the four input bytes for its matrix.

@@ -13,8 +13,8 @@ use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 /// (`MAX_GRO_SKBS`).
 pub const RUNS_MAX: usize = 8;
 
-/// The maximum number of packets that one call reads. Also the maximum number of packets in one
-/// super-frame, as in Linux (`UDP_GRO_CNT_MAX`).
+/// The maximum number of packets that one call reads, and of packets in one super-frame, as in
+/// Linux (`UDP_GRO_CNT_MAX`).
 pub const MERGED_MAX: usize = 64;
 
 /// The longest IP packet.

@@ -1,4 +1,4 @@
-//! Assigned numbers, with one module for each registry. Also the layout of headers, with one module
+//! Assigned numbers, with one module for each registry, and the layout of headers, with one module
 //! for each header. All lengths and offsets are in bytes.
 
 /// EtherTypes (IEEE registration authority).
@@ -238,8 +238,8 @@ pub mod ipv4 {
     /// The first byte of an IPv4 header without options: version 4, and a length of five words of
     /// four bytes.
     pub const PLAIN: u8 = 0x45;
-    /// The IPv4 flag that forbids fragmentation. With this flag, the identification has no meaning
-    /// (RFC 6864).
+    /// The IPv4 flag that forbids fragmentation. A packet with this flag has a meaningless
+    /// identification (RFC 6864).
     pub const DONT_FRAGMENT: u16 = 0x4000;
     /// The IPv4 flag that is set in all fragments but the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;

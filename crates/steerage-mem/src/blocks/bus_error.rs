@@ -46,8 +46,9 @@ impl Watched {
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
-            // The acquire exchange pairs with the last store of `drop`. So the stores of the
-            // range's previous owner to `end` and `failed` come before the stores of the new owner.
+            // The acquire exchange pairs with the last store of `drop`. The exchange orders the
+            // stores of the range's previous owner to `end` and `failed` before the stores of the
+            // new owner.
             range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let index = RANGES.iter().position(claim)?;

@@ -47,8 +47,8 @@ impl LeasedFile {
             return None;
         }
         // By default, the kernel sends SIGIO when a lease is broken, and SIGIO would end the
-        // process. Therefore this lease sends SIGURG instead, which processes ignore by default.
-        // The lease is checked regularly.
+        // process. The lease is set to send SIGURG instead, which processes ignore by default. The
+        // lease is checked regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };

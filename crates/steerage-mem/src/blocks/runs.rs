@@ -40,7 +40,8 @@ pub(crate) struct Publishing<'a> {
 }
 
 impl Publishing<'_> {
-    /// Returns `frame` if it may be published. Otherwise, takes the frame back and returns `None`.
+    /// Returns `frame` if it may be published. If `frame` may not be published, takes it back and
+    /// returns `None`.
     #[inline(always)]
     pub(crate) fn publish(&mut self, frame: Completion) -> Option<Completion> {
         if frame.slot().page == self.number {

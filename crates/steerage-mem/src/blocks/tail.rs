@@ -146,7 +146,7 @@ impl Tail<'_> {
     /// or the block is a window. `lend_each` writes the header of each frame before the frame. The
     /// length of each frame on the wire is added to `wire_bytes`.
     ///
-    /// The result is the same as after many calls of [`lend`](Self::lend). But in one loop, the
+    /// The result is the same as after many calls of [`lend`](Self::lend). In `lend_each`, the
     /// state that changes for each frame stays in registers.
     #[inline(always)]
     pub fn lend_each<E>(
@@ -185,9 +185,9 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
-    /// With a `form`, the file's record header serves as the header of each frame. Otherwise the
-    /// tail is writable, and the header is written. `next` gets the start address and the length of
-    /// the tail.
+    /// With a `form`, the file's record header serves as the header of each frame. Without a form,
+    /// the tail is writable, and `lend_each` writes the header. `next` gets the start address and
+    /// the length of the tail.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,

@@ -317,7 +317,7 @@ impl FileWindows {
         let Some(file) = &state.file else { return Shown::Gone };
         let left = usize::try_from(file.bytes().saturating_sub(state.offset)).unwrap_or(usize::MAX);
         let bytes = left.min(self.window_bytes).saturating_sub(state.shown).min(most);
-        // Without this call of the kernel, a page that cannot be read would raise SIGBUS.
+        // Without this `madvise`, a page that cannot be read would raise SIGBUS.
         if bytes > 0 && self.range.advise(self.at(window) + state.shown, bytes, MADV_POPULATE_READ).is_err() {
             return Shown::Gone;
         }

@@ -1,8 +1,8 @@
 //! In debug and fuzz builds, detects pages that are used after their release.
 //!
 //! Safe code cannot use a page after its release, because its token is gone. But two kinds of
-//! mistakes can use such a page: a mistake in this crate, or a device that writes to the page too
-//! late. Therefore a released page is filled with a pattern. When the page is taken again, the
+//! mistakes can use a released page: a mistake in this crate, or a device that writes to the page
+//! too late. Therefore a released page is filled with a pattern. When the page is taken again, the
 //! pattern must be unchanged. Each release of a page, and each time the page is taken, begins a new
 //! generation of the page. A page that is kept after its batch must still have the generation that
 //! it had when it was kept.

@@ -103,8 +103,8 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and
     // nobody writes it. A page is one such word.
     unsafe {
-        // SSE2 can only compare signed numbers. Therefore half of the 32-bit range is added to both
-        // sides.
+        // SSE2 can only compare signed numbers. To compare unsigned numbers, half of the 32-bit
+        // range is added to both sides.
         let half = _mm_set1_epi32(i32::MIN);
         let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
         let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());

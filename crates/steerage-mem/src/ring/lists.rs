@@ -51,9 +51,9 @@ impl Producer {
     /// with 0, 1, 2 and so on.
     ///
     /// Either all frames for other rings are staged, or none. No frame is staged if the frames need
-    /// more than [`LISTS_MAX`] lists, or if a ring may have too little room. In that case, the
-    /// result is `None`, and the caller stages frame by frame. Otherwise, the result has two sets
-    /// of bits: the rings on which frames were staged, and the frames that stayed.
+    /// more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no frame is staged,
+    /// the result is `None`, and the caller stages frame by frame. If frames are staged, the result
+    /// has two sets of bits: the rings on which frames were staged, and the frames that stayed.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],

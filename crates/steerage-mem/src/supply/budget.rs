@@ -13,9 +13,9 @@
 //!
 //! All live queues share the pages for a CPU's backlog. If several queues receive into pages, the
 //! number of these pages is doubled. The reason: finished frames stay with their queue until its
-//! owner reclaims them, and an owner may stall. A queue that can wait fills its rings without loss.
-//! Therefore it has pages of its own. If there is only one queue, its cache uses the pages of its
-//! own backlogs.
+//! owner reclaims them, and an owner may stall. A queue that can wait has pages of its own, because
+//! it fills its rings without loss. If there is only one queue, its cache uses the pages of its own
+//! backlogs.
 //!
 //! If all of these pages exceed the cap, the backlog becomes shorter until they fit. The limits for
 //! parking lots and kept packets are reduced too. Each CPU then has an equal share of the pages,
@@ -38,7 +38,7 @@ const LOT_LEAST: usize = 128;
 pub struct QueueNeeds {
     /// The number of pages that the queue's longest frame takes.
     pub segments: usize,
-    /// True if the queue's device provides blocks. Then only kept frames need pages.
+    /// True if the queue's device provides blocks. With blocks, only kept frames need pages.
     pub lends: bool,
     /// True if the queue can wait, as a file can. A queue that can wait is polled only if there is
     /// room for its frames.
@@ -250,10 +250,10 @@ impl Needs {
 /// number is the default of the ENA driver for one queue.
 ///
 /// A queue uses all pages of its cache one after another, because it takes finished pages back only
-/// when its cache has too few pages for a poll. So these pages should fit in the CPU's own caches
-/// and in its TLB. With frames of 1,500 bytes, a cache of this size costs no more than having no
-/// cache. With a cache of twice this size, a run took 1.7 times as long (lab/notes/pages.md, "Many
-/// queues, frames, and the size of the cache").
+/// when its cache has too few pages for a poll. The pages of a cache should therefore fit in the
+/// CPU's own caches and in its TLB. With frames of 1,500 bytes, a cache of this size costs no more
+/// than having no cache. With a cache of twice this size, a run took 1.7 times as long
+/// (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum. Under Miri, the maximum is

@@ -272,7 +272,7 @@ impl World {
     }
 
     /// Returns true if the CPU that owns the queue watches the move, now and later. A queue that
-    /// has ended is closed. After that, its owner does not watch the move.
+    /// has ended is closed. After a queue was closed, its owner does not watch the move.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }

@@ -84,8 +84,8 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
 
 /// Like [`observe`], for the case that some of the costs have just begun to matter. If the
 /// observation differs by more than `sure` deviations, the previous estimates of those costs were
-/// wrong. Then each of these costs may change by up to its bound, as the observation requires. A
-/// cost with a bound of 0 keeps its estimate.
+/// wrong. Each new cost may then change by up to its bound, as the observation requires. A cost
+/// with a bound of 0 keeps its estimate.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();

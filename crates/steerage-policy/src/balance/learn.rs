@@ -251,8 +251,8 @@ impl Known {
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
             // Some errors are the same for any number of CPUs: effects that the model does not
             // include (uneven buckets, or a flow that fills a CPU), and costs about which little is
-            // known. In this case, only the ratio of two throughputs is predicted. If the number of
-            // CPUs doubles, the error of this ratio is assumed to be `noise`.
+            // known. The model therefore predicts only the ratio of two throughputs. If the number
+            // of CPUs doubles, the error of this ratio is assumed to be `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;

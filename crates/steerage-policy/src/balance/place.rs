@@ -59,14 +59,15 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of CPUs is counted and not sampled. But the number of packets that arrive is
-        // random.
+        // The work of CPUs is counted and not sampled. The number of packets that arrive is random,
+        // though.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
-            // In this case, the best possible load depends on one bucket, whose load is sampled.
+            // If the largest bucket has half of the best possible load, that load depends on this
+            // one bucket, which is sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
         // A saturated CPU does not handle the packets that exceed its capacity. If the busiest CPU

@@ -171,8 +171,8 @@ pub(crate) fn predict_relative(
             varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
             at(&varied)
         };
-        // One standard deviation is a wide step. But the throughput changes its slope where another
-        // CPU becomes the limit, and a small step would miss that point.
+        // One standard deviation is a wide step. A small step would miss the point at which another
+        // CPU becomes the limit and the throughput changes its slope.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
         var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);

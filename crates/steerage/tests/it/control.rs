@@ -47,7 +47,7 @@ struct Asked {
     panics: bool,
 }
 
-/// A policy that begins with the first CPU. After that, it uses the CPUs that the test asks for.
+/// A policy that begins with the first CPU, and later uses the CPUs that the test asks for.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 

@@ -110,8 +110,8 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         // until the backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // From then on, only small flows pass. The elephant's first packets pass too, as long as
-        // the history is not full.
+        // When the backlog is half full, only small flows pass. The elephant's first packets pass
+        // too, as long as the history is not full.
         two.rounds(8);
         let [full, limited] = two.lost();
         assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");

@@ -87,8 +87,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// The frames that the CPU has not begun are dropped when the CPU steps again. Before that, new
-/// frames of the bucket are dropped too.
+/// The frames that the CPU has not begun are dropped when the CPU steps again. Until the CPU steps,
+/// new frames of the bucket are dropped too.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();

@@ -1,5 +1,5 @@
-//! What a CPU does in moves, in the same way as the core's participant. Also handles phases that
-//! take too long.
+//! What a CPU does in moves, in the same way as the core's participant, and what happens if a phase
+//! takes too long.
 
 use super::queue::{Fate, Target};
 use super::{Busy, Report, Scenario, World};

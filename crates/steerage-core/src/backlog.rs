@@ -45,8 +45,8 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// Called if the backlog was empty for a while. The CPU stops checking it until frames are
-    /// published.
+    /// Called if the backlog was empty for a while. The CPU stops checking the backlog until frames
+    /// are published.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;

@@ -394,9 +394,9 @@ impl CheckedSpec {
         Ok(supply)
     }
 
-    /// Opens the devices' queues. The size of their blocks is known only after that. If the memory
-    /// limit requires it, all other memory shrinks by this size. Returns the size of all devices'
-    /// blocks, in bytes.
+    /// Opens the devices' queues. The size of the devices' blocks is known only after the queues
+    /// are open. If the memory limit requires it, all other memory shrinks by the size of the
+    /// blocks. Returns the size of all devices' blocks, in bytes.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
@@ -485,7 +485,7 @@ impl Wiring<'_> {
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
         // Kept copies of lent frames lie in pages that were taken by the CPUs that handle packets.
-        // If the queue has no cache, these pages go to the shared pool when they return.
+        // If the queue has no cache, pages of kept copies go to the shared pool when they return.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

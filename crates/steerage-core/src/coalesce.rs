@@ -41,8 +41,8 @@ pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source,
     packets.inspect(|_| actions.acted.set(true))
 }
 
-/// The link type of a frame, and the interface that received it. Only frames for which both are the
-/// same are merged.
+/// The link type of a frame, and the interface that received it. Only frames with the same link
+/// type and the same interface are merged.
 fn kind_of(frame: &Frame<'_>) -> (LinkType, Option<u16>) {
     (received(frame, None).link, frame.header().map(|header| header.interface))
 }

@@ -53,7 +53,7 @@ impl Filled {
 
 /// The number of bytes for which a frame is counted: the length on the wire that the device
 /// reports, but at most the maximum of the length field in the frame's header. A packet function
-/// reads the same length from the header.
+/// reads the same length from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -100,8 +100,8 @@ impl Completions<'_> {
         self.link
     }
 
-    /// Takes a page to fill. Returns `None` if no page is free. The device should then poll again
-    /// later.
+    /// Takes a page to fill. Returns `None` if no page is free. If no page is free, the device
+    /// should poll again later.
     #[inline(always)]
     pub fn take_page(&mut self) -> Option<Page> {
         self.pages.pool.take()
@@ -119,10 +119,10 @@ impl Completions<'_> {
     }
 
     /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
-    /// page to `post`, and returns how many pages were posted. If `post` returns a page because it
-    /// cannot post it, the refill ends. If fewer than `room` pages were posted although `post`
-    /// accepted every page, no page is free, and the device should poll again later. To keep its
-    /// ring full, a device calls `refill` once per poll, and posts the pages that
+    /// page to `post`, and returns how many pages were posted. If `post` cannot post a page, it
+    /// returns the page, and the refill ends. If fewer than `room` pages were posted although
+    /// `post` accepted every page, no page is free, and the device should poll again later. To keep
+    /// its ring full, a device calls `refill` once per poll, and posts the pages that
     /// [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
@@ -263,9 +263,9 @@ impl Completions<'_> {
         self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is the frame's length on the wire. In a capture, it may
-    /// exceed the frame's length. If the frame does not lie in this queue's memory, it is counted
-    /// as lost (`device`).
+    /// Hands a frame over. `wire_bytes` is the frame's length on the wire. In a capture, the length
+    /// on the wire may exceed the frame's length. If the frame does not lie in this queue's memory,
+    /// it is counted as lost (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
         self.push_if_sound(frame, wire_bytes);
@@ -294,8 +294,8 @@ impl Completions<'_> {
     }
 
     /// Returns the part of `block` from the last lent frame to the byte at offset `end`. The device
-    /// hands over this part from front to back. Returns `None` if the block does not exist, or if
-    /// `claim` belongs to blocks of another queue.
+    /// hands over this part of the block from front to back. Returns `None` if the block does not
+    /// exist, or if `claim` belongs to blocks of another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);

@@ -265,8 +265,8 @@ impl Handle {
 
     /// Sets which of the instance's CPUs are present. Buckets of absent CPUs move to present CPUs
     /// without reordering. An absent CPU gets no packets until it is present again. Threads that
-    /// steerage starts call `set_present` when CPUs go offline or leave the process's cpuset. You
-    /// need to call it only if your program runs its own threads.
+    /// steerage starts call `set_present_cpus` when CPUs go offline or leave the process's cpuset.
+    /// You need to call `set_present_cpus` only if your program runs its own threads.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         let ours = 0..self.0.cpus.len() as CpuIndex;
         let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
@@ -274,8 +274,9 @@ impl Handle {
     }
 
     /// Sets the share of each CPU's time that other programs used lately, from 0 to 1
-    /// (`ForeignLoad`). Policies take these shares into account. Threads that steerage starts call
-    /// this function themselves. You need to call it only if your program runs its own threads.
+    /// (`ForeignLoad`). Policies take other programs' shares into account. Threads that steerage
+    /// starts call `set_others_time` themselves. You need to call `set_others_time` only if your
+    /// program runs its own threads.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {
@@ -302,8 +303,8 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// Returns how many frames are in rings, parking lots and outputs. While no CPU is running,
-    /// this is also the number of packets in flight in the ledger. For tests.
+    /// Returns how many frames are in rings, parking lots and outputs. While no CPU is running, the
+    /// result equals the number of packets in flight in the ledger. For tests.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()

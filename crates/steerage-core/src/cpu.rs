@@ -86,7 +86,7 @@ impl Cpu {
 
     /// Sends a packet that the handler has [kept](crate::packet::Packet::keep), like
     /// [`send`](Self::send). The packet's pages return to the pool after the packet was sent. If
-    /// the packet lies in several pages, it is first joined into one page. Until the handler
+    /// the kept packet lies in several pages, it is first joined into one page. Until the handler
     /// returns, each packet counts against `Builder::originated_max`.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Cpu {
     }
 
     /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
-    /// received, and packets in flight are still handled. A handler calls this when it has its
+    /// received, and packets in flight are still handled. A handler calls `stop` when it has its
     /// result or cannot continue. The handler returns the reason in its
     /// [report](crate::handler::Handler::Report).
     pub fn stop(&self) {

@@ -24,9 +24,9 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[non_exhaustive]
 pub struct Capabilities {
     /// The length of the longest frame, and the position of frames in their pages. If frames can
-    /// have several pages, this is the length of the longest part. If the queue provides blocks,
-    /// this is the length of the longest frame that handlers can keep or write, because that frame
-    /// is first copied to a page.
+    /// have several pages, `fit` describes the longest part of a frame. If the queue provides
+    /// blocks, `fit` describes the longest frame that handlers can keep or write, because that
+    /// frame is first copied to a page.
     pub fit: Fit,
     /// True if the queue's frames lie in blocks that the device supplies. If false, the frames lie
     /// in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
@@ -140,7 +140,7 @@ pub struct Opened {
     /// if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
     /// Additional counters of the device. Received and lost packets have counters elsewhere. The
-    /// device keeps a reference to these counters and adds to them.
+    /// device keeps a reference to its counters and adds to them.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
@@ -168,8 +168,8 @@ pub struct TxCapabilities {
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
     /// True if the queue accepts packets that were merged from several frames. The queue counts
-    /// each of them as its number of [`frames`](crate::tx::OutgoingPacket::frames). If false, the
-    /// queue gets the original frames.
+    /// each merged packet as its number of [`frames`](crate::tx::OutgoingPacket::frames). If false,
+    /// the queue gets the original frames.
     pub merged: bool,
 }
 

@@ -11,8 +11,8 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// a kept packet is dropped, on any thread, its pages return to the pool.
 /// [`Packet::keep`](crate::packet::Packet::keep) creates a kept packet.
 ///
-/// A kept packet dereferences to its bytes. If it has several [parts](Self::segments), it
-/// dereferences to the bytes of its first part.
+/// A kept packet dereferences to its bytes. If a kept packet has several [parts](Self::segments),
+/// it dereferences to the bytes of its first part.
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::packet::*; } pub use packet::*; }

@@ -58,7 +58,7 @@ pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 /// How long a live queue with room of its own waits for a CPU whose backlog is full. The kernel
 /// hands over whole blocks of such a queue, so frames arrive as fast as memory can be read. A CPU
 /// needs some time to catch up if it sleeps, or if it runs another program for a time slice or two.
-/// If a CPU still has no room after this time, it is overloaded.
+/// If a CPU still has no room after this patience, it is overloaded.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How often the instance checks whether CPUs were taken from the process or given to it. Each
@@ -116,8 +116,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
 /// How long an idle CPU continues to poll before it sleeps. On a virtual machine, waking a halted
-/// CPU takes 22 us, of which the waking CPU is busy for 7 us. After about twice that time, further
-/// polling costs more than sleeping.
+/// CPU takes 22 us, of which the waking CPU is busy for 7 us. After about twice the time of a
+/// wake-up, further polling costs more than sleeping.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// How many pages are taken from the shared pool or returned to it at a time. One atomic exchange
@@ -134,9 +134,9 @@ pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 
 pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};
 
-/// How often a CPU checks whether a full output has room again. The CPU checks while it holds back
-/// packets of a queue that can wait. The output's buffer takes longer than this interval to become
-/// empty.
+/// How often a CPU checks whether a full output has room again. The CPU checks the output while it
+/// holds back packets of a queue that can wait. The output's buffer takes longer than this interval
+/// to become empty.
 pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
 
 /// While a program waits for the end of a run, this is how often it checks whether a stop was

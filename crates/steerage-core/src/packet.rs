@@ -139,8 +139,9 @@ impl<'a> Batch<'a> {
     /// work. If the device recorded time and length on the wire for the first packet, only packets
     /// with this record are common. If the first packet has no such record, only packets without it
     /// are common. `read` gets the packet's position in the batch and the packet's readable fields.
-    /// `read` returns true if it has finished with the packet. Returns the positions of all other
-    /// packets. Use [`iter_mut`](Self::iter_mut) for these packets.
+    /// `read` returns true if it has finished with the packet. `read_common` returns the positions
+    /// of all other packets. Use [`iter_mut`](Self::iter_mut) for the packets that `read` has not
+    /// finished.
     ///
     /// `read_common` is for packet functions that first read the whole batch and then act.
     /// `read_common` costs about half as much as iterating over all packets.
@@ -237,8 +238,8 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
-/// The readable fields of a frame. If there is a writable copy of the frame (`written`), the fields
-/// of the copy.
+/// The readable fields of a frame. If the frame has a writable copy (`written`), these are the
+/// fields of the copy.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let ((header, data), behind) = match written {
@@ -259,7 +260,7 @@ pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, 
     Parts::of_pieces(offload, front, behind)
 }
 
-/// The offload work that a frame needs. If there is a writable copy of the frame (`written`), the
+/// The offload work that a frame needs. If the frame has a writable copy (`written`), this is the
 /// work that the copy needs.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {

@@ -163,8 +163,8 @@ impl PagePool {
         (region, taken)
     }
 
-    /// Takes back a page that the caller took but did not use. The next call of `take` returns this
-    /// page again.
+    /// Takes back a page that the caller took but did not use. The next call of `take` returns the
+    /// same page again.
     pub(crate) fn put_back(&mut self, mut page: Page) {
         self.region.release(&mut page);
         self.served -= 1;
@@ -301,7 +301,7 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
-            // The pages that replace these pages fill the cache.
+            // Pages that are taken from the shared pool later fill the cache again.
             self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Requests are stored in the state under the control lock. A CPU tries to take this lock between
 //! two rounds, and only if a request concerns it. A packet CPU never waits for the lock. If another
-//! thread holds it, the CPU stores its report and tries again in the next round.
+//! thread holds the control lock, the CPU stores its report and tries again in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -20,8 +20,8 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// What the handler has done for the moving slice. The CPU stores this until it has reported it to
-/// the state machine.
+/// What the handler has done for the moving slice. The CPU stores its report until it has reported
+/// to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     /// The handler has nothing to report.
@@ -45,8 +45,8 @@ pub(crate) struct Own<'a, H: Handler> {
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// The parts of this CPU that do not depend on the handler's type. Code that uses only these is
-/// compiled once and not for each handler.
+/// The parts of this CPU that do not depend on the handler's type. Code that does not depend on the
+/// handler's type is compiled once and not for each handler.
 #[derive(Clone, Copy)]
 struct Me<'a> {
     index: CpuIndex,

@@ -28,7 +28,7 @@ pub struct View {
 /// One steering group.
 #[derive(Clone, Debug)]
 pub struct GroupView {
-    /// The number and version of the group. A policy passes this version with each request.
+    /// The number and version of the group. A policy passes the group's version with each request.
     pub version: GroupVersion,
     /// The CPUs that the group can use, in the order in which they should join. CPUs that poll a
     /// queue of the group come first.

@@ -49,7 +49,7 @@ pub trait Platform {
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
     /// Returns a random number, which decides which backlog a CPU handles first. A simulator
-    /// computes this number from its seed.
+    /// computes the random number from its seed.
     fn random(&mut self) -> u64;
 }
 

@@ -59,8 +59,8 @@ pub(crate) struct OwnedQueue {
     /// How many frames the queue has steered. The number of steered frames is also the arrival
     /// number of the last frame.
     arrivals: u64,
-    /// After a poll, the lane of this outbox has the poll's frames. After steering, it has the
-    /// frames that stay on this CPU. The queue is not polled while frames are in the lane.
+    /// After a poll, the lane of this outbox has the poll's frames. After steering, the lane has
+    /// the frames that stay on this CPU. The queue is not polled while frames are in the lane.
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -92,10 +92,10 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts a whole poll for the bucket of one of its frames. The position of this frame differs from
-/// poll to poll. Sampling one frame takes one store per poll, in a table that only the owner
-/// writes. If each frame were counted, 4096 counters would compete for the caches of the receiving
-/// CPU, which is the bottleneck.
+/// Counts a whole poll for the bucket of one of its frames. The position of the sampled frame
+/// differs from poll to poll. Sampling one frame takes one store per poll, in a table that only the
+/// owner writes. If each frame were counted, 4096 counters would compete for the caches of the
+/// receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -187,8 +187,8 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // A CPU that has made no room in this time is overloaded. The queue waits for that CPU
-        // again only after there was room.
+        // A CPU that has made no room within [`PATIENCE`] is overloaded. The queue waits for an
+        // overloaded CPU again only after there was room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }

@@ -2,7 +2,7 @@
 //! objects. Each [`RxQueue`] hands over filled buffers when it is polled.
 //!
 //! A stop calls [`RxQueue::stop`] of each queue. After a stop, a file is not polled again. A live
-//! queue may still have received frames in a ring. After a stop, such a queue receives no more, is
+//! queue may still have received frames in a ring. After a stop, a live queue receives no more, is
 //! polled until the frames in the ring are handed over, and then reports that it has ended. Frames
 //! that are not handed over in time count as lost.
 
@@ -68,17 +68,17 @@ pub trait RxQueue: Send {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
     /// Returns true if a live queue has memory of its own for the frames that arrive during the
-    /// next [`PATIENCE`](crate::limits::PATIENCE). A queue with such memory is not polled while a
-    /// CPU has no room for the frames of a poll, but only for that time. After
+    /// next [`PATIENCE`](crate::limits::PATIENCE). A queue with memory of its own is not polled
+    /// while a CPU has no room for the frames of a poll, but only for that time. After
     /// [`PATIENCE`](crate::limits::PATIENCE), the queue is polled again, and frames for which there
     /// is no room are dropped.
     fn has_room(&self) -> bool {
         false
     }
 
-    /// The file descriptor that becomes readable when frames arrive. The CPU waits for it after
-    /// [`Polled::Drained`]. Returns `None` if the queue never returns `Drained`, but returns the
-    /// time of its next frames.
+    /// The file descriptor that becomes readable when frames arrive. The CPU waits for the file
+    /// descriptor after [`Polled::Drained`]. Returns `None` if the queue never returns `Drained`,
+    /// but returns the time of its next frames.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -109,12 +109,12 @@ pub enum Polled {
     More,
     /// No more frames have arrived: wait on [`RxQueue::wait_on`].
     Drained,
-    /// No more frames will arrive before this time.
+    /// No more frames will arrive before the returned time.
     NotBefore(Timestamp),
-    /// No more frames have arrived. Frames that arrive before this time may wait until this time.
-    /// If all queues of a CPU return this value, and the CPU has no other work, the CPU sleeps
-    /// until this time. After [`NotBefore`](Self::NotBefore), the CPU would continue to poll for a
-    /// while. Interrupts of a network card are *coalesced* in the same way.
+    /// No more frames have arrived. Frames that arrive before the returned time may wait until
+    /// then. If all queues of a CPU return `Coalesce`, and the CPU has no other work, the CPU
+    /// sleeps until the earliest time. After [`NotBefore`](Self::NotBefore), the CPU would continue
+    /// to poll for a while. Interrupts of a network card are *coalesced* in the same way.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,

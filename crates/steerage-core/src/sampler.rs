@@ -1,5 +1,5 @@
-//! Samples what receiving and handling cost, for policies that steer by load. CPUs take these
-//! samples only if the policy measures load.
+//! Samples what receiving and handling cost, for policies that steer by load. CPUs take samples
+//! only if the policy measures load.
 //!
 //! A policy mainly uses counters that the receive path always maintains. In addition, CPUs take
 //! three samples:

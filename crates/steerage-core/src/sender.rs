@@ -15,12 +15,12 @@ use crate::shared::Shared;
 use steerage_flow::LinkType;
 use steerage_mem::outlet::Outlet;
 
-/// A sender sends packets from any thread. `Builder::add_sender` creates a sender. Its clones send
-/// through the same queue.
+/// A sender sends packets from any thread. `Builder::add_sender` creates a sender. Clones of a
+/// sender send through the same queue.
 ///
 /// The packets are counted as `originated` and `originated_dropped` of the CPU that sends them. An
-/// instance with a sender does not end while handlers still have kept packets. After a stop, it
-/// ends after [`DRAIN_MAX`](crate::limits::DRAIN_MAX) at the latest.
+/// instance with a sender does not end while handlers still have kept packets. After a stop, an
+/// instance with a sender ends after [`DRAIN_MAX`](crate::limits::DRAIN_MAX) at the latest.
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::{packet::*, sender::Sender}; } }
@@ -71,7 +71,7 @@ impl Sender {
     }
 
     /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in the order of
-    /// these calls. If the CPU sleeps, this call wakes it.
+    /// these calls. If the CPU sleeps, `try_send` wakes it.
     ///
     /// # Errors
     /// Returns the packet in three cases: there is no room, the instance has ended, or another

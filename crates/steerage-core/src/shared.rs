@@ -127,8 +127,8 @@ impl Shared {
 
     #[inline(always)]
     pub(crate) fn all_closed(&self) -> bool {
-        // O2, acquire: pairs with O1. A thread that reads 0 here also sees the final value of every
-        // counter of the ledger, and all pages in the pool.
+        // O2, acquire: pairs with O1. A thread that reads 0 open queues also sees the final value
+        // of every counter of the ledger, and all pages in the pool.
         self.open_queues.load(Ordering::Acquire) == 0
     }
 

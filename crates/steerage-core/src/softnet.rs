@@ -446,8 +446,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // If a device is due now, it has more frames, and ended the poll for a reason of its
-            // own.
+            // If a device is due now, the device has more frames, and ended the poll for a reason
+            // of its own.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;

@@ -72,7 +72,7 @@ pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
     /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
-    /// lock sets it.
+    /// lock sets the signal.
     pub(crate) settled: Signal,
 }
 
@@ -179,8 +179,8 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// Checks the frames of a dead CPU's queue. Returns the slice's epoch if these frames are
-    /// finished on all old CPUs that are alive. Frames that the queue sent to dead CPUs are
+    /// Checks the frames of a dead CPU's queue. Returns the slice's epoch if the dead CPU's frames
+    /// are finished on all old CPUs that are alive. Frames that the queue sent to dead CPUs are
     /// revoked.
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
@@ -290,7 +290,7 @@ impl State {
     }
 
     /// Records the flow of a packet in one of the buckets in [`to_name`](Self::to_name). If the
-    /// policy does not collect these flows, flows above a limit are ignored.
+    /// policy does not collect the recorded flows, flows above a limit are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

@@ -31,7 +31,7 @@ use steerage_mem::ring::{Frame, Frames};
 use steerage_mem::{Completion, Kept, Page, Region};
 use steerage_topology::CpuId;
 
-/// One CPU's queue to an output. A device that sends implements this trait.
+/// One CPU's queue to an output. A device that sends implements the trait `TxQueue`.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{device::DeviceError, tx::Output}; pub mod device { pub use steerage_core::tx::*; } }
@@ -86,14 +86,14 @@ pub trait TxQueue: Send {
     /// first few calls. `send` is called once for each batch that has packets for this output.
     ///
     /// # Errors
-    /// An error ends the queue of this CPU. All packets of this batch and all later packets are
-    /// then refused.
+    /// An error of `send` ends the queue of this CPU. All packets of this batch and all later
+    /// packets are then refused.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends the packets that the queue has held back to fill a larger unit. `flush` is called when
     /// this CPU has no other work, and when the CPU ends. `flush` is called only if packets were
-    /// sent since the last flush. The packets that this queue holds back must leave first: another
-    /// CPU may later send packets of the same flow.
+    /// sent since the last flush. The packets that a queue holds back must leave first: another CPU
+    /// may later send packets of the same flow.
     ///
     /// # Errors
     /// The same errors as [`send`](Self::send). In case of an error, the packets that were held
@@ -109,8 +109,8 @@ pub trait TxQueue: Send {
     }
 }
 
-/// The result of [`TxQueue::send`]. If a packet is in none of these counts, there was no room for
-/// it.
+/// The result of [`TxQueue::send`]. If a packet is in none of the counts of [`Sent`], there was no
+/// room for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -261,10 +261,10 @@ impl OutgoingPacket<'_> {
         self.copy.map_or(1, Kept::frames)
     }
 
-    /// Takes the packet together with its pages, so that the device can send it without a copy. In
-    /// exchange, the same number of pages is taken from the end of `pages`. After the exchange, the
-    /// packet in the batch is empty. Returns `None` and takes nothing if `pages` has too few pages,
-    /// or if the packet does not lie in pages of the pool.
+    /// Takes the packet together with its pages, so that the device can send the packet without a
+    /// copy. In exchange, the same number of pages is taken from the end of `pages`. After the
+    /// exchange, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has
+    /// too few pages, or if the packet does not lie in pages of the pool.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.copy.is_some() { None } else { self.frame.swap(pages) }

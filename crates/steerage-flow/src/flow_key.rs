@@ -252,10 +252,10 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns the same key as a copy that is made word by word. Use this copy for the result of a
+    /// Returns the same key as a copy that is made word by word. Use the copy for the result of a
     /// function that is *not* inlined, if most keys in the same code are created inline. Without
     /// this copy, the compiler creates all keys of this code in memory. Code that loads two words
-    /// of a key at once must then wait for both stores. Because of this wait, hashing an IPv6 key
+    /// of a key at once must then wait for both stores. Because of the wait, hashing an IPv6 key
     /// with AES takes 57 ticks instead of 21.
     #[must_use]
     #[inline(always)]

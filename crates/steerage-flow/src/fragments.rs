@@ -29,13 +29,13 @@ pub struct Datagram<V> {
     since: u64,
     /// How many of the datagram's bytes have arrived.
     bytes: u32,
-    /// The length of the datagram's data. Only the last fragment states this length. The value is
-    /// `u32::MAX` until the last fragment arrives.
+    /// The length of the datagram's data. Only the last fragment states the length of the datagram.
+    /// The value is `u32::MAX` until the last fragment arrives.
     bytes_all: u32,
     /// True if the first fragment, which has the ports, has arrived.
     first_came: bool,
-    /// True if another datagram may replace this one, because all fragments have arrived. Until it
-    /// is replaced, fragments that arrive twice still find the datagram.
+    /// True if another datagram may replace this one, because all fragments have arrived. Until the
+    /// datagram is replaced, fragments that arrive twice still find it.
     free: bool,
 }
 
@@ -61,8 +61,9 @@ impl<V: Copy> Datagram<V> {
     }
 }
 
-/// The fragmented datagrams of which some fragments arrived recently. [`FragmentTable`] uses this
-/// table to steer fragments. Programs can use it to find the flow of a fragment by the same rule.
+/// The fragmented datagrams of which some fragments arrived recently. [`FragmentTable`] uses a
+/// [`Datagrams`] to steer fragments. Programs can use a [`Datagrams`] to find the flow of a
+/// fragment by the same rule.
 #[derive(Debug)]
 pub struct Datagrams<V> {
     sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
@@ -92,8 +93,8 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // Every fragment can compute this value from its own headers, without the
-                    // table.
+                    // Every fragment can compute the value `alone` from its own headers, without
+                    // the table.
                     self.counts.full += 1;
                     alone
                 }
@@ -259,7 +260,7 @@ mod tests {
     }
 
     /// A fragment that arrives twice still finds its datagram after all fragments have arrived. The
-    /// next datagram with the same identification is not taken for a part of it.
+    /// next datagram with the same identification is treated as another datagram.
     #[test]
     fn doubled_fragments_follow_their_datagram() {
         let (mut table, hasher) = table();

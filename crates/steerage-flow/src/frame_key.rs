@@ -33,8 +33,8 @@ fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHa
 }
 
 /// Finds the keys by which the frames of a receive queue are steered, with the same code that
-/// steers them. Tools that explain steering need these keys, because a packet only contains the
-/// hash of its key.
+/// steers them. Tools that explain steering need the keys of frames, because a packet only contains
+/// the hash of its key.
 ///
 /// All fragments of a datagram follow the fragment that arrives first. Therefore each queue needs
 /// one `SteeringKeys`, which must see all frames of that queue in order.

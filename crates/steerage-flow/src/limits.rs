@@ -38,7 +38,7 @@ pub const GTP_EXTENSIONS_MAX: usize = 4;
 pub const TZSP_TAGS_MAX: usize = 32;
 
 /// The maximum number of UDP ports that a user can choose for VXLAN, in addition to its two usual
-/// ports. A packet's port is compared with these ports one after another.
+/// ports. A packet's port is compared with the chosen ports one after another.
 pub const VXLAN_PORTS_MAX: usize = 4;
 
 /// How long the fragment table waits for the fragments of a datagram, as in Linux (`ipfrag_time`).

@@ -66,8 +66,8 @@ impl LinkType {
     /// A link type that steerage does not support.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// The index of this type in the list of supported types. For any other type, the length of the
-    /// list. The index fits into four bits.
+    /// The index of this type in the list of supported types. For any other link type, the index is
+    /// the length of the list. The index fits into four bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }

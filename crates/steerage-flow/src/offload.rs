@@ -205,7 +205,7 @@ impl Offload {
     }
 
     /// Returns the length of the headers in each packet, in bytes, including the link header. For a
-    /// single packet, this is the length of the part up to the end of the checksum field.
+    /// single packet, `header_bytes` is the length of the part up to the end of the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
@@ -240,9 +240,9 @@ impl Offload {
         }
     }
 
-    /// Returns the offload of the same frame after a link header was added or removed. The IP
-    /// header then begins `bytes` bytes later, or earlier if `bytes` is negative. Returns `None` if
-    /// the headers cannot have these offsets.
+    /// Returns the offload of the same frame after a link header was added or removed. After the
+    /// change, the IP header begins `bytes` bytes later, or earlier if `bytes` is negative. Returns
+    /// `None` if the headers cannot have these offsets.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());

@@ -98,7 +98,7 @@ struct Letters<M> {
     has_ended: bool,
 }
 
-/// The messages for one CPU. The threads that post messages share this value.
+/// The messages for one CPU. All threads that post messages share this value.
 type OfCpu<M> = Arc<Mutex<Letters<M>>>;
 
 struct Office<M> {
@@ -144,8 +144,7 @@ impl<M> Office<M> {
     }
 
     /// Passes a message on to the CPU that has the message's bucket now. A CPU of the receive path
-    /// calls this function, so it waits for no lock. Returns the message if it cannot be passed on
-    /// now.
+    /// calls `forward`, so it waits for no lock. Returns the message if it cannot be passed on now.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
@@ -165,8 +164,8 @@ impl<M> Office<M> {
 
 impl<M> Letters<M> {
     /// Adds a message that was first posted to another CPU. It always has room, because it has had
-    /// a place at that CPU. If it had to wait for a place here, two CPUs could wait for each other.
-    /// If the handler has ended, no handler is left that could get the message.
+    /// a place at that CPU. If the message had to wait for a place here, two CPUs could wait for
+    /// each other. If the handler has ended, no handler is left that could get the message.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -349,8 +348,8 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
     }
 
     /// Messages that wait when the run ends are delivered before the handler finishes. A message to
-    /// a bucket of another CPU goes to that CPU. If the handler there has ended, the message is
-    /// lost.
+    /// a bucket of another CPU goes to that CPU. If the handler on the other CPU has ended, the
+    /// message is lost.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
         let waiting = {
             let mut letters = lock(&self.letters);

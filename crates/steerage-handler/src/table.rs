@@ -148,10 +148,10 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len == 0
     }
 
-    /// Returns the value of a key. If the key is new, this is the default value. `now` is the time
-    /// at which the entry is used. Returns `None` if the table is full and no entry of the bucket
-    /// has expired. If the table is full, expired entries of the bucket are dropped to make room.
-    /// [`expire`](Self::expire) does not pass them on.
+    /// Returns the value of a key. If the key is new, the result is the default value. `now` is the
+    /// time at which the entry is used. Returns `None` if the table is full and no entry of the
+    /// bucket has expired. If the table is full, expired entries of the bucket are dropped to make
+    /// room. [`expire`](Self::expire) does not pass them on.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -255,8 +255,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Removes entries that were not used for the table's idle time, and passes them to `each`. One
-    /// call reads about `most` entries, or all entries if there are fewer. The next call continues
-    /// after them. So a tick of a handler stays short, however many entries there are.
+    /// call reads about `most` entries, or all entries if there are fewer. The next call of
+    /// `expire` continues after the entries that were read. So a tick of a handler stays short,
+    /// however many entries there are.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;

@@ -293,9 +293,9 @@ pub struct PollCounts {
     pub passed: u64,
 }
 
-/// The counters of a queue's page pool, in pages. Their names are those of the ENA driver (`lpc_*`)
-/// and of the kernel's page_pool (`alloc_*`, `recycle_*`). The page pool's counters have cache
-/// lines of their own, because their owner writes them once per poll.
+/// The counters of a queue's page pool, in pages. The names of these counters are those of the ENA
+/// driver (`lpc_*`) and of the kernel's page_pool (`alloc_*`, `recycle_*`). The page pool's
+/// counters have cache lines of their own, because their owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]

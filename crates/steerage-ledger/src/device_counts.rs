@@ -2,9 +2,9 @@
 
 use crate::counter::SharedCounter;
 
-/// The counts of a queue that only its kind of device has. Their names are those of the kernel or
-/// the driver. The queue may add to these counts, and so may all other threads that use the device.
-/// Every thread may read the counts.
+/// The counts of a queue that only its kind of device has. Device counts have the names that the
+/// kernel or the driver uses. The queue may add to its device counts, and so may all other threads
+/// that use the device. Every thread may read the counts.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }

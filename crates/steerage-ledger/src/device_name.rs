@@ -118,7 +118,7 @@ mod tests {
         begins.recv().unwrap();
         let ((to, got), clone) = (mpsc::channel(), name.clone());
         thread::spawn(move || to.send(clone.get()));
-        // If this call waited for the first call, it would wait forever.
+        // In this test, the inner call would wait forever if it waited for the first call.
         let got = got.recv_timeout(Duration::from_secs(60));
         drop(end);
         assert_eq!(got.as_deref(), Ok("eth0"));

@@ -22,7 +22,8 @@ pub struct Findings {
     /// these buckets, when it was last measured.
     pub uneven: Option<f64>,
     /// The last measured time that a cache line takes from the receiving CPU to another CPU: the
-    /// one that joined last, or the one that joins next. `None` if this distance did not matter.
+    /// one that joined last, or the one that joins next. `None` if the distance of CPUs did not
+    /// matter.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
     /// The current regime: `inline`, `collector` or `spread`. Empty if the policy has no regimes.
@@ -37,7 +38,7 @@ pub struct Findings {
     /// The estimated value of each regime. The first entry is the current regime.
     pub regimes: Vec<RegimeEstimate>,
     /// The buckets that nearly fill or overfill a CPU, heaviest first. Each comes with its share of
-    /// a CPU. Reports show these buckets in [`GroupSnapshot::elephants`].
+    /// a CPU. Reports show the heavy buckets in [`GroupSnapshot::elephants`].
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
     /// How many buckets a dry run would move now.
@@ -138,8 +139,8 @@ pub struct Elephant {
     pub load: f64,
     /// The flow to which most packets of the bucket belong, in the direction from its sender.
     /// `None` if no flow has most of the packets, or if too few packets were sampled. Serialized
-    /// reports do not contain this flow: a person who may see the counts may not always see the
-    /// traffic.
+    /// reports do not contain the flow of an elephant: a person who may see the counts may not
+    /// always see the traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }

@@ -19,8 +19,9 @@ pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 /// time, because a program that reads a pipe may need a second or two to process what it has read.
 pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 
-/// If a batch takes longer than this, the ledger has a note and the log has a warning. Batches
-/// usually take microseconds. A thread that loses its CPU to other programs rarely waits this long.
+/// If a batch takes longer than this limit, the ledger has a note and the log has a warning.
+/// Batches usually take microseconds. A thread that loses its CPU to other programs rarely waits as
+/// long as this limit.
 pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
 
 /// For a queue with fewer packets, there is no note about the hashes of its device. The reason is

@@ -58,9 +58,9 @@ impl Set {
     }
 }
 
-/// The counters of a packet function. Each counter has a name, and one count for each CPU. Only
-/// that CPU writes the count: an addition is a load and a store, without a lock and without a cache
-/// line that another CPU writes. Any thread can read the counts at any time.
+/// The counters of a packet function. Each counter has a name, and one count for each CPU. Only the
+/// CPU itself writes its count: an addition is a load and a store, without a lock and without a
+/// cache line that another CPU writes. Any thread can read the counts at any time.
 ///
 /// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
@@ -151,7 +151,7 @@ impl Counters {
         set.declared.iter().enumerate().map(read).collect()
     }
 
-    /// No code that holds this lock counts packets, and none of it panics.
+    /// No code that holds the lock on the counters counts packets, and none of it panics.
     fn locked(&self) -> MutexGuard<'_, Set> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,11 +204,11 @@ impl fmt::Debug for NamedCounter {
     }
 }
 
-/// The count of one CPU. The handler of this CPU adds to it.
+/// The count of one CPU. The handler of a CPU adds to the CPU's count.
 pub struct CpuCounter {
     line: Arc<Line>,
     at: usize,
-    /// Two threads cannot share such a count.
+    /// Two threads cannot share the count of a CPU.
     one_thread: PhantomData<Cell<u64>>,
 }
 

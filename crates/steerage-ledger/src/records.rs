@@ -78,7 +78,7 @@ impl QueueInfo {
     }
 
     /// Returns how many frames are in the rings, the lane and the parking lot. When no CPU runs,
-    /// exactly these frames are in flight.
+    /// the packets in flight are exactly these frames.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();

@@ -28,7 +28,7 @@ use crate::serial;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSnapshot {
-    /// The CPU that has the bucket. During a move, this is the old CPU until the new CPU receives
+    /// The CPU that has the bucket. During a move, `cpu` is the old CPU until the new CPU receives
     /// packets of the bucket.
     pub cpu: CpuId,
     /// The approximate number of packets in this bucket. In each poll, one packet is sampled. All
@@ -142,8 +142,8 @@ pub struct QueueSnapshot {
     pub error: Option<QueueError>,
 }
 
-/// The counters of a queue's page pool, in pages. Their names are those of the ENA driver and of
-/// the kernel's page_pool.
+/// The counters of a queue's page pool, in pages. The names of these counters are those of the ENA
+/// driver and of the kernel's page_pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -174,7 +174,7 @@ pub struct PoolSnapshot {
     /// How many pages were taken from the shared pool while the local page cache was switched off.
     pub lpc_passed_by: u64,
     /// How many pages returned that belong to another NUMA node than the queue's CPU. They went to
-    /// the shared pool. The queue replaces each of them by a page of its own node.
+    /// the shared pool. The queue replaces each page of another node by a page of its own node.
     pub lpc_wrong_numa: u64,
     /// How many packets handlers currently keep.
     pub kept: u64,

@@ -52,8 +52,8 @@ impl Admission {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// Returns how many frames wait for the CPU. While other threads publish or finish frames, the
-    /// result is an estimate.
+    /// Returns how many frames wait for the CPU. The number of waiting frames is an estimate while
+    /// other threads publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

@@ -265,8 +265,9 @@ impl Blocks {
         self.shown.get(block - self.memory_blocks).map_or(0, |shown| *shown as usize)
     }
 
-    /// Returns the bytes of `block`. The owner may read them while frames of the block are lent.
-    /// The slice is empty if the block does not exist, or if `claim` is the claim to other blocks.
+    /// Returns the bytes of `block`. The owner may read the bytes of a block while frames of the
+    /// block are lent. The slice is empty if the block does not exist, or if `claim` is the claim
+    /// to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];

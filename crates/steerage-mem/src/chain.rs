@@ -120,9 +120,9 @@ impl Region {
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
-    /// Takes a frame apart. `each` gets each of its pages, with the offset and the length of the
-    /// frame's part in that page. For a lent frame, `each` is not called, because the frame has no
-    /// pages.
+    /// Takes a frame apart. `each` gets each page of the frame, with the offset and the length of
+    /// the frame's part in that page. For a lent frame, `each` is not called, because the frame has
+    /// no pages.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {

@@ -43,8 +43,8 @@ pub struct Fit {
 
 impl Fit {
     /// A fit for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
-    /// immediately after the headroom. A device then writes whole cache lines. The position after
-    /// the headroom is the best unless a header has to be aligned.
+    /// immediately after the headroom. A device that writes such a frame writes whole cache lines.
+    /// The position after the headroom is the best unless a header has to be aligned.
     pub const fn new(bytes: usize) -> Self {
         Self { bytes, offset: HEADROOM }
     }

@@ -38,12 +38,12 @@
 //! token may write the page. Only the holder of the [`Claim`] to [blocks] may write the blocks.
 //! Tokens and claims are not `Clone` and cannot be created outside of this crate. Each page number
 //! is used once in the life of a process. So a token of a region that no longer exists refers to no
-//! page. There are 2^32 page numbers. When they are used up, no further region can be mapped. Every
-//! access checks page number, offset and length against the region. A token of another region reads
-//! as an empty frame.
+//! page. There are 2^32 page numbers. When all page numbers are used up, no further region can be
+//! mapped. Every access checks page number, offset and length against the region. A token of
+//! another region reads as an empty frame.
 //!
-//! Safe code can lose a token. Its page then stays unused until the region is unmapped. Safe code
-//! cannot reach a page without its token, nor a page that was unmapped.
+//! Safe code can lose a token. The page of a lost token stays unused until the region is unmapped.
+//! Safe code cannot reach a page without its token, nor a page that was unmapped.
 
 pub mod admission;
 pub mod bits;

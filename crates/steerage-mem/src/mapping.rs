@@ -101,8 +101,8 @@ mod by_allocator {
     }
 
     pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
-        // SAFETY: the size is not 0, because no caller requests 0 bytes. `mmap` would not provide
-        // them either.
+        // SAFETY: the size is not 0, because no caller requests 0 bytes. `mmap` would not provide 0
+        // bytes either.
         let base = unsafe { alloc_zeroed(layout(bytes)?) };
         Ok((NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, bytes))
     }

@@ -38,7 +38,7 @@ pub struct Outbox {
 impl Outbox {
     /// Creates the rings to the CPUs and the parking lot. All rings to CPUs have the same limit.
     /// The lane of `owner` has room for one poll of `poll_max` frames and for all parked frames.
-    /// The bytes of these frames lie in `memory`. With `admissions`, the limit applies to the
+    /// The bytes of the lane's frames lie in `memory`. With `admissions`, the limit applies to the
     /// frames of several queues together. If `blocks` are [shared](Blocks::shared), the frames in
     /// each ring may hold only a limited number of units.
     pub fn new(
@@ -109,7 +109,7 @@ impl Outbox {
     }
 
     /// Returns true if the owner has finished all of its frames: those in the lane and those in its
-    /// ring. If the owner has not finished them, the queue must not be polled, because frames in
+    /// ring. If the owner has unfinished frames, the queue must not be polled, because frames in
     /// the lane would overtake frames in the ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
@@ -200,7 +200,7 @@ impl Outbox {
         frames
     }
 
-    /// Puts the list from [`take_list`](Self::take_list) back. The frames in this list stay in the
+    /// Puts the list from [`take_list`](Self::take_list) back. The frames in the list stay in the
     /// lane.
     pub fn put_list(&mut self, mut list: Vec<Completion>) {
         self.lane.list().into_iter().for_each(|frames| frames.append(&mut list));
@@ -208,9 +208,9 @@ impl Outbox {
     }
 
     /// Publishes the staged frames of each ring that has at least `least` of them. The parking lot
-    /// has no such minimum. Calls `shown` for each CPU for which frames were published. Calls
-    /// `refused` for each frame that the CPU's backlog has no room for. `refused` gets the frame if
-    /// it lies in a page. Refused frames that lie in the queue's blocks return to `lent`.
+    /// has no minimum of staged frames. Calls `shown` for each CPU for which frames were published.
+    /// Calls `refused` for each frame that the CPU's backlog has no room for. `refused` gets the
+    /// frame if it lies in a page. Refused frames that lie in the queue's blocks return to `lent`.
     #[inline]
     pub fn publish(
         &mut self,

@@ -23,7 +23,7 @@ const CHAINED: u32 = 1 << (LEN_BITS + 3);
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
 /// The 16 bytes before the frame are a record header of a capture file. The next two flags state
-/// its byte order and resolution: see [`RecordForm`].
+/// the byte order and the resolution of the record: see [`RecordForm`].
 const RECORD: u32 = 1 << (LEN_BITS + 5);
 const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
 const NANOS: u32 = 1 << (LEN_BITS + 7);
@@ -254,8 +254,8 @@ impl Completion {
         self.0
     }
 
-    /// The length of the frame's part in its first page, in bytes. For a frame of one page, this is
-    /// the length of the frame.
+    /// The length of the frame's part in its first page, in bytes. For a frame of one page, the
+    /// part is the whole frame.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {

@@ -235,8 +235,8 @@ impl Region {
         self.unbound.as_ref()
     }
 
-    /// The address of the region in memory. Devices pass this address to the kernel, which then
-    /// writes to [posted](crate::Posted) pages.
+    /// The address of the region in memory. Devices pass the region's address to the kernel, which
+    /// then writes to [posted](crate::Posted) pages.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }

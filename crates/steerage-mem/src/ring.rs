@@ -113,9 +113,9 @@ impl RingBuffer {
 
     fn revoke_until(&self, tail: u64) {
         // Relaxed: if the consumer sees the position late, it only handles a few more frames. The
-        // fence of the move waits for them anyway. If the consumer must see the position in time,
-        // the caller holds a lock, which orders the store. The largest position wins, so that a
-        // revoked slot stays revoked.
+        // fence of the move waits for these frames anyway. If the consumer must see the position in
+        // time, the caller holds a lock, which orders the store. The largest position wins, so that
+        // a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -296,8 +296,8 @@ impl Producer {
 
     /// Stages a frame behind all earlier frames of the ring. The consumer sees the frame after the
     /// next call of [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with
-    /// the slot. Any other ring ignores `arrival`. `Err` returns the frame if the ring has reached
-    /// its limit. If `stage` fails, [`reclaim`](Self::reclaim) may make room.
+    /// the slot. A ring without arrival numbers ignores `arrival`. `Err` returns the frame if the
+    /// ring has reached its limit. If `stage` fails, [`reclaim`](Self::reclaim) may make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
@@ -574,8 +574,8 @@ impl Consumer {
     }
 
     /// Returns true if the producer sleeps and the ring now has the room that the producer waits
-    /// for. Call this after [`finish`](Self::finish). `producer_waits` clears the producer's
-    /// `wake_at`, so that the producer is woken only once.
+    /// for. Call `producer_waits` after [`finish`](Self::finish). `producer_waits` clears the
+    /// producer's `wake_at`, so that the producer is woken only once.
     pub fn producer_waits(&self) -> bool {
         // The fence in `producer_waits` pairs with the fence in `Producer::wake_at`.
         fence(Ordering::SeqCst);

@@ -109,8 +109,8 @@ impl SharedPool {
     }
 
     /// Like [`take_out`](Self::take_out). If the pool has no pages, takes pages that have returned
-    /// to `kept_pages`. The caller gets at most `most` of those pages. Returned pages that are not
-    /// taken stay in `kept_pages`, where any CPU can take them.
+    /// to `kept_pages`. The caller gets at most `most` of the returned pages. Returned pages that
+    /// are not taken stay in `kept_pages`, where any CPU can take them.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -205,8 +205,8 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of times that pages were returned to any stack. If this number has not changed,
-    /// no pages were returned.
+    /// The number of times that pages were returned to any stack. If the number of returns has not
+    /// changed, no pages were returned.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }

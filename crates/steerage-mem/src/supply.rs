@@ -2,8 +2,8 @@
 //! backlog, and pages are handed out for the current backlog.
 //!
 //! Pages that were not handed out take address space only, not memory. So a backlog can become
-//! longer while the instance runs. If it never does, the instance takes no memory for a longer
-//! backlog.
+//! longer while the instance runs. If the backlog never becomes longer, the instance takes no
+//! memory for a longer backlog.
 
 mod budget;
 mod excess;

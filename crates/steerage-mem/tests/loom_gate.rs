@@ -109,7 +109,7 @@ fn a_batch_counts_or_its_cpu_is_dead() {
 }
 
 /// If two CPUs check a third CPU at the same time, only one of them declares the third CPU dead.
-/// The third CPU then takes part again only once.
+/// After that, the third CPU takes part again only once.
 #[test]
 fn a_cpu_dies_once_and_rises() {
     loom::model(|| {

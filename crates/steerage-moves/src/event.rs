@@ -86,8 +86,8 @@ pub enum Event<'a> {
     /// current map.
     Revived(CpuIndex),
 
-    /// From now on, this CPU polls the queue. The CPU that polled it before no longer accesses the
-    /// queue.
+    /// From now on, this CPU polls the queue. The CPU that polled the queue before no longer
+    /// accesses the queue.
     Owner {
         /// The queue.
         queue: usize,

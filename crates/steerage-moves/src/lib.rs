@@ -23,11 +23,11 @@
 //!
 //! The park phase ends only when *every* queue of the group has parked *and* all frames that it
 //! sent before are finished. So no bucket is on two CPUs, and no frame of a bucket overtakes
-//! another frame. Only the fences end this phase. If a phase takes too long
+//! another frame. The park phase ends only by the fences. If a phase takes too long
 //! ([`Overdue`](Event::Overdue)), new frames of the buckets are dropped (`moving`). The old CPU
 //! discards the frames that it has not begun (`revoked`). A CPU that makes no progress is declared
-//! dead at its gate. Its current batch then does not count. Queues that can wait lose no frames in
-//! this way, because they are not polled during a move.
+//! dead at its gate. The current batch of a dead CPU does not count. Queues that can wait lose no
+//! frames in this way, because they are not polled during a move.
 //!
 //! Details of the protocol:
 //!
@@ -124,8 +124,8 @@ pub struct Setup {
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls: the other CPUs in the order in which they should join. If this is
-    /// empty, CPUs join in the order of their numbers.
+    /// For each CPU that polls: the other CPUs in the order in which they should join. If the list
+    /// is empty, CPUs join in the order of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -155,8 +155,8 @@ pub struct Moves {
     counts: MoveCounts,
     moved: Vec<u64>,
     dead: Vec<bool>,
-    /// The CPUs that are offline or do not belong to the process any more. The thread of such a CPU
-    /// still runs, but on no CPU of its own.
+    /// The CPUs that are offline or do not belong to the process any more. The thread of an absent
+    /// CPU still runs, but on no CPU of its own.
     absent: Vec<bool>,
     scratch: Scratch,
 }
@@ -238,7 +238,7 @@ impl Moves {
         self.queues[queue].owner
     }
 
-    /// Returns the mask of a queue. If the mask is changing, this is the new mask.
+    /// Returns the mask of a queue. If the mask is changing, the result is the new mask.
     pub fn mask_of(&self, queue: usize) -> &[CpuIndex] {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
@@ -259,7 +259,7 @@ impl Moves {
     }
 
     /// Returns true if a queue takes part in the current slice, or waits for a slice of its own.
-    /// The CPU that polls this queue then watches the current slice, so that a slow slice does not
+    /// The CPU that polls such a queue watches the current slice, so that a slow slice does not
     /// delay all other slices.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];

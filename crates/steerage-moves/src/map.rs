@@ -66,8 +66,8 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // Returns the next CPU that has less than its share. While buckets move, such CPUs only get
-    // more buckets. The search for a CPU never has to go back.
+    // Returns the next CPU that has less than its share. While buckets move, CPUs below their share
+    // only get more buckets. The search for a CPU never has to go back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

@@ -104,8 +104,8 @@ impl Moves {
         true
     }
 
-    /// Returns true if a queue has not ended and the CPU that polls it is alive. If that CPU is
-    /// dead, its queues receive no frames. So moves of these queues wait until the CPU is alive
+    /// Returns true if a queue has not ended and the CPU that polls it is alive. If the polling CPU
+    /// is dead, its queues receive no frames. So moves of these queues wait until the CPU is alive
     /// again, and delay no other moves.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
@@ -286,8 +286,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// The queues of a dead CPU send no frames, so they count as parked. Their fences count as
-    /// passed when their rings to the old CPUs that are alive are finished.
+    /// The queues of a dead CPU send no frames, so they count as parked. The fences of a dead CPU's
+    /// queues count as passed when the queues' rings to the old CPUs that are alive are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;

@@ -71,9 +71,9 @@ pub struct Balance {
     /// How long CPUs must have been unnecessary before they leave.
     patience: Duration,
     left: Option<Timestamp>,
-    /// A throughput below that of the previous regime. A probe measured it while the group was not
-    /// short of time. The measurement counts if the group is short of time again immediately
-    /// afterwards.
+    /// A throughput below that of the previous regime. A probe measured this throughput while the
+    /// group was not short of time. The measurement counts if the group is short of time again
+    /// immediately afterwards.
     doubt: Option<(Regime, f64)>,
     /// True if a window has shown equal work on all CPUs since the regime began or buckets moved.
     /// Before such a window, the measured throughput is that of the current map, and not that of
@@ -241,8 +241,8 @@ impl Balance {
         let is_settled = self.has_settled(now, tuning.dwell);
         // More CPUs may join immediately. Any other switch waits for a dwell. If a measured
         // distance decided in which regime the group began, that decision may have been wrong. The
-        // policy corrects it earlier if the gain pays for a probe. The early correction assumes
-        // that the load will last as long as it has lasted so far.
+        // policy corrects a wrong beginning earlier if the gain pays for a probe. The early
+        // correction assumes that the load will last as long as it has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -357,8 +357,8 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe. Negative gains count as zero. With this measure, a regime that
-    /// is good on average competes with a regime about which little is known.
+    /// The expected gain of a probe. Negative gains count as zero. With the promise as measure, a
+    /// regime that is good on average competes with a regime about which little is known.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
@@ -379,9 +379,9 @@ impl Policy for Balance {
 
     /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the
     /// group begins as a collector. Nothing is known about the packets yet. If the collector turns
-    /// out to be wrong, it costs little, because a hand-over to a near CPU is cheap. If it is
-    /// right, it does up to twice as much work. Also, state such as a flow table grows on the CPU
-    /// on which it stays.
+    /// out to be wrong, it costs little, because a hand-over to a near CPU is cheap. If the
+    /// collector is right, it does up to twice as much work. Also, state such as a flow table grows
+    /// on the CPU on which it stays.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();

@@ -2,10 +2,10 @@
 //! distances.
 //!
 //! This code uses only the public handle of steerage-core. The control reads counters, calls the
-//! policies, and passes the map and the plan of each group to the core. During these steps, it
-//! holds no lock of the core. So the state of a group may have changed by the time a policy returns
-//! its answer. Each answer contains the version of the group on which it is based. The core ignores
-//! an answer that is based on an old version.
+//! policies, and passes the map and the plan of each group to the core. While it calls policies,
+//! the control holds no lock of the core. So the state of a group may have changed by the time a
+//! policy returns its answer. Each answer contains the version of the group on which it is based.
+//! The core ignores an answer that is based on an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -180,10 +180,10 @@ impl PolicyControl {
         self.due
     }
 
-    /// Announces that the time which other programs take will be measured soon. Until it is
+    /// Announces that the time which other programs take will be measured soon. Until this time is
     /// measured, the policies decide nothing for live devices. One of the other programs may be the
-    /// sender. As soon as steerage competes with it for a CPU, it is not visible any more how much
-    /// time the sender wants.
+    /// sender. As soon as steerage competes with the sender for a CPU, nothing shows any more how
+    /// much time the sender wants.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -346,7 +346,8 @@ impl PolicyControl {
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed since then, the policy is informed at the next load check.
+        // If the group has changed since the load check, the policy is informed at the next load
+        // check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {

@@ -27,8 +27,8 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 const EVERY: Duration = REFINE_EVERY;
 
 /// The maximum time for which two CPUs measure, and for which the answering CPU waits for the cache
-/// line's first trip. The distance matters only if packets need little work. A round of the asking
-/// CPU then takes about 10 us.
+/// line's first trip. The distance matters only if packets need little work. With so little work, a
+/// round of the asking CPU takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
 /// How long the asking CPU continues its rounds while it waits for the answering CPU. A sleeping
@@ -83,8 +83,8 @@ struct Probe {
 struct Meeting {
     line: Line,
     since: Timestamp,
-    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU writes this value
-    /// once.
+    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU writes the
+    /// distance once.
     ///
     /// All accesses are relaxed: the distance is only a number, and no other memory depends on it.
     result: AtomicU64,

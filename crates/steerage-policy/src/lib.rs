@@ -9,8 +9,8 @@
 //! [`Handle`](steerage_core::control::Handle), and packets never wait for the control. If the
 //! control is called late or never, buckets stay on their CPUs. If one of these CPUs fails, the
 //! core places its buckets according to the [`Plan`] that the policy stored. steerage starts a
-//! thread that calls the control. Programs with their own threads, and the simulator, call it
-//! themselves.
+//! thread that calls the control. Programs with their own threads, and the simulator, call the
+//! control themselves.
 //!
 //! Each module imports only modules below it in this table:
 //!

@@ -15,10 +15,10 @@ pub(crate) const MIN_SAMPLES: u32 = 8;
 
 /// For each CPU that receives, how many CPUs may join at once. On a virtual machine, waking a CPU
 /// takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
-/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of these 50 us are for wake-ups. The
-/// other half of the 50 us is for the polls after which a woken CPU gets its next packets. If more
-/// CPUs joined, the first of them would sleep again before its next packets, and the receiving CPU
-/// would do nothing but wake CPUs.
+/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of the 50 us before a CPU sleeps are for
+/// wake-ups. The other half of the 50 us is for the polls after which a woken CPU gets its next
+/// packets. If more CPUs joined at once, the first of them would sleep again before its next
+/// packets, and the receiving CPU would do nothing but wake CPUs.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
 /// The numbers on which decisions depend. The numbers are fields, so that a test can show that each
@@ -30,9 +30,10 @@ pub(crate) struct Tuning {
     /// once a second, and people perceive a second as immediate.
     pub(crate) dwell: Duration,
     /// The longest probe. In ten load checks, the throughput is measured to [`noise`](Self::noise)
-    /// divided by three. By then, buckets that were placed by a guess have moved to better CPUs.
+    /// divided by three. After ten load checks, buckets that were placed by a guess have moved to
+    /// better CPUs.
     pub(crate) probe: Duration,
-    /// The share of time that may be spent on probes. Users do not notice such a loss.
+    /// The share of time that may be spent on probes. Users do not notice a loss of this share.
     pub(crate) budget: f64,
     /// By how much the deviation of an estimate, relative to its mean, grows in the first second
     /// without a new sample. The deviation of an estimate grows with the square root of time. A
@@ -44,10 +45,10 @@ pub(crate) struct Tuning {
     /// virtual machine, the measured throughput differed by 3 to 7 % between two load checks.
     /// `noise` is also the assumed error of the model, and the tolerated difference between CPUs.
     pub(crate) noise: f64,
-    /// By how many standard deviations a difference counts as certain. With this value, one
-    /// decision in forty is wrong because of random error.
+    /// By how many standard deviations a difference counts as certain. With this number of
+    /// deviations, one decision in forty is wrong because of random error.
     pub(crate) sure: f64,
-    /// How busy CPUs are planned to be, as a share of their time. The rest of their time is for
+    /// How busy CPUs are planned to be, as a share of their time. The rest of the CPUs' time is for
     /// bursts that are shorter than the interval between load checks.
     pub(crate) fill: f64,
     /// While CPUs are short of time, the load is assumed to be this many times the load that they

@@ -33,13 +33,14 @@ impl Completions<'_> {
         other
     }
 
-    /// Reports that one buffer of the frame was lost. The whole frame is then counted as lost.
+    /// Reports that one buffer of the frame was lost. The whole frame is counted as lost in this
+    /// case.
     pub fn spoil(&mut self, frame: &mut Gather) {
         frame.break_off(Broken::Lost, 0);
     }
 
-    /// Hands over a frame after its last buffer has arrived. If the device computed a flow hash, it
-    /// is set. If the frame is incomplete or does not lie in its pages, it counts as dropped
+    /// Hands over a frame after its last buffer has arrived. The frame's hash is set if the device
+    /// computed one. If the frame is incomplete or does not lie in its pages, it counts as dropped
     /// instead. Returns true if the frame was handed over. A short frame is copied to one page, as
     /// in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {

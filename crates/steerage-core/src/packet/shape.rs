@@ -75,9 +75,9 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, this is at
-    /// least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. The
-    /// result is 0 for a lent frame that was not written to yet.
+    /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, the result
+    /// is at least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added.
+    /// The result is 0 for a lent frame that was not written to yet.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
@@ -129,7 +129,7 @@ impl Packet<'_> {
 
     /// Cuts the frame to its first `len` bytes. The packet's length on the wire shrinks by the same
     /// number of bytes. A packet that was merged from several frames becomes a packet of one frame.
-    /// Its other frames count as discarded.
+    /// The merged packet's other frames count as discarded.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame.

@@ -66,8 +66,8 @@ impl QueueHasher {
     }
 
     /// The hash of a frame that was steered without a hash, because one CPU gets all frames. If
-    /// frames are not hashed, there is no table of fragments. A later fragment is then hashed by
-    /// its datagram.
+    /// frames are not hashed, there is no table of fragments. A later fragment is hashed by its
+    /// datagram if there is no table.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }

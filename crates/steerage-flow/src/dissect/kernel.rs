@@ -37,7 +37,7 @@ pub struct KernelFlow {
     vlan: u16,
     /// The key of the last GRE header, or the call identifier of PPTP.
     gre: u32,
-    /// The IPv6 flow label. If there is one, Linux stops reading there.
+    /// The IPv6 flow label. If there is a flow label, Linux stops reading there.
     label: u32,
 }
 
@@ -106,8 +106,8 @@ impl KernelFlow {
 /// The bits of the flow label in the first 32 bits of an IPv6 header (RFC 8200, 3).
 const FLOW_LABEL: u32 = 0x000f_ffff;
 
-/// The four bytes that Linux hashes as ports (`__skb_flow_get_ports`). For ESP and AH, they are the
-/// SPI.
+/// The four bytes that Linux hashes as ports (`__skb_flow_get_ports`). For ESP and AH, the hashed
+/// bytes are the SPI.
 fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     let at = match protocol {
         protocol::AUTHENTICATION => 4,

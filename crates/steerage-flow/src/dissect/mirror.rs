@@ -22,8 +22,8 @@ const ERSPAN_MORE: u16 = 0x0001;
 /// a packet.
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
-/// A Teredo authentication has 4 bytes before its two variable fields. A nonce and a confirmation
-/// follow these fields. A Teredo origin consists of a port and an address.
+/// A Teredo authentication has 4 bytes before its two variable fields. After the variable fields, a
+/// nonce and a confirmation follow. A Teredo origin consists of a port and an address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;

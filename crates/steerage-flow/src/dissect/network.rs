@@ -56,7 +56,7 @@ impl<'a> Walk<'a> {
         Ok(Step::Protocol(protocol))
     }
 
-    /// Returns the complete IP header. Returns `None` if its version is wrong or the limit on
+    /// Returns the complete IP header. Returns `None` if the IP version is wrong or the limit on
     /// nested IP headers is exceeded.
     fn begin_ip<const N: usize>(&mut self, version: u8) -> Result<&'a [u8; N], End> {
         if self.depth == IP_LAYERS_MAX {

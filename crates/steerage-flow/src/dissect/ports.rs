@@ -95,8 +95,8 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// Returns false if the ports identify no tunnel. For nearly all packets, this takes only two
-/// loads.
+/// Returns false if the ports identify no tunnel. For nearly all packets, `may_be_tunnel` takes
+/// only two loads.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

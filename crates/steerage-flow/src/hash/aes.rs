@@ -17,9 +17,9 @@
 //! new MAC construction ALRED and a special instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs
 //! of equal length, and all long keys have three blocks. Short keys have separate round keys.
 //!
-//! The inner functions of this file are not compiled for AES themselves. Instead, they are inlined
-//! into a function that is compiled for AES. A function can be marked `target_feature` or
-//! `inline(always)`, but not both. The compiler may ignore the hint `inline`.
+//! The inner functions of this file are not compiled for AES themselves. Instead, the inner
+//! functions are inlined into a function that is compiled for AES. A function can be marked
+//! `target_feature` or `inline(always)`, but not both. The compiler may ignore the hint `inline`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

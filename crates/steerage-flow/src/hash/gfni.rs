@@ -1,10 +1,10 @@
 //! The Toeplitz hash of receive side scaling, computed by products with bit matrices (GFNI).
 //!
 //! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte. The
-//! contribution is therefore a product with a matrix of 8 by 8 bits. The rows of this matrix are
-//! the bits of the key from bit `8 * (i + j)` on, so the matrix depends only on `m = i + j`. So
-//! forty matrices are enough for all inputs. Matrix `m` is multiplied with four input bytes, `m -
-//! 3` to `m`. The products belong to the hash bytes 3 to 0.
+//! contribution is therefore a product with a matrix of 8 by 8 bits. The rows of the matrix are the
+//! bits of the key from bit `8 * (i + j)` on, so the matrix depends only on `m = i + j`. So forty
+//! matrices are enough for all inputs. Matrix `m` is multiplied with four input bytes, `m - 3` to
+//! `m`. The products belong to the hash bytes 3 to 0.
 //!
 //! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by a matrix for
 //! this lane. Therefore each `m` has a lane, which contains the four input bytes for its matrix.
@@ -133,7 +133,7 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
 unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
     let product;
     // SAFETY: the instruction reads and writes these three registers and nothing else. The caller
-    // promises that the CPU has it.
+    // promises that the CPU has GFNI and AVX.
     unsafe {
         asm!("vgf2p8affineqb {}, {}, {}, 0", lateout(ymm_reg) product, in(ymm_reg) bytes, in(ymm_reg) matrices,
             options(pure, nomem, nostack, preserves_flags));

@@ -62,9 +62,9 @@ impl HashKey {
     }
 
     /// Returns 64 bits of key material. The results for different values of `label` are unrelated.
-    /// The function is SipHash-2-4, a pseudo-random function. Its key is the first 16 bytes, and
-    /// its input is the other 24 bytes and the label. So every result depends on all 40 bytes, and
-    /// an attacker who knows some results cannot compute any other result.
+    /// The function is SipHash-2-4, a pseudo-random function. The key of SipHash is the first 16
+    /// bytes, and the input is the other 24 bytes and the label. So every result depends on all 40
+    /// bytes, and an attacker who knows some results cannot compute any other result.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];

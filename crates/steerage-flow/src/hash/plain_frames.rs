@@ -8,7 +8,7 @@
 //! misprediction takes longer than the hash. Therefore a batch is hashed in three steps:
 //!
 //! 1. First, one loop hashes frames as long as they have the same shape as the first frame. In
-//!    uniform traffic, this step hashes the whole batch.
+//!    uniform traffic, the first loop hashes the whole batch.
 //! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes
 //!    determine the only shape that a frame can have. The frames are divided into one set for each
 //!    shape.

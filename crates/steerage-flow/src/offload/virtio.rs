@@ -26,8 +26,8 @@ impl Offload {
     /// virtio header must agree with the frame's own headers.
     ///
     /// # Errors
-    /// [`BadOffload`] if the virtio header cannot be correct. A frame with such a header cannot be
-    /// used, and counts as lost.
+    /// [`BadOffload`] if the virtio header cannot be correct. A frame with an impossible virtio
+    /// header cannot be used, and counts as lost.
     #[inline]
     pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
         let [flags, gso, ..] = *header;
@@ -81,8 +81,8 @@ impl Offload {
 
     /// Returns the virtio header for a frame. `is_v4` is true if the frame is an IPv4 packet.
     /// Returns `None` for a super-frame whose checksum is complete, because no device accepts such
-    /// a frame. A super-frame with a complete checksum can be split into packets instead. Its
-    /// packets can then be merged by [`coalesce`](super::coalesce).
+    /// a frame. A super-frame with a complete checksum can be split into packets instead. The
+    /// resulting packets can then be merged by [`coalesce`](super::coalesce).
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

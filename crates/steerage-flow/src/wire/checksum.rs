@@ -27,8 +27,8 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
 /// Adds whole blocks, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     // Apart from the order of its own two bytes, a sum modulo 0xffff does not depend on the byte
-    // order. Therefore the loop adds several words of four bytes at a time. Their sum folds to the
-    // same value.
+    // order. Therefore the loop adds several words of four bytes at a time. The sum of four-byte
+    // words folds to the same value as the sum of two-byte words.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {
@@ -43,7 +43,7 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
 /// 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
-    // The upper half is then the sum of both halves, plus the carry of the addition.
+    // After the addition, the upper half is the sum of both halves, plus the carry.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }

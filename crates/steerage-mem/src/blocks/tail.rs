@@ -5,11 +5,11 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a window to a file, the record this many records ahead is prefetched. The estimate of its
-/// position assumes that records are as long as the current record. The prefetch distance is at
-/// least [`BYTES_AHEAD`], because several short records share a cache line. Reading the file's
-/// memory takes most of the time: a packet of 800 bytes takes 117 ns without prefetching or 4
-/// records ahead, and 64 ns with 12 or more records ahead.
+/// In a window to a file, the record this many records ahead is prefetched. The estimate of the
+/// record's position assumes that records are as long as the current record. The prefetch distance
+/// is at least [`BYTES_AHEAD`], because several short records share a cache line. Reading the
+/// file's memory takes most of the time: a packet of 800 bytes takes 117 ns without prefetching or
+/// 4 records ahead, and 64 ns with 12 or more records ahead.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -72,9 +72,9 @@ impl Tail<'_> {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. The tail
-    /// then begins after the lent bytes. Returns `None` if they do not lie within the tail, or are
-    /// more than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After
+    /// `lend`, the tail begins after the lent bytes. Returns `None` if the bytes do not lie within
+    /// the tail, or are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;

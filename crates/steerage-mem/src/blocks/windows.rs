@@ -251,7 +251,8 @@ impl FileWindows {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // The list has one reference. The queue and the windows have the others.
+            // The list has one reference. The queue and the windows have the other references to
+            // the list.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
                 return true;
@@ -372,7 +373,8 @@ impl FileWindows {
     }
 }
 
-/// Since Linux 5.14. Older kernels refuse this advice. Files are then read without mapping them.
+/// Since Linux 5.14. Older kernels refuse this advice. If the kernel refuses the advice, files are
+/// read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]

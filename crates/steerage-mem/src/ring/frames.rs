@@ -61,8 +61,8 @@ impl Hand<'_> {
     }
 
     /// Calls `run` with the first `count` frames only. The frames after the first `count` are
-    /// hidden while `run` runs: `run` can only read their bytes, as the continuation of the frame
-    /// that [stands for them](crate::merged).
+    /// hidden while `run` runs: `run` can only read the bytes of hidden frames, as the continuation
+    /// of the frame that [stands for them](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
         /// The hidden frames are shown again after `run`, even if `run` panics.
         struct Hidden<'h>(&'h mut InHand);
@@ -142,7 +142,8 @@ impl Hand<'_> {
     /// header](Frame::header), all of them have one. `read` gets each frame with its number in the
     /// batch, and returns true if it has handled the frame. If a frame has no device header, `read`
     /// gets a header without a time. The result has one bit for each of the first 64 frames: it is
-    /// set if `read` did not handle the frame. The caller then handles these frames one by one.
+    /// set if `read` did not handle the frame. The caller then handles the frames in the result one
+    /// by one.
     ///
     /// `read_common` takes about half of the instructions of a loop over single frames, because
     /// fields that all of the frames share are read once.
@@ -398,8 +399,8 @@ impl<'a> Frame<'a> {
         unsafe { self.hand.memory.extra(&self.slot) }
     }
 
-    /// The length of the frame's part in its first page, in bytes. For a frame of one page, this is
-    /// the length of the frame.
+    /// The length of the frame's part in its first page, in bytes. For a frame of one page, the
+    /// part is the whole frame.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -456,10 +457,10 @@ impl<'a> Frame<'a> {
         Ok(Completion::from_slot(self.slot))
     }
 
-    /// Takes the frame with its pages out of the ring. In exchange, the same number of pages from
-    /// the end of `pages` return through the ring. The frame in the ring is empty afterwards.
-    /// Returns `None` and changes nothing if there are too few pages, or if they belong to other
-    /// memory. The same holds if the frame is lent or was taken before.
+    /// Takes the frame with its pages out of the ring. In exchange for the frame's pages, the same
+    /// number of pages from the end of `pages` return through the ring. The frame in the ring is
+    /// empty afterwards. Returns `None` and changes nothing if there are too few pages, or if they
+    /// belong to other memory. The same holds if the frame is lent or was taken before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

@@ -2,8 +2,8 @@
 //!
 //! The producer chooses this position, and publishes it together with the slots after the position.
 //! The consumer switches to the larger buffer when all slots before the position are finished.
-//! Before it switches, the producer reclaims slots from both buffers. The producer also does not
-//! grow the ring again before the switch, unless no frame was staged after the position.
+//! Before it switches buffers, the producer reclaims slots from both buffers. The producer also
+//! does not grow the ring again before the switch, unless no frame was staged after the position.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -34,7 +34,7 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: P1 makes this value visible together with the slots after it.
+        // Relaxed: P1 makes the value of `grown` visible together with the slots after it.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }

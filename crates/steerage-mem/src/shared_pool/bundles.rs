@@ -35,8 +35,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const BULK_MAX: usize = 64;
 
-/// The number of pages in a full bundle. Together with the two numbers before them, the pages fill
-/// a cache line. Loom needs small models.
+/// The number of pages in a full bundle. Together with the numbers `below` and `pages_below`, the
+/// pages fill a cache line. Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
 /// The pages in bundles are stored as their index in the region. All accesses to these fields are
@@ -131,7 +131,7 @@ impl BundleStack {
     }
 
     /// Takes up to `most` pages from the top of the stack, at most [`BULK_MAX`]. Writes the pages
-    /// to the end of `taken`. Returns them in the order in which they were given.
+    /// to the end of `taken`. `take` returns the pages in the order in which they were given.
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
         // B2, acquire: pairs with B1 of all earlier calls of `give` and `take`. Each change of the
@@ -181,8 +181,8 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: the caller reads this number twice and takes pages in between. Taking pages is
-        // ordered with both loads.
+        // Relaxed: the caller reads the number of gives twice and takes pages in between. Taking
+        // pages is ordered with both loads.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 

@@ -38,7 +38,7 @@ pub(super) enum Request {
 }
 
 /// A handler's state of one queue's flows in a bucket: group, bucket, queue. The handler identifies
-/// this state by its group.
+/// the state by its group.
 type FlowState = (u16, u16, usize);
 
 /// The state of one queue's flows in a bucket on its way to another handler: bucket, queue. The
@@ -84,8 +84,8 @@ pub(super) struct World {
     masks: Vec<Vec<CpuIndex>>,
     /// By queue: the CPU that should poll it.
     wanted: Vec<Option<CpuIndex>>,
-    /// By queue: the CPU that may take it from its owner. No CPU polls the queue before that CPU
-    /// takes it.
+    /// By queue: the CPU that may take it from its owner. No CPU polls a released queue before the
+    /// CPU takes it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,

@@ -101,8 +101,8 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
 /// What a hand-over costs between CPUs at one distance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// The distance: how long a cache line takes from one CPU to the other. `None` if this time was
-    /// not measured.
+    /// The distance: how long a cache line takes from one CPU to the other. `None` if the time of a
+    /// cache line was not measured.
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
     /// What a packet costs the CPU that hands it over.

@@ -37,8 +37,8 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime whose probe failed last. However good its prediction is, the group returns to
-    /// this regime only in another probe.
+    /// The regime whose probe failed last. However good the prediction is, the group returns to a
+    /// refuted regime only in another probe.
     refuted: Option<RegimeKey>,
     /// How many load checks in a row differed from the measurements by more than random error.
     surprises: u32,
@@ -120,14 +120,14 @@ impl Known {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
         // Random error cannot explain a difference of so many deviations. A disturbance cannot
-        // explain it in two load checks in a row.
+        // explain a large difference in two load checks in a row.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
     }
 
     /// Returns true if the last load check differed from the measurements by more than random
-    /// error. Decisions then wait for the next load check.
+    /// error. After a surprise, decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
@@ -268,8 +268,8 @@ impl Known {
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
         // If a single other CPU takes all packets, the regime is a collector that also hashes.
-        // Spreading over this CPU is worth a try only if the owners may have time for a part of the
-        // work.
+        // Spreading over one other CPU is worth a try only if the owners may have time for a part
+        // of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -296,8 +296,8 @@ impl Known {
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // If all packets are spread over one other CPU, this is the collector regime, apart from
-        // the hash.
+        // If all packets are spread over one other CPU, the regime is the collector, apart from the
+        // hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
@@ -310,7 +310,7 @@ impl Known {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both CPUs. CPUs are ordered by the sum of these costs, even if no
+            // A hand-over costs both CPUs. CPUs are ordered by the sum of both costs, even if no
             // CPU would help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));

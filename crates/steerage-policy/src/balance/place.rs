@@ -95,8 +95,8 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item
         base[usize::from(*cpu)] -= load;
     }
     // The packets that wait in the device of a saturated CPU are not counted in its load. Therefore
-    // half of the idle time of the least busy CPU is added to the saturated CPU's load. If there is
-    // more idle time, a larger step can be tried.
+    // half of the idle time of the least busy CPU is added to the saturated CPU's load. With more
+    // idle time, a larger step can be tried.
     let has_buckets = members(load.map);
     let active = load.order.iter().filter(|cpu| has_buckets(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);

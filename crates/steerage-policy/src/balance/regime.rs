@@ -55,8 +55,8 @@ pub struct Workers {
     /// The index of this distance in the [`Costs`].
     pub class: usize,
     /// The share of the packets in the buckets of these CPUs. With `None`, these CPUs take as many
-    /// packets as they have time for. If all workers have a share, this is the map in the regime
-    /// `Spread`, and the CPUs that receive keep the rest.
+    /// packets as they have time for. If all workers have a share, the shares are the map in the
+    /// regime `Spread`, and the CPUs that receive keep the rest.
     pub share: Option<f64>,
 }
 

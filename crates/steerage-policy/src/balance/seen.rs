@@ -54,9 +54,10 @@ impl<'a> Seen<'a> {
     /// The share of a CPU's time that the group may use.
     ///
     /// One of the other programs may be the sender of a live device. Therefore the other programs
-    /// get all the time that they want. Devices that wait have no such sender. Therefore the group
-    /// takes its fair share. On a CPU that steerage keeps busy, the group's share is the time that
-    /// the other programs leave. On any other CPU, the group's share is at least half.
+    /// get all the time that they want. Devices that wait have no sender that competes for the CPU.
+    /// Therefore the group takes its fair share. On a CPU that steerage keeps busy, the group's
+    /// share is the time that the other programs leave. On a CPU that is not busy, the group's
+    /// share is at least half.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {

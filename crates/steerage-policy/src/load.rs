@@ -107,8 +107,8 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// How many slices had moved before the window. If this number changes during the window, the
-    /// window covers two maps and is discarded.
+    /// How many slices had moved before the window. If the number of moved slices changes during a
+    /// window, the window covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -119,7 +119,7 @@ impl WindowStart {
         self.groups.iter().map(|group| group.samples).sum()
     }
 
-    /// Returns true if each group had the same queues as now.
+    /// Returns true if each group had the same queues at the last reading as now.
     fn has_groups_of(&self, view: &View) -> bool {
         self.groups.len() == view.groups.len()
             && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
@@ -195,7 +195,7 @@ impl BucketWork {
 
     /// The work of each bucket per second, in the same unit for all buckets: its packets,
     /// multiplied by the ratio of their time to the time of an average packet. If only few packets
-    /// were timed, this ratio is close to 1.
+    /// were timed, the ratio of times is close to 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -329,8 +329,8 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. The times of such a bucket since the start show from which queue
-        // most of its work comes.
+        // Heavy buckets are few. The times of a bucket since the start show from which queue most
+        // of its work comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())

@@ -2,10 +2,10 @@
 //!
 //! The kernel reports how much time other programs took. If steerage leaves a CPU some idle time,
 //! the other programs already get all the time that they want. If steerage competes with other
-//! programs, a fair scheduler gives each side half of the time. When they compete with steerage,
-//! the other programs may want more time than they get. A sender at the other end of a veth is such
-//! a program: if it gets less time, it sends fewer packets. If a policy took the fair half of this
-//! CPU, it would slow down the source of its own packets.
+//! programs, a fair scheduler gives each side half of the time. While they compete with steerage,
+//! the other programs may want more time than they get. A sender at the other end of a veth is an
+//! example: if it gets less time, it sends fewer packets. If a policy took the fair half of the
+//! sender's CPU, it would slow down the source of its own packets.
 
 use std::time::Duration;
 

@@ -56,10 +56,10 @@ impl Loads<'_> {
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// Returns a map to the active CPUs. In this map, the load of the busiest CPU is at most
-    /// `within` times the best possible load. If moves of single buckets cannot reach this factor,
-    /// the map comes as close to it as these moves can. Buckets on CPUs that are not active always
-    /// move.
+    /// Returns a map to the active CPUs. In the returned map, the load of the busiest CPU is at
+    /// most `within` times the best possible load. If moves of single buckets cannot reach this
+    /// factor, the map comes as close to it as these moves can. Buckets on CPUs that are not active
+    /// always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -178,10 +178,10 @@ impl<'a> Packing<'a> {
     }
 
     /// Returns the bucket that should move from `from` to `to`: the largest bucket within the
-    /// excess, or else the smallest bucket. Returns `None` if this move does not reduce the load of
-    /// the busier of the two CPUs. Large buckets move first, even if `to` is then too busy and has
-    /// to pass on some of its own buckets. To move one large bucket moves fewer flows than to move
-    /// many small buckets instead.
+    /// excess, or else the smallest bucket. Returns `None` if moving this bucket does not reduce
+    /// the load of the busier of the two CPUs. Large buckets move first, even if `to` is then too
+    /// busy and has to pass on some of its own buckets. To move one large bucket moves fewer flows
+    /// than to move many small buckets instead.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);

@@ -24,7 +24,7 @@ pub struct CpuLoad {
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
-    /// How many rounds were timed to measure `receive`. `receive` is extrapolated from these
+    /// How many rounds were timed to measure `receive`. `receive` is extrapolated from the timed
     /// rounds, so its relative error is about 1 / `timed`.
     pub timed: f64,
     /// The share of the rounds that were full: they found at least as much work as one round takes.
@@ -48,10 +48,10 @@ pub struct CpuLoad {
 pub struct Window<'a> {
     /// The load of each CPU over the whole window.
     pub cpus: &'a [CpuLoad],
-    /// By bucket: the share of a CPU's time that it takes. The sum of these shares is the time for
+    /// By bucket: the share of a CPU's time that it takes. The sum over all buckets is the time for
     /// which the CPUs were busy with the group's packets.
     pub buckets: &'a [f64],
-    /// How many samples these shares are based on.
+    /// How many samples the shares of the buckets are based on.
     pub samples: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct GroupLoad<'a> {
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
     /// By CPU: the time that a cache line takes from the first CPU of `order` to this CPU, as it
-    /// was last measured. `None` if this time was not measured.
+    /// was last measured. `None` if the time of a cache line was not measured.
     pub apart: &'a [Option<Duration>],
     /// A longer measurement, which also covers the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
@@ -150,7 +150,8 @@ pub struct GroupStart<'a> {
     /// built.
     pub active: &'a [u16],
     /// The time that a cache line takes from the first CPU of `order` to the CPU that would join
-    /// first. `None` if this time was not measured, or if both CPUs are threads of one core.
+    /// first. `None` if the time of a cache line was not measured, or if both CPUs are threads of
+    /// one core.
     pub apart: Option<Duration>,
     /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
     /// lost while the CPUs are short of time.
@@ -187,8 +188,8 @@ impl MapRequest {
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
 /// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
 /// and may take long, because packets follow the last map until the policy returns. If a policy
-/// panics in one of these functions, or chooses a CPU that the group does not have, it is replaced
-/// by [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
+/// panics in `plan` or `refine`, or chooses a CPU that the group does not have, it is replaced by
+/// [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
 /// again, and the buckets stay where they are.
 ///
 /// # Example
@@ -276,7 +277,7 @@ pub trait Policy: Send + fmt::Debug {
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to check the load. With `None`, the load is never
-    /// checked and not measured. While no packets arrive, this interval grows up to
+    /// checked and not measured. While no packets arrive, the interval grows up to
     /// [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)

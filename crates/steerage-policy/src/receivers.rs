@@ -6,7 +6,7 @@
 //! mask has more time for steerage, polling moves to the other CPU. The buckets of the slowed CPU
 //! then move to the CPUs that already have buckets. So the slowed CPU has no work that competes
 //! with the other program. The other program is often the source of the packets: the sender on a
-//! veth, or the softirq of the network card. If CPUs are short of time after this change, the
+//! veth, or the softirq of the network card. If CPUs are short of time after polling has moved, the
 //! policy decides whether the slowed CPU should help again.
 //!
 //! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it,

@@ -51,8 +51,8 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, a thousandth of the flows change their buckets. In 10 s, this is one heavy flow in
-/// ten.
+/// Every 100 ms, a thousandth of the flows change their buckets. In 10 s, one heavy flow in ten
+/// changes its bucket.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -181,8 +181,8 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
-/// The first load checks are slow, so later load checks appear better. By then, the costs show the
-/// throughput of a single CPU.
+/// The first load checks are slow, so later load checks appear better. At the end of the probe, the
+/// costs show the throughput of a single CPU.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -413,7 +413,7 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
 }
 
 /// Half of the load checks are up to three seconds late, as on a machine that is short of time. The
-/// policy decides as if these load checks were on time.
+/// policy decides as if the late load checks were on time.
 #[test]
 fn late_checks_are_harmless() {
     let late = |mut model: Model| {

@@ -128,17 +128,17 @@ impl Builder {
         }
     }
 
-    /// Sets the CPUs on which the instance runs. Each CPU gets one thread. By default, these are
-    /// the CPUs that this process may use. [`build`](Self::build) returns [`BuildError::NoSuchCpu`]
-    /// for a CPU that the machine does not have.
+    /// Sets the CPUs on which the instance runs. Each CPU gets one thread. By default, the instance
+    /// runs on the CPUs that this process may use. [`build`](Self::build) returns
+    /// [`BuildError::NoSuchCpu`] for a CPU that the machine does not have.
     pub fn cpus(mut self, cpus: CpuMask) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
     /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
-    /// The threads of these CPUs are not pinned, and sleep as soon as they are idle. For tests. The
-    /// instance then has no other CPUs.
+    /// The threads of virtual CPUs are not pinned, and sleep as soon as they are idle. For tests.
+    /// An instance with virtual CPUs has no other CPUs.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -197,8 +197,8 @@ impl Builder {
         self
     }
 
-    /// Adds a device that sends packets, and returns the number of the output. Handlers pass this
-    /// number to [`Packet::transmit`](crate::Packet::transmit).
+    /// Adds a device that sends packets, and returns the number of the output. Handlers pass the
+    /// number of an output to [`Packet::transmit`](crate::Packet::transmit).
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
         // Building fails if there are more than `OUTPUTS_MAX` outputs.
@@ -261,9 +261,9 @@ impl Builder {
         Ok(sender)
     }
 
-    /// Sets the counters of the packet function. Any thread can read them during the run and after
-    /// it: [`Handle::counters`](crate::Handle::counters) returns them. The counters also appear in
-    /// snapshots, in metrics, and in `steerage top`.
+    /// Sets the counters of the packet function. Any thread can read the counters during the run
+    /// and after it: [`Handle::counters`](crate::Handle::counters) returns them. The counters also
+    /// appear in snapshots, in metrics, and in `steerage top`.
     ///
     /// ```
     /// use steerage::stats::CpuCounter;
@@ -307,9 +307,9 @@ impl Builder {
         self
     }
 
-    /// Sets a function that determines the flow of an Ethernet frame. If this function returns
-    /// `None`, the flow is read from the headers as usual. The same holds for links other than
-    /// Ethernet. If both directions of a flow should stay together, return
+    /// Sets a function that determines the flow of an Ethernet frame. If the function returns
+    /// `None`, the flow is read from the headers as usual. On links other than Ethernet, the flow
+    /// is read from the headers too. If both directions of a flow should stay together, return
     /// [`FlowKey::both_directions`].
     pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
@@ -327,8 +327,8 @@ impl Builder {
         self
     }
 
-    /// Selects which flow is used if a packet is inside a tunnel. By default, this is the innermost
-    /// flow. The setting applies only to the hash that steerage computes, and not to the hash of a
+    /// Selects which flow is used if a packet is inside a tunnel. By default, the innermost flow is
+    /// used. The setting applies only to the hash that steerage computes, and not to the hash of a
     /// device.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
@@ -344,7 +344,8 @@ impl Builder {
 
     /// Uses the hash of a device if it keeps together the packets that `affinity` names. Without a
     /// call of this function, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides.
-    /// Use this for a handler whose result does not depend on which packets it gets together.
+    /// Use this function for a handler whose result does not depend on which packets it gets
+    /// together.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
@@ -367,15 +368,15 @@ impl Builder {
     }
 
     /// Sets the size of each queue's local page cache, in pages. With 0, there is no cache. A queue
-    /// whose device provides blocks has a cache only if you call this function. The cache is then
-    /// for frames that are copied. Default:
+    /// whose device provides blocks has a cache only if you call this function. The cache of such a
+    /// queue is for frames that are copied. Default:
     /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
     }
 
-    /// Sets the NUMA node of each CPU. By default, these are the nodes of the machine. If threads
+    /// Sets the NUMA node of each CPU. By default, CPUs have the nodes of the machine. If threads
     /// are not pinned, there is only one node.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
@@ -391,9 +392,9 @@ impl Builder {
     }
 
     /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
-    /// join into one page, in bytes. Pages have at least this length. The default is 0. Pages are
-    /// then as long as the inputs need. This length is enough unless an input receives a frame in
-    /// several buffers. Maximum: [`FRAME_BYTES_MAX`].
+    /// join into one page, in bytes. Pages have at least this length. The default is 0. With 0,
+    /// pages are as long as the inputs need. This length is enough unless an input receives a frame
+    /// in several buffers. Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
@@ -406,8 +407,8 @@ impl Builder {
     }
 
     /// Sets how many packets of its own the handler of a CPU may send at a time: see
-    /// [`Cpu::send`](crate::Cpu::send). For each of these packets, a page of the pool is reserved.
-    /// The default is 0, or 64 with a [sender](Self::add_sender). Maximum:
+    /// [`Cpu::send`](crate::Cpu::send). For each packet that a handler may send, a page of the pool
+    /// is reserved. The default is 0, or 64 with a [sender](Self::add_sender). Maximum:
     /// [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
@@ -428,16 +429,17 @@ impl Builder {
     }
 
     /// Sets whether consecutive segments of a TCP or UDP flow in a batch are merged before the
-    /// handler is called: see [`Batch`](crate::Batch). Use this for bulk transfers if the handler
-    /// does the same work for each packet of a flow. Default: no.
+    /// handler is called: see [`Batch`](crate::Batch). Use merging for bulk transfers if the
+    /// handler does the same work for each packet of a flow. Default: no.
     pub fn coalesce(mut self, yes: bool) -> Self {
         self.coalesce = yes;
         self
     }
 
-    /// Sets whether frames are hashed even if one CPU has all buckets. Use this for handlers that
-    /// call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a datagram together.
-    /// The fragment table exists only if frames are hashed when they arrive. Default: no.
+    /// Sets whether frames are hashed even if one CPU has all buckets. Use this setting for
+    /// handlers that call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a
+    /// datagram together. The fragment table exists only if frames are hashed when they arrive.
+    /// Default: no.
     pub fn always_hash(mut self, yes: bool) -> Self {
         self.always_hash = yes;
         self
@@ -450,10 +452,10 @@ impl Builder {
     }
 
     /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
-    /// created on this stack, and moved there by value. A handler may take a quarter of the stack.
-    /// Data that it keeps in a `Box` or a `Vec` does not count. If a handler is larger,
-    /// [`Instance::start`] returns an error. Default: [`STACK_BYTES`](crate::limits::STACK_BYTES),
-    /// for handlers of up to 512 KiB.
+    /// created on the stack of its CPU's thread, and moved there by value. A handler may take a
+    /// quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not count. If a
+    /// handler is larger, [`Instance::start`] returns an error. Default:
+    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
         self

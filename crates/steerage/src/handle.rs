@@ -41,13 +41,13 @@ impl Handle {
     }
 
     /// Reads the counters of the packet function, by CPU and in total: see
-    /// [`Builder::counters`](crate::Builder::counters). Reading these counters disturbs no CPU.
+    /// [`Builder::counters`](crate::Builder::counters). Reading the counters disturbs no CPU.
     pub fn counters(&self) -> Vec<CounterSnapshot> {
         self.ledgers().counters(&self.cpus())
     }
 
-    /// Lets the policy do the work that is due at the time `now`. Returns the time at which this
-    /// function should be called next. Returns `None` if the policy has no work until another
+    /// Lets the policy do the work that is due at the time `now`. Returns the time at which
+    /// `control` should be called next. Returns `None` if the policy has no work until another
     /// policy is set. `now` and the returned time are times on the clock of the CPUs:
     /// [`now`](control::Handle::now), unless the CPUs use a clock that the program supplies.
     ///
@@ -56,8 +56,8 @@ impl Handle {
     /// [`Instance::split`](crate::Instance::split).
     ///
     /// A call before the returned time has no effect. A late call does no harm, because packets
-    /// follow the last map until then. If another thread is in this function, the call returns at
-    /// once with an early time.
+    /// follow the last map until then. If another thread is in `control`, the call returns at once
+    /// with an early time.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

@@ -57,11 +57,11 @@ impl<H: Handler> Instance<H> {
         self.handle.clone()
     }
 
-    /// Splits the instance into one part for each CPU. The caller runs these parts on its own
+    /// Splits the instance into one part for each CPU. The caller runs the parts on its own
     /// threads. This function starts, pins and names no threads. The caller must also call
-    /// [`Handle::control`] regularly. Without these calls, the policy never checks the load. With
-    /// [`Balance`](crate::Balance), no CPU ever joins. With [`Hash`](struct@crate::Hash), these
-    /// calls are not needed.
+    /// [`Handle::control`] regularly. If `control` is not called, the policy never checks the load.
+    /// With [`Balance`](crate::Balance), no CPU ever joins. With [`Hash`](struct@crate::Hash),
+    /// calls of `control` are not needed.
     ///
     /// ```
     /// use std::thread;
@@ -180,7 +180,7 @@ pub struct Outcome<R> {
     /// By CPU: the report of its handler.
     pub reports: Vec<(CpuId, R)>,
     /// The CPUs that did not end in time, because their handlers did not return. The threads of
-    /// these CPUs are still running.
+    /// CPUs that did not end in time are still running.
     pub left_behind: Vec<CpuId>,
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
     /// created or finished. Panics of a handler while it handles packets are not included.

@@ -108,7 +108,7 @@
 //! # Modules
 //!
 //! **The root module** contains what a program needs to run packet functions. [`Builder`] has all
-//! settings, and builds an [`Instance`]. [`start`](Instance::start) runs it and returns a
+//! settings, and builds an [`Instance`]. [`start`](Instance::start) runs the instance and returns a
 //! [`Running`]. A [`Handle`] changes, reads and stops the instance from any thread. A [`Handler`]
 //! gets a [`Batch`] of [`Packet`]s and the [`Cpu`] on which it runs. At the end, [`Outcome`]
 //! contains the reports of the handlers.
@@ -116,13 +116,14 @@
 //! [`prelude`] contains the names that nearly every program imports.
 //!
 //! [`packet`] contains the parts of packets and the verdicts on them. [`Kept`](packet::Kept)
-//! packets outlive their batch. Any thread can send them through a [`Sender`](packet::Sender).
+//! packets outlive their batch. Any thread can send kept packets through a
+//! [`Sender`](packet::Sender).
 //!
 //! [`messages`] lets other threads send values to packet functions.
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
 //! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
-//! [`flow::Table`] keeps state by flow. The state expires, and it moves with its bucket.
+//! [`flow::Table`] keeps state by flow. The state in a table expires, and it moves with its bucket.
 //! [`flow::wire`] contains protocol numbers, the layout of headers, the Internet checksum and a
 //! builder for frames.
 //!
@@ -179,8 +180,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
 /// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
-/// are the same as those of `snapshot` in the program's report. The addresses of flows
-/// ([`Elephant::flow`](stats::Elephant::flow)) are not written.
+/// of a serialized snapshot are the same as those of `snapshot` in the program's report. The
+/// addresses of flows ([`Elephant::flow`](stats::Elephant::flow)) are not written.
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,

@@ -40,8 +40,8 @@ pub(super) struct Machine {
     pub(super) speed: Vec<f64>,
     /// The share of each CPU's time that other programs take. The policy knows it.
     pub(super) stolen: Vec<f64>,
-    /// The share of each CPU's time that competing programs want. A fair scheduler gives them half
-    /// of a CPU that steerage uses.
+    /// The share of each CPU's time that competing programs want. A fair scheduler gives the other
+    /// programs half of a CPU that steerage uses.
     pub(super) wanted: Vec<f64>,
     /// CPUs 2n and 2n + 1 share a core. If both are busy, the speed of each is multiplied by this
     /// factor.
@@ -259,7 +259,7 @@ impl Machine {
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
             // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU
-            // has it.
+            // has the largest bucket.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();

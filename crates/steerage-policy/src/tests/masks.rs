@@ -157,7 +157,7 @@ fn files_use_their_fair_share_of_busy_cpus() {
     }
 }
 
-/// Waking a CPU takes 7 us. After 50 us without packets, it sleeps again. If many CPUs join at
+/// Waking a CPU takes 7 us. After 50 us without packets, a CPU sleeps again. If many CPUs join at
 /// once, the receiving CPU has to wake them again and again, and has no time to receive.
 #[test]
 fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {

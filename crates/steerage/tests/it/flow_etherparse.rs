@@ -24,8 +24,8 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
 }
 
 /// The flow key that the frame should have according to etherparse. etherparse reads neither SCTP
-/// nor the contents of first fragments. For these packets, the ports are the first four bytes, and
-/// the identifier of an echo is in the fifth and sixth byte.
+/// nor the contents of first fragments. For SCTP and first fragments, the ports are the first four
+/// bytes, and the identifier of an echo is in the fifth and sixth byte.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -97,8 +97,8 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destination ports with which [`wrap`] marks UDP as a tunnel. Random payload with such a port
-/// may look like a tunnel, which etherparse does not read.
+/// The destination ports with which [`wrap`] marks UDP as a tunnel. Random payload with a tunnel's
+/// port may look like a tunnel, which etherparse does not read.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -293,7 +293,7 @@ proptest! {
     }
 
     /// Packets in nested tunnels belong to the flow of the innermost header. If the outermost
-    /// header is selected, they belong to its flow.
+    /// header is selected, packets belong to its flow.
     #[test]
     fn tunnels_agree_with_etherparse(
         tags in 0..=2_u8,

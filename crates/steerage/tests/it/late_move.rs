@@ -107,7 +107,7 @@ fn a_move_that_takes_too_long_takes_the_frames_back() {
 }
 
 /// A CPU is declared dead if its handler does not return while a move waits for the handler's
-/// frames. The move continues without this CPU.
+/// frames. The move continues without the dead CPU.
 #[test]
 fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     let mut two = Two::in_a_move();

@@ -69,8 +69,8 @@ fn a_device_with_more_to_come_has_its_frames_back_after_some_polls() {
     assert!(out.iter().all(|out| *out as usize <= RECLAIM_POLLS), "{out:?}");
 }
 
-/// The device provides blocks, but copies each frame to a page. AF_PACKET copies frames in this way
-/// if it must return their block to the kernel.
+/// The device provides blocks, but copies each frame to a page. AF_PACKET also copies frames if it
+/// must return their block to the kernel.
 struct Copies(usize);
 
 impl RxQueue for Copies {

@@ -15,7 +15,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 use super::late_move::OneBucket;
 
-/// Delivers one packet, and after that none. Its CPU sleeps until it is woken.
+/// Delivers one packet, and after that none. The CPU of this queue sleeps until it is woken.
 struct One(bool);
 
 impl RxQueue for One {
@@ -71,7 +71,7 @@ impl Handler for Counts {
 #[derive(Clone, Debug)]
 enum Message {
     Number(u64),
-    /// The handler should have this bucket.
+    /// The bucket that the handler should have.
     Bucket(BucketId),
 }
 

@@ -128,8 +128,8 @@ impl Drop for ClosesSlowly {
     }
 }
 
-/// By then, all packets were handled, and all CPUs end in time. The second queue is closed later
-/// than the first queue.
+/// When the devices are closed, all packets were handled, and all CPUs end in time. The second
+/// queue is closed later than the first queue.
 #[test]
 fn a_device_that_closes_slowly_is_waited_for() {
     let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(ClosesSlowly(Frames(None))), Box::new(Frames(None))];

@@ -160,7 +160,7 @@ fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     assert_eq!(sent(), [0, 1, 2]);
 }
 
-/// A queue without packets. Its CPU sleeps until it is woken.
+/// A queue without packets. The CPU of this queue sleeps until it is woken.
 struct Silent;
 
 impl RxQueue for Silent {
@@ -235,9 +235,9 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends the packets that it has kept. At a time, it sends at most as many packets as the
-/// sender has places. A sender does not send packets that another instance has kept, whether that
-/// instance has a sender or not.
+/// A handler sends the packets that it has kept. The handler sends at most as many packets at a
+/// time as the sender has places. A sender does not send packets that another instance has kept,
+/// whether that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

@@ -37,7 +37,7 @@
 //! below this crate. steerage-core knows nothing of policies, devices or programs.
 #![forbid(unsafe_code)]
 
-// Doc examples and tests use the paths that users of the crate `steerage` see.
+// Doc examples and tests call this crate `steerage_core`, as its users do.
 #[cfg(test)]
 extern crate self as steerage_core;
 

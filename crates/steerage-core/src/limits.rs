@@ -69,7 +69,8 @@ pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// work, a CPU handles a large part of a backlog within this interval.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
-/// By default, how many frames may wait for one CPU: Linux's `netdev_max_backlog` and its default.
+/// The default of how many frames may wait for one CPU: Linux's `netdev_max_backlog` and its
+/// default.
 pub const BACKLOG_DEFAULT: usize = 1000;
 
 /// The largest value of `netdev_max_backlog`.

@@ -177,7 +177,7 @@ impl Shared {
     }
 
     /// After all queues have ended, no owner collects the pages of kept packets any more. This
-    /// function returns these pages to the shared pool.
+    /// function returns pages of kept packets to the shared pool.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();

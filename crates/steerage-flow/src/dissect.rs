@@ -54,10 +54,10 @@ pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_port
 /// - For ICMP queries, the key consists of the addresses and the query's identifier, which is
 ///   stored in both ports. An ICMP error has the key of the flow that the error quotes.
 /// - For other protocols, the key consists of addresses and protocol, and the ports are 0. TCP, UDP
-///   and SCTP packets that are cut off before the ports also have ports 0 in their key. The same
-///   holds for all fragments but the first. The first fragment has the key of its flow.
-///   ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together when they
-///   are steered.)
+///   and SCTP packets that are cut off before the ports also have ports 0 in their key. In the keys
+///   of all fragments but the first, the ports are 0 too. The first fragment has the key of its
+///   flow. ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together when
+///   they are steered.)
 ///
 /// `frame` begins with a header of type `link`. It may be cut off at its end. A frame check
 /// sequence at the end of the frame is ignored. Lengths in the headers are not compared with the

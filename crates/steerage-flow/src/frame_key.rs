@@ -156,8 +156,8 @@ pub struct BothDirections;
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
-/// Calls a function of the program to get the key. If the function returns `None`, another rule is
-/// used.
+/// Calls a function of the program to get the key of a frame. If the function returns `None`,
+/// another rule is used.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 

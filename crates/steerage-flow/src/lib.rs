@@ -25,7 +25,7 @@
 //! This crate depends on no other crate of steerage.
 #![deny(unsafe_code)]
 
-// Doc examples and tests use the paths that users of the crate `steerage` see.
+// Doc examples and tests call this crate `steerage_flow`, as its users do.
 #[cfg(test)]
 extern crate self as steerage_flow;
 

@@ -198,8 +198,8 @@ impl Offload {
         self.checksum
     }
 
-    /// Returns how many payload bytes each packet has. The last packet may have fewer bytes. The
-    /// result is 0 for a single packet.
+    /// Returns how many payload bytes each packet has. The last packet of a super-frame may have
+    /// fewer bytes. The result is 0 for a single packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }

@@ -113,8 +113,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M> Office<M> {
-    /// The messages for a CPU. If the handler of a CPU was not created yet, it gets these messages
-    /// when it starts.
+    /// The messages for a CPU. If the handler of a CPU was not created yet, it gets the waiting
+    /// messages when it starts.
     fn letters(&self, cpu: CpuId) -> OfCpu<M> {
         let mut cpus = lock(&self.cpus);
         if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {

@@ -111,8 +111,8 @@ impl QueueLedger {
         }
     }
 
-    /// Counts a poll in which the device handed over `frames` frames. The counts of lost frames are
-    /// usually 0 and are then not written.
+    /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
+    /// usually 0. They are not written if no frame was lost.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;

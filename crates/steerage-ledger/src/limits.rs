@@ -24,8 +24,8 @@ pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 /// long as this limit.
 pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
 
-/// For a queue with fewer packets, there is no note about the hashes of its device. The reason is
-/// that buckets are sampled by only one packet in 64.
+/// For a queue with fewer packets, there is no note about the hashes of its device. The note would
+/// be unreliable, because buckets are sampled by only one packet in 64.
 pub(crate) const HASHES_SAMPLE: u64 = 10_000;
 
 /// The hashes of a device fill few buckets if they fill fewer than one bucket in this many.

@@ -237,8 +237,8 @@ pub struct CpuSnapshot {
     /// (`Handle::set_others_time`).
     pub others: f64,
     /// The time since the CPU's handler was called, or `None` while the handler does not run. A
-    /// call of a handler usually takes microseconds. So a handler that does not return for seconds
-    /// is stuck.
+    /// call of a handler usually takes microseconds. A handler that does not return for seconds is
+    /// stuck.
     #[cfg_attr(feature = "serde", serde(rename = "handler_seconds", with = "serial::seconds_or_zero"))]
     pub in_handler: Option<Duration>,
 }

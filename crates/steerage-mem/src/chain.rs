@@ -15,14 +15,14 @@
 //!
 //! The table is not stored in the pages, because other code may write to a page: a device, or a
 //! packet function that adds a header before the frame. So the links of a chain cannot be changed
-//! by code outside of this crate. Every page keeps its full headroom, and the table is not read for
-//! a frame of one page.
+//! by code outside of this crate. Every page of a chain keeps its full headroom. For a frame of one
+//! page, the table of links is not read.
 //!
-//! The holder of the slot holds all pages of the chain. The pages stay in the chain until the chain
-//! is [taken apart](Region::take_apart). If the end of a frame is cut off, or all parts are copied
-//! into the head (`linearise`), the other pages stay in the chain as empty parts. So a handler
-//! never holds a page of a chain separately. The flow hash and the flow key are computed from the
-//! head's bytes.
+//! Whoever holds the slot of a frame also holds all pages of its chain. The pages stay in the chain
+//! until the chain is [taken apart](Region::take_apart). If the end of a frame is cut off, or all
+//! parts are copied into the head (`linearise`), the other pages stay in the chain as empty parts.
+//! So a handler never holds a page of a chain separately. The flow hash and the flow key are
+//! computed from the head's bytes.
 
 #[cfg(all(test, not(loom)))]
 mod tests;

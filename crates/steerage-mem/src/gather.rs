@@ -13,8 +13,8 @@ use crate::region::Region;
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,
-    /// The reason why the frame cannot be handed over to the receive path. If there is a reason,
-    /// the frame's remaining buffers are skipped.
+    /// The reason why the frame cannot be handed over to the receive path. If a reason is set, the
+    /// frame's remaining buffers are skipped.
     broken: Option<Broken>,
     skipped: usize,
 }

@@ -194,7 +194,7 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call `prefetched` for all
+    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call `bytes_soon` for all
     /// frames of a batch before reading the first frame. A lent frame is prefetched only if it lies
     /// in a file. The device has just written a frame in any other memory, so that frame is already
     /// in the cache.

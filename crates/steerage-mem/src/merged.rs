@@ -3,7 +3,7 @@
 //! The headers of a merged packet are copied ([`Kept`]), and its payload stays in the original
 //! frames. The first frame of a merged packet stands for the packet. The other frames are *hidden*:
 //! their slots are moved after the slots of all packets that the handler sees, and
-//! [`Hand::with_first`] leaves them out. Apart from that, a hidden frame is treated as before: it
+//! [`Hand::with_first`] leaves them out. Otherwise, a hidden frame is treated like any frame: it
 //! has its slot, counts as one frame, and its page returns with its slot.
 
 #[cfg(all(test, not(loom)))]
@@ -92,7 +92,7 @@ pub fn merge(
 }
 
 /// Hides frames of a batch. `members` contains the set of frames of each merged packet, at the
-/// position of the packet's first frame. `copies` contains the packet's headers at the same
+/// position of the packet's first frame. `copies` contains the headers of each packet at the same
 /// position. Returns how many frames stay visible.
 fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_MAX]) -> usize {
     let hidden = members.iter().fold(0, |all, members| all | members & members.wrapping_sub(1));

@@ -357,8 +357,8 @@ impl Outbox {
         }
     }
 
-    /// Returns how many frames of all queues wait for a CPU. 0 if the limit applies to this queue
-    /// alone.
+    /// Returns how many frames of all queues wait for a CPU. The result is 0 if the limit applies
+    /// to this queue alone.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }

@@ -498,7 +498,7 @@ impl Gauge {
     }
 
     /// Asks the consumer to discard all published frames that it has not taken yet. Another thread
-    /// calls `revoke_all` if the producer's CPU cannot revoke its frames itself.
+    /// calls `revoke_published` if the producer's CPU cannot revoke its frames itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }

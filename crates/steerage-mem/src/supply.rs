@@ -60,8 +60,8 @@ impl Supply {
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Each part has a few more pages than requested. The additional pages are handed out too if
-        // no address space is reserved.
+        // Each NUMA node's part has a few more pages than requested. The additional pages are
+        // handed out too if no address space is reserved.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);
@@ -102,7 +102,7 @@ impl Supply {
     /// Checks that all memory, including `lent` bytes of devices, is within the cap.
     ///
     /// # Errors
-    /// Returns [`Excess`] otherwise, which says what takes most of the memory.
+    /// Otherwise, returns [`Excess`], which says what takes most of the memory.
     pub fn check(&self, lent: u64) -> Result<(), Excess> {
         let state = self.state();
         state.needs.check(&state.budget, lent, self.cap)

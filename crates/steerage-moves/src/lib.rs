@@ -38,10 +38,10 @@
 //! * **State moves in separate phases** (leave, arrive), and not together with the packets. So the
 //!   new CPU has the state before it gets the first packet, and no batch has to check a mailbox.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
-//!   sending frames by a map that is about to change. The simulator found reordering that was
-//!   caused in this way. So if a program steps CPUs itself and then stops, a move is delayed until
-//!   the program steps them again. New packets of the moving buckets are dropped and counted in the
-//!   meantime (`moving`).
+//!   sending frames by a map that is about to change. The simulator found that frames were
+//!   reordered if a CPU was declared dead outside of its handler. So if a program steps CPUs itself
+//!   and then stops, a move is delayed until the program steps them again. New packets of the
+//!   moving buckets are dropped and counted in the meantime (`moving`).
 //! * **If a dead CPU's queues have sent frames to another dead CPU, these frames are revoked for
 //!   both CPUs**, because no other CPU may touch the ends of these rings.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a

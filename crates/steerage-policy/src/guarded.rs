@@ -1,5 +1,5 @@
 //! Guards the receive path against a policy that panics or chooses wrong CPUs:
-//! [`Hash`](struct@Hash) then replaces the policy.
+//! [`Hash`](struct@Hash) replaces a policy that has failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -272,8 +272,8 @@ pub trait Policy: Send + fmt::Debug {
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// Informs the policy that the core has placed buckets according to the plan since the last
-    /// load check. The reason is that the mask has changed, or that a CPU has failed or can be used
-    /// again. Measurements that compare CPUs before and after this change do not count.
+    /// load check. The core places buckets if the mask has changed, or if a CPU has failed or can
+    /// be used again. Measurements that compare CPUs before and after this change do not count.
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to check the load. With `None`, the load is never

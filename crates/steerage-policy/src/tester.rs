@@ -86,8 +86,8 @@ impl<P: Policy> PolicyTester<P> {
         self.map.iter().filter(|owner| **owner == cpu).count()
     }
 
-    /// Returns the work of all buckets of a CPU, as a share of its time. If the result is more than
-    /// 1, the CPU has too much work.
+    /// Returns the work of all buckets of a CPU, as a share of its time. A result above 1 means
+    /// that the CPU has too much work.
     pub fn busy(&self, cpu: u16) -> f64 {
         self.map.iter().zip(self.work.iter()).filter(|(owner, _)| **owner == cpu).map(|(_, work)| work).sum()
     }

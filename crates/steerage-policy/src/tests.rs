@@ -330,8 +330,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// It is best to do all work on the other CPU, although that CPU is then busier. The policy tries
-/// to spread the work, but not repeatedly.
+/// In this test, it is best to do all work on the other CPU, although that CPU is then busier. The
+/// policy tries to spread the work, but not repeatedly.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);

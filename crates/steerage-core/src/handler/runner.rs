@@ -172,8 +172,8 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Packets are sent before the batch counts as finished. The next CPU of a flow sends its
-        // packets later.
+        // Packets are sent before the batch counts as finished, so that the next CPU of a flow
+        // sends its packets later.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();

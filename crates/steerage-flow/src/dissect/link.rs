@@ -79,8 +79,8 @@ impl Walk<'_> {
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
                 // Reads an EtherType, which must follow here. If the number is below `MIN`, it
-                // would be a length and not an EtherType. Such a number is replaced by the unknown
-                // type `MIN - 1`.
+                // would be a length and not an EtherType. A number below `MIN` is replaced by the
+                // unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),

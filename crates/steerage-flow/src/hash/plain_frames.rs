@@ -128,9 +128,9 @@ const LANES: __m256i = {
     unsafe { std::mem::transmute::<[u8; 32], __m256i>(places) }
 };
 
-/// Returns a nonzero number if these ports, in network byte order, may be ports of a tunnel. This
-/// function compares whole ports. A table of upper bytes would also match NFS (2049, near GTP-U)
-/// and X11 (6000, near Geneve).
+/// Returns a nonzero number if these ports, in network byte order, may be ports of a tunnel. The
+/// comparison is exact for whole ports. A table of upper bytes would also match NFS (2049, near
+/// GTP-U) and X11 (6000, near Geneve).
 ///
 /// # Safety
 ///

@@ -104,7 +104,7 @@ pub mod protocol {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
     }
 
-    /// Returns the protocol with this name. The name must be in lower case.
+    /// Returns the protocol with this name. The protocol's name must be in lower case.
     ///
     /// ```
     /// use steerage_flow::protocol;

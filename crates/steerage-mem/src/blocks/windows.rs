@@ -276,7 +276,7 @@ impl FileWindows {
     }
 
     /// Returns true if bytes of a window were lost, because the kernel could not read them again.
-    /// Handlers have seen zeros instead.
+    /// Handlers have then seen zeros instead of the lost bytes.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }

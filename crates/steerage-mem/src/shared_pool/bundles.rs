@@ -186,8 +186,8 @@ impl BundleStack {
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages. If other threads take or give pages at the same time, the result may be
-    /// wrong by as many pages.
+    /// The number of pages. While other threads take or give pages, the result may be wrong by as
+    /// many pages as they move.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
         // Relaxed: if no thread takes or gives pages at the same time, the result is exact, because
         // the pages were handed over by other means.

@@ -45,7 +45,7 @@ pub enum ExcessCause {
         cpus: usize,
         /// The length of the shortest backlog, in frames.
         backlog: usize,
-        /// The memory for these frames and rings, in bytes.
+        /// The memory for the waiting frames and their rings, in bytes.
         bytes: u64,
     },
     /// Most of the memory is for pages that each CPU, queue and output needs with any backlog. The

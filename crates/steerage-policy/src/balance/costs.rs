@@ -56,7 +56,7 @@ impl Estimate {
 
 /// Updates these estimates with an observation: their weighted sum is `seen`, with a deviation of
 /// `noise`. Returns the difference from the expected sum in standard deviations. Returns `None` if
-/// no sum was expected.
+/// a cost was unknown, so that no sum was expected.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;

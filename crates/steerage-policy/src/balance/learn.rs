@@ -13,8 +13,8 @@ use crate::packing::members;
 #[derive(Clone, Debug, PartialEq)]
 struct RegimeKey {
     kind: RegimeKind,
-    /// The CPUs that own no queue, in ascending order. Each comes with the index of its entry in
-    /// `crossings`.
+    /// The CPUs that own no queue, in ascending order. Each CPU comes with the index of its entry
+    /// in `crossings`.
     others: Vec<(u16, usize)>,
 }
 

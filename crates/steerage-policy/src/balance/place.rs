@@ -59,8 +59,7 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of CPUs is counted and not sampled. The number of packets that arrive is random,
-        // though.
+        // The work of CPUs is counted and not sampled. Which packets arrive is random, though.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =

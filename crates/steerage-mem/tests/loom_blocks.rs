@@ -1,7 +1,6 @@
 //! loom explores every interleaving of the accesses to blocks: see `loom.rs`. loom does not see
 //! accesses to the memory of a block. Therefore each byte has a loom cell, which is written and
-//! read together with the byte. loom fails if two threads access a cell at the same time, and one
-//! of them writes.
+//! read together with the byte. loom fails if two threads access a cell at the same time.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 

@@ -43,8 +43,8 @@ pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 /// functions read a frame in the same way.
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
-/// In the whole process, reads UDP packets to these ports as VXLAN, in addition to ports 4789 and
-/// 8472. The source port does not matter. The ports replace those of an earlier call. Call this
+/// Reads UDP packets to these ports as VXLAN in the whole process, in addition to the ports 4789
+/// and 8472. The source port does not matter. The ports replace those of an earlier call. Call this
 /// function before frames are read. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX)
 /// ports are used, and port 0 is ignored.
 pub fn set_vxlan_ports(ports: &[u16]) {

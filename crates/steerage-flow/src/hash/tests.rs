@@ -256,8 +256,8 @@ proptest! {
 }
 
 /// Computes the chi-square value of consecutive addresses over 4096 buckets, for the top 12 bits
-/// and for the bottom 12 bits of the hash. The expected value is 4095 with a standard deviation of
-/// 90. The test allows six standard deviations.
+/// and for the bottom 12 bits of the hash. The expected value is 4095, and the standard deviation
+/// is 90. The test allows six standard deviations.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;

@@ -1,16 +1,16 @@
 //! Receive packet steering in user space: spreads the packets of one busy receive queue over many
 //! CPUs, flow by flow, in order, in batches, and without locks.
 //!
-//! Linux steers packets inside the kernel (RPS). This crate steers packets for programs. A packet
-//! function is a [`Handler`], and each CPU has its own handler. All packets of a flow go to the
-//! same handler, in order. If the flow moves to another CPU, its state moves with it.
+//! Linux steers packets inside the kernel (RPS). This crate steers packets to functions in your
+//! program. A packet function is a [`Handler`], and each CPU has its own handler. All packets of a
+//! flow go to the same handler, in order. If the flow moves to another CPU, its state moves too.
 //!
 //! # Example
 //!
-//! This program counts the packets of some addresses on a live interface. The file `watched` has
-//! one address per line, and SIGHUP reads it again. Ctrl-C ends the program. To listen to the
-//! interface, the program needs the capability CAP_NET_RAW, which it drops before it handles
-//! packets.
+//! The following program counts the packets of some addresses on a live interface. The file
+//! `watched` contains one address per line. When the program gets SIGHUP, it reads the file again.
+//! Ctrl-C ends the program. To listen to the interface, the program needs the capability
+//! CAP_NET_RAW, which it drops before it handles packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -102,54 +102,54 @@
 //! }
 //! ```
 //!
-//! Devices are in the crate [steerage-device](https://docs.rs/steerage-device): interfaces, capture
-//! files, TUN and TAP, generated traffic.
+//! The crate [steerage-device](https://docs.rs/steerage-device) contains devices: interfaces,
+//! capture files, TUN and TAP, generated traffic.
 //!
 //! # Modules
 //!
-//! **The root** has what a program needs to run packet functions. [`Builder`] has all settings, and
-//! builds an [`Instance`]. Its [`start`](Instance::start) returns a [`Running`], and a [`Handle`]
-//! changes, reads and stops the instance from any thread. A [`Handler`] gets a [`Batch`] of
-//! [`Packet`]s and the [`Cpu`] that runs it. At the end, [`Outcome`] has the reports of the
-//! handlers.
+//! **The root module** contains what a program needs to run packet functions. [`Builder`] has all
+//! settings, and builds an [`Instance`]. [`start`](Instance::start) runs the instance and returns a
+//! [`Running`]. A [`Handle`] changes, reads and stops the instance from any thread. A [`Handler`]
+//! gets a [`Batch`] of [`Packet`]s and the [`Cpu`] on which it runs. At the end, [`Outcome`]
+//! contains the reports of the handlers.
 //!
-//! [`prelude`] has the names that nearly every program imports.
+//! [`prelude`] contains the names that nearly every program imports.
 //!
-//! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets,
-//! which outlive their batch and which any thread can send by a [`Sender`](packet::Sender).
+//! [`packet`] contains the parts of packets and the verdicts on them. [`Kept`](packet::Kept)
+//! packets outlive their batch. Any thread can send kept packets through a
+//! [`Sender`](packet::Sender).
 //!
-//! [`messages`] are values that other threads send to packet functions.
+//! [`messages`] lets other threads send values to packet functions.
 //!
-//! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash. The
-//! module also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets'
-//! own times.
-//! [`flow::Table`] keeps state by flow, which expires and moves with its bucket.
-//! [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a builder
-//! of frames.
+//! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
+//! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
+//! [`flow::Table`] keeps state by flow. The state in a table expires, and it moves with its bucket.
+//! [`flow::wire`] contains protocol numbers, the layout of headers, the Internet checksum and a
+//! builder for frames.
 //!
-//! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost
-//! packet counts for exactly one [`DropReason`](stats::DropReason). The snapshot also has the
-//! [counters](Builder::counters) of the packet function.
+//! [`stats`] is the ledger. A [`Snapshot`] contains all counts by queue, CPU and output. Each lost
+//! packet is counted for exactly one [`DropReason`](stats::DropReason). A snapshot also contains
+//! the [counters](Builder::counters) of the packet function.
 //!
-//! A [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the
-//! load grows. With [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. Your own policy
-//! implements [`Policy`](policy::Policy).
+//! A [`policy`] decides which CPUs of a mask handle packets. [`Balance`], the default, adds CPUs as
+//! the load grows. With [`Hash`](struct@Hash), all CPUs get equal shares of the buckets, as in
+//! Linux. To write your own policy, implement [`Policy`](policy::Policy).
 //!
 //! [`testing`] runs packet functions and devices in unit tests, without threads:
 //! [`run`](testing::run), [`HandlerTester`](testing::HandlerTester),
 //! [`QueueTester`](testing::QueueTester).
 //!
-//! [`device`] is for authors of devices: [`RxQueue`](device::RxQueue) to receive,
-//! [`TxQueue`](device::TxQueue) to send.
+//! [`device`] is for people who write devices: they implement [`RxQueue`](device::RxQueue) to
+//! receive and [`TxQueue`](device::TxQueue) to send.
 //!
 //! [`threads`] is for programs that run the CPUs on their own threads, or in an async runtime: see
 //! [`Instance::split`].
 //!
-//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has
-//! CPU lists and masks.
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups.
+//! `topology` also contains CPU lists and masks.
 //!
-//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for your own
-//! tables, and the size of page caches.
+//! [`limits`] contains the defaults and ranges of settings. [`memory`] contains memory in huge
+//! pages for your own tables, and the size of page caches.
 //!
 //! # Guides
 //!
@@ -180,8 +180,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
 /// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
-/// are those of `snapshot` in the program's report. The addresses of flows
-/// ([`Elephant::flow`](stats::Elephant::flow)) are not written.
+/// of a serialized snapshot are the same as those of `snapshot` in the program's report. The
+/// addresses of flows ([`Elephant::flow`](stats::Elephant::flow)) are not written.
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,
@@ -190,7 +190,7 @@ pub mod stats {
     };
 }
 
-/// Policies: which CPUs of a mask get work. Programs can have their own policies.
+/// Policies decide which CPUs of a mask handle packets. Programs can have their own policies.
 pub mod policy {
     #[doc(hidden)]
     pub use steerage_policy::is_same_distance;
@@ -210,15 +210,12 @@ pub mod packet {
     pub use steerage_handler::each::{Each, each};
 }
 
-/// Messages from other threads to packet functions: see
-/// [`Builder::build_with_messages`].
+/// Messages from other threads to packet functions: see [`Builder::build_with_messages`].
 pub mod messages {
     pub use steerage_handler::messages::{Post, TakesMessages, Unposted, WithMessages};
 }
 
-/// The interface of devices, for authors of devices. The
-/// [guide](https://github.com/steerage/steerage/blob/main/docs/devices.md) introduces it, with a
-/// complete device.
+/// The interface of devices, for people who write devices.
 ///
 /// # A ring of pages
 ///
@@ -331,7 +328,7 @@ pub mod flow {
     pub use steerage_handler::table::{Moment, Part, Table};
 }
 
-/// For programs that run the CPUs on their own threads: see [`Instance::split`].
+/// This module is for programs that run the CPUs on their own threads: see [`Instance::split`].
 pub mod threads {
     pub use steerage_core::softnet::{CpuPart, Softnet, Stepped};
     pub use steerage_core::{Armed, platform::Machine};
@@ -339,7 +336,7 @@ pub mod threads {
     pub use {steerage_core::platform::Platform, steerage_core::softnet::Phase, steerage_mem::park::Bell};
 }
 
-/// The limits for programs: defaults and ranges of settings, and sizes.
+/// The limits that programs need: defaults and ranges of settings, and sizes.
 pub mod limits {
     pub use crate::instance::STACK_BYTES;
     pub use steerage_core::limits::{
@@ -352,7 +349,8 @@ pub mod limits {
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
-/// Memory for a program's own tables, the size of page caches, and why packet memory was too large.
+/// Memory for a program's own tables, the size of page caches, and the error of an instance that
+/// needs too much packet memory.
 pub mod memory {
     #[doc(hidden)]
     pub use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
@@ -360,12 +358,12 @@ pub mod memory {
     pub use steerage_topology::usable_memory;
 }
 
-/// The items that nearly every program imports.
+/// The names that nearly every program imports.
 pub mod prelude {
     pub use crate::{Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Packet, Running, Snapshot};
 }
 
-/// The example of the crate's README.
+/// The example in the README of this crate.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub enum State {
     /// The item works.
     Ok,
-    /// The item is missing, or limits programs that receive packets.
+    /// The checked item is missing, or it limits programs that receive packets.
     Missing,
     /// The finding is neither good nor bad, but useful to know.
     Info,

@@ -24,20 +24,20 @@ pub(crate) struct Interface {
     /// The kernel's name for the state: `up`, `down`, or `unknown` for interfaces without a link.
     state: Option<String>,
     up: bool,
-    /// The speed in Mbit/s, if the link reports one.
+    /// The speed of the link in Mbit/s, if the link reports its speed.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
     #[serde(skip)]
     masks: KernelMasks,
-    /// The offloads that are on, with the names that ethtool uses. `None` if the kernel does not
-    /// report them.
+    /// The offloads that are switched on, with the names that ethtool uses. `None` if the kernel
+    /// does not report offloads.
     features: Option<Vec<String>>,
     /// What must be changed to prepare the interface for a capture or for AF_XDP.
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
-    /// report it.
+    /// Whether the driver passes the hash that the card computed to XDP programs. `None` if the
+    /// kernel does not report this feature.
     xdp_hash: Option<bool>,
     /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
     /// whether it passes the VLAN tag that the card removed.
@@ -51,8 +51,8 @@ pub(crate) struct Interface {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The mask by which the kernel itself steers the packets of the queue. The mask is 0 if the
-    /// kernel does not steer.
+    /// The mask by which the kernel itself steers the packets of the queue. If the kernel does not
+    /// steer these packets, the mask is 0.
     rps_cpus: Option<String>,
 }
 
@@ -65,9 +65,9 @@ struct Xdp {
 
 impl Xdp {
     /// The faster of AF_PACKET and AF_XDP on this driver. Without zero-copy, AF_XDP moves the
-    /// kernel's part of receiving to the polling CPU, which then receives fewer packets than with
-    /// AF_PACKET. For `forward`, the kernel would otherwise handle each packet too, so AF_XDP is
-    /// faster (lab/notes/interfaces.md).
+    /// kernel's part of receiving to the CPU that polls. That CPU then receives fewer packets than
+    /// with AF_PACKET. For `forward`, the kernel would otherwise handle each packet too, so AF_XDP
+    /// is faster (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -228,7 +228,8 @@ impl Interface {
     }
 }
 
-/// Converts a need that the crate steerage-tune found to a finding, with its fix.
+/// The crate steerage-tune finds what an interface needs for a purpose. This function converts such
+/// a need to a finding with a fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
@@ -336,7 +337,7 @@ mod tests {
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n\
              Info AF_PACKET time: the system's clock; the card can stamp all, ptpv2-event (af_packet:p1,time=card)\n"
         );
-        // Queues are sorted by number, not by name: `rx-10` comes after `rx-9`.
+        // Receive queues are sorted by number, not by name: `rx-10` comes after `rx-9`.
         assert_eq!(
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()

@@ -38,7 +38,7 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
-/// The CPU that handles a flow, for several numbers of CPUs.
+/// The CPU that would handle a flow, for several numbers of CPUs.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
@@ -75,11 +75,11 @@ struct TrafficJson {
     kernel: Option<KernelJson>,
 }
 
-/// The shares of the packets that each of `cpus` CPUs has with an even map.
+/// The share of the packets that each of `cpus` CPUs would have if an even map spread the buckets.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
-    /// The busiest CPU's share of the packets, and of the bytes, from 0 to 1.
+    /// The busiest CPU's shares of the packets and of the bytes, from 0 to 1.
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
@@ -115,8 +115,8 @@ struct FlowJson {
 }
 
 impl Explanation {
-    /// The explanation as one line of JSON, with its newline. `schema` is the number of the schema of
-    /// the reports of the program, to which the snapshot in the line belongs.
+    /// The explanation as one line of JSON, with its newline. The line contains a snapshot in the
+    /// format of the program's reports. `schema` is the number of the reports' schema.
     ///
     /// # Errors
     /// If a value cannot be written as JSON.

@@ -9,14 +9,14 @@ use crate::{report_skip, skip};
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
-/// Protocols that steerage treats as payload, but that tshark dissects. OpenFlow is a control
+/// Protocols that tshark dissects, but that steerage treats as payload. OpenFlow is a control
 /// protocol over TCP that quotes packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
 
-/// The reason that a test prints if it skips because it needs a real capture.
+/// The reason that a test prints if it is skipped because it needs a real capture.
 const NO_CAPTURES: &str = "the captures are not part of the repository";
 
-/// The folder of real captures: shared/captures, next to the workspace.
+/// The folder that contains real captures: shared/captures, next to the workspace.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
@@ -62,7 +62,7 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is truncated, the tools print its complete part and then fail.
+    // If a capture is truncated, the tools print the complete part of the capture and then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

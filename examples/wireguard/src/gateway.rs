@@ -1,9 +1,9 @@
 //! The packet function of the gateway. The gateway encrypts ("seals") packets for peers, and
 //! decrypts ("opens") the messages that peers send.
 //!
-//! The state of a peer is on the CPU that has the bucket of the peer's packets, and moves with the
-//! bucket. Therefore no lock protects this state. The packets of a peer leave in the order of their
-//! WireGuard numbers, on however many CPUs the gateway runs.
+//! Each peer's packets are in one bucket. The state of the peer is on the CPU that has this bucket,
+//! and moves with the bucket. Therefore no lock protects this state. The packets of a peer leave in
+//! the order of their WireGuard counters, whatever the number of CPUs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -16,25 +16,26 @@ use steerage::{Batch, BucketId, Cpu, Handler, InputId, LinkType, Packet, Timesta
 
 use crate::network::{Network, PeerId, Sender, datagram, newborn};
 
-/// The interval at which the timers of peers are checked, for keepalives, new handshakes and
-/// expiry.
+/// The interval at which the gateway checks the timers of all peers. The timers are for keepalives,
+/// new handshakes and the expiry of sessions.
 const TIMERS_EVERY: Duration = Duration::from_millis(250);
 
-/// The longest headers in front of a WireGuard message: IPv6 and UDP.
+/// The maximum length of the headers before a WireGuard message: IPv6 and UDP.
 const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 
-/// The longest WireGuard message: a UDP datagram of the largest size.
+/// The maximum length of a WireGuard message, which is the maximum length of a UDP datagram.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
 /// The state of a peer. The state moves with the peer's bucket.
 pub(crate) struct Peer {
     pub(crate) tunnel: Tunn,
-    /// The source address of the last authentic message from the peer.
+    /// The address to which messages for the peer are sent: the source of the last authentic
+    /// message from the peer.
     endpoint: Option<SocketAddr>,
 }
 
 impl Peer {
-    /// Makes the state of a peer without a session.
+    /// Creates the state of a peer that has no session yet.
     pub(crate) fn new(network: &Network, id: PeerId) -> Self {
         Self { tunnel: network.tunnel(id), endpoint: network.peers[id].endpoint }
     }
@@ -50,14 +51,14 @@ pub(crate) struct Devices {
     pub(crate) to_outside: TxId,
 }
 
-/// The number of packets and messages, by outcome.
+/// The number of packets and messages for each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Packets from the inner network that were encrypted.
     pub(crate) sealed: u64,
     /// Packets from the outer network that were decrypted.
     pub(crate) opened: u64,
-    /// Packets that belong to no peer.
+    /// Packets that do not belong to any peer.
     pub(crate) no_peer: u64,
     /// Packets for a peer whose address is not known yet.
     pub(crate) no_endpoint: u64,
@@ -69,8 +70,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived merged with others. Each of these packets also counts by
-    /// its outcome.
+    /// Packets and messages that arrived merged with other packets. Each of them is also counted
+    /// under its outcome.
     pub(crate) merged: u64,
 }
 
@@ -88,7 +89,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// Makes the state of a peer when a CPU needs it for the first time.
+/// Creates the state of a peer when a CPU needs this state for the first time.
 pub(crate) type MakePeer = Box<dyn FnMut(PeerId) -> Peer + Send>;
 
 /// One CPU's part of the gateway.
@@ -98,7 +99,7 @@ pub(crate) struct Gateway {
     make: MakePeer,
     /// The state of the peers that are on this CPU.
     peers: Vec<Option<Box<Peer>>>,
-    /// The buffer for a packet from the inner network in one piece.
+    /// The buffer in which a packet from the inner network is assembled in one piece.
     plain: Box<[u8]>,
     out: Out,
 }
@@ -123,8 +124,8 @@ impl Gateway {
         };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
-        // Without a session, the packet waits in `tunnel`, and `message` is the first message of a
-        // handshake.
+        // If there is no session, the packet waits in `tunnel`, and `message` is the first message
+        // of a handshake.
         if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
             let len = message.len();
             self.out.send_outside(len, to, cpu);
@@ -170,7 +171,8 @@ impl Gateway {
                 TunnResult::Err(_) => return self.out.counts.refused += 1,
             }
         }
-        // The message is authentic, and the peer may have moved to another network.
+        // The message is authentic, so its source is the peer's current address. The peer may have
+        // moved to another network.
         peer.endpoint = Some(from);
     }
 
@@ -185,12 +187,11 @@ impl Gateway {
     }
 }
 
-/// The type of a cookie reply, the first byte of the message.
+/// The message type of a cookie reply, which is the first byte of the message.
 const COOKIE_REPLY: u8 = 3;
 
-/// Returns the state of a peer. The state is made if this CPU has the peer's bucket but not the
-/// peer's state. The CPU has no state of a peer at the beginning, and after the state was lost with
-/// another CPU.
+/// Returns the state of a peer. If this CPU has the peer's bucket but not the peer's state, creates
+/// the state. This occurs at the beginning, and after another CPU failed and its states were lost.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],
@@ -215,7 +216,7 @@ impl Handler for Gateway {
             let bucket = |packet: &Packet<'_>| packet.bucket();
             match packet.parts() {
                 None => self.handle_one(input, packet.data(), || bucket(&packet), cpu),
-                // The packet is a super-frame, or its checksum is not finished.
+                // The packet is a super-frame, or its checksum has not been computed yet.
                 Some(parts) => {
                     let is_merged = packet.offload().is_some_and(|offload| offload.is_super_frame());
                     let mut plain = std::mem::take(&mut self.plain);
@@ -265,18 +266,18 @@ impl Handler for Gateway {
 struct Out {
     devices: Devices,
     port: u16,
-    /// A buffer with space for the headers and then a message.
+    /// A buffer with space for the headers, followed by a message.
     frame: Box<[u8]>,
     counts: Counts,
 }
 
 impl Out {
-    /// Returns the buffer's space for a message.
+    /// Returns the part of the buffer in which a message is written.
     fn message(&mut self) -> &mut [u8] {
         &mut self.frame[HEADERS_BYTES..]
     }
 
-    /// Sends the packet that was decrypted.
+    /// Sends the decrypted packet to the inner network.
     fn send_inside(&mut self, len: usize, may_send: bool, cpu: &mut Cpu) {
         if !may_send {
             return self.counts.not_allowed += 1;
@@ -287,8 +288,8 @@ impl Out {
         }
     }
 
-    /// Sends the message to a peer. `put_headers` writes the addresses, and the kernel fills in the
-    /// remaining fields.
+    /// Sends the message in the buffer to a peer. `put_headers` writes the headers, and the kernel
+    /// fills in the remaining fields.
     fn send_outside(&mut self, len: usize, to: SocketAddr, cpu: &mut Cpu) {
         let begin = HEADERS_BYTES - udp::BYTES - if to.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES };
         put_headers(&mut self.frame[begin..HEADERS_BYTES + len], self.port, to);
@@ -298,8 +299,8 @@ impl Out {
     }
 }
 
-/// Writes the headers of a datagram in front of its payload. The kernel chooses the source address
-/// and computes the UDP checksum.
+/// Writes the IP and UDP headers of a datagram before its payload. The kernel chooses the source
+/// address and computes the UDP checksum.
 pub(crate) fn put_headers(frame: &mut [u8], from_port: u16, to: SocketAddr) {
     let nobody: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let ip = IpHeader::new(nobody, to.ip(), protocol::UDP);

@@ -39,18 +39,18 @@ const USAGE: &str = "usage: steerage-wireguard FILE INTERFACE [--no-offload] [--
 /// The MTU of a WireGuard interface: 1500 bytes minus the headers of IPv6, UDP and WireGuard.
 const MTU: usize = 1420;
 
-/// The longest packet that a CPU sends: an encrypted packet with its headers.
+/// The maximum length of a packet that the gateway sends: an encrypted packet with its headers.
 const FRAME_BYTES: usize = MTU + 80;
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
-    /// The kernel neither merges nor segments packets: the TUN has no super-frames, and the socket
-    /// delivers each datagram separately.
+    /// Whether to switch off merging and segmentation in the kernel. The TUN then has no
+    /// super-frames, and the socket delivers each datagram separately.
     no_offload: bool,
-    /// steerage merges the packets of a batch before it calls the packet function.
+    /// Whether steerage merges the packets of a batch before it calls the packet function.
     gro: bool,
-    /// The mask changes 100 times a second.
+    /// Whether the mask changes 100 times a second.
     shake: bool,
 }
 
@@ -69,8 +69,8 @@ impl Options {
     }
 }
 
-/// An input that makes the CPU of each bucket create the state of the bucket's peers. Peers with a
-/// keepalive start their handshake on their own.
+/// An input whose frames make the CPU of each bucket create the state of the bucket's peers. Peers
+/// with a keepalive start their handshake on their own.
 struct Births(std::ops::Range<usize>);
 
 impl RxQueue for Births {
@@ -107,7 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.ignored.iter().for_each(|key| eprintln!("{file}: {key} is left to you"));
     let private_key = config.private_key.ok_or_else(|| format!("{file}: [Interface] has no PrivateKey"))?;
 
-    // An IPv6 socket on the unspecified address also receives IPv4.
+    // An IPv6 socket that is bound to the unspecified address also receives IPv4 datagrams.
     let outside = UdpOptions::new((Ipv6Addr::UNSPECIFIED, config.listen_port).into());
     let outside = outside.offloads(!options.no_offload).open()?;
     let inside = TapOptions::new(Layer::Tun, interface.as_str()).mtu(MTU).offloads(!options.no_offload).open()?;
@@ -115,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let network = Arc::new(Network::new(private_key, port, config.peers)?);
     println!("listening on port {port} for {} peers", network.peers.len());
 
-    // All threads block the signals, except the thread that waits for them.
+    // All threads block SIGINT and SIGTERM, except the thread that waits for these signals.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     signals.thread_block()?;
     let devices = Devices { inside: InputId(0), to_inside: TxId(0), to_outside: TxId(1) };

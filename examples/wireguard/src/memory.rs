@@ -1,7 +1,8 @@
-//! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
-//! traffic of eight peers.
+//! Measures the gateway without a network. Runs with one CPU and with two CPUs take turns to
+//! encrypt or decrypt recorded traffic of eight peers.
 //!
-//! The costs of a packet are measured in the same rounds, and give the bound for two CPUs.
+//! The same rounds also measure the costs of a packet, from which the maximum speed-up with two
+//! CPUs is computed.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,21 +22,22 @@ use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, c
 /// A way to handle the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
-    /// One CPU receives packets and does nothing with them: r.
+    /// One CPU receives packets and does nothing with them. The cost of a packet is r.
     Receive,
-    /// One CPU does everything: r + w.
+    /// One CPU receives and handles all packets. The cost of a packet is r + w.
     One,
-    /// One CPU receives packets and hands all of them to the second CPU, which does nothing with
-    /// them: r + h.
+    /// One CPU receives packets and hands all of them over to the second CPU, which does nothing
+    /// with them. The cost of a packet is r + h.
     Give,
-    /// One CPU receives packets and hands all of them to the second CPU, which does the work: w +
-    /// c.
+    /// One CPU receives packets and hands all of them over to the second CPU, which encrypts or
+    /// decrypts them. The cost of a packet is w + c.
     Take,
-    /// Two CPUs, with three peers on the receiving CPU and five peers on the other CPU.
+    /// Two CPUs encrypt or decrypt packets. Three peers are on the receiving CPU and five peers are
+    /// on the other CPU.
     Two,
     /// The policy `balance` spreads the peers over two CPUs.
     Balance,
-    /// Two CPUs, and the mask changes 100 times a second.
+    /// Two CPUs encrypt or decrypt packets, and the mask changes 100 times a second.
     Shaken,
 }
 
@@ -52,13 +54,13 @@ impl Series {
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    /// Nanoseconds per packet in the second half of the run.
+    /// The time per packet in the second half of the run, in nanoseconds.
     nanos: f64,
     /// The share of the packets that the receiving CPU handled itself.
     own: f64,
 }
 
-/// Prints a row per round, and the medians.
+/// Prints a row of figures for each round, and then the medians.
 pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     println!("the flow key of a handshake's first message: {:.0} us", handshake_key()?.as_nanos() as f64 / 1000.0);
     println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs");
@@ -86,10 +88,10 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// The number of values of a round, in the order in which they are printed.
+/// The number of figures that are printed for each round.
 const VALUES: usize = 12;
 
-/// Runs all series. Each round begins with a different series.
+/// Runs all series. Each round begins with a different series than the round before.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
@@ -116,9 +118,9 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
     );
 }
 
-/// Returns the time that the flow key of a handshake's first message takes.
+/// Returns the time that it takes to compute the flow key of a handshake's first message.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
-    // The rate limiter allows this number of handshake messages.
+    // The number of measured handshake messages. The rate limiter allows this number.
     const TIMES: u32 = 100;
     let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];
@@ -132,7 +134,7 @@ fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     Ok(began.elapsed() / TIMES)
 }
 
-/// Makes the packets or messages for this kind of work.
+/// Generates the packets or messages for this kind of work.
 fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     match work {
         Work::Seal => plain(packets),
@@ -140,7 +142,7 @@ fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     }
 }
 
-/// Records traffic, and handles it in this series.
+/// Generates traffic, and handles it in the way that `series` describes.
 fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
     let Connected { network, ours, mut theirs } = connect()?;
     let frames = record(work, &mut theirs, packets);
@@ -186,12 +188,12 @@ impl Handler for Discard {
 }
 
 fn receive_only(cpus: CpuMask, series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
-    // Packets that are handed to the other CPU have a flow key and a hash.
+    // Packets that are handed over to the other CPU need a flow key and a hash.
     let builder = |builder: Builder| builder.always_hash(series == Series::Give).build(|_cpu| Discard);
     Ok(handle_all(cpus, series, frames, network, builder)?.0)
 }
 
-/// Runs the gateway over recorded traffic, on these CPUs.
+/// Runs the gateway on these CPUs, with recorded traffic as its input.
 fn gateway(
     cpus: CpuMask,
     work: Work,
@@ -202,8 +204,8 @@ fn gateway(
 ) -> Result<Run, Box<dyn Error>> {
     let packets = (frames.bytes.len() / frames.each) as u64;
     let devices = Devices { inside: InputId(u16::from(work == Work::Open)), to_inside: TxId(0), to_outside: TxId(0) };
-    // Each session moves to the CPU that has the bucket of its peer when the peer's first packet
-    // arrives.
+    // When the first packet of a peer arrives, the peer's session moves to the CPU that has the
+    // peer's bucket.
     let ours = Arc::new(Mutex::new(ours.map(Some)));
     let checked = Arc::new(Checked::new(work));
     let peers = Arc::clone(network);
@@ -233,10 +235,10 @@ fn gateway(
     Ok(run)
 }
 
-/// A run, and the results of its packet functions.
+/// The figures of a run, and the results of its packet functions.
 type Measured<R> = Result<(Run, Outcome<R>), Box<dyn Error>>;
 
-/// Handles all packets, and times the second half.
+/// Handles all packets, and measures the time for the second half of them.
 fn handle_all<H: Handler>(
     cpus: CpuMask,
     series: Series,
@@ -303,8 +305,8 @@ mod tests {
         assert!(error.starts_with("1000 of 1000 packets were done"), "{error}"); // But not all of them were sent.
     }
 
-    /// A message with the number of an unknown session has no flow key. A packet to an address of
-    /// no peer has none either.
+    /// A message with the number of an unknown session has no flow key. A packet whose destination
+    /// belongs to no peer has no flow key either.
     #[test]
     fn strangers_have_no_flow_key() {
         let Connected { network, mut theirs, .. } = connect().unwrap();

@@ -1,5 +1,5 @@
-//! Finds the peer of a packet. The peer is the flow key, so that all packets of a peer are handled
-//! on one CPU.
+//! Finds the peer of a packet. The number of the peer is the flow key, so that all packets of a
+//! peer are handled on one CPU.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,11 +17,12 @@ use steerage::flow::{FlowHasher, HashKey, bucket_of};
 
 use crate::config::PeerConfig;
 
-/// The number of a peer: its position in the configuration.
+/// The number of a peer, which is its position in the configuration file.
 pub(crate) type PeerId = usize;
 
 /// The number of handshake messages per second that are answered without a cookie. Each message is
-/// counted up to three times: for the flow key, by the handler and by the peer.
+/// counted up to three times: when its flow key is computed, by the handler, and by the peer's
+/// tunnel.
 const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
 
 /// The interface and all peers, as configured. The CPUs share a `Network` and only read it.
@@ -31,14 +32,14 @@ pub(crate) struct Network {
     pub(crate) port: u16,
     pub(crate) peers: Vec<PeerConfig>,
     by_key: HashMap<[u8; 32], PeerId>,
-    /// The peer for each session index with which the peer's messages begin, without the lowest 8
-    /// bits of the index. The lowest 8 bits count the sessions of a peer.
+    /// Maps the session index in a message to the peer that sent the message. The keys of the map
+    /// are indices without their lowest 8 bits, which count the sessions of a peer.
     by_index: HashMap<u32, PeerId>,
     indices: Vec<u32>,
     by_bucket: HashMap<u16, Vec<PeerId>>,
     allowed: IpNetworkTable<PeerId>,
     pub(crate) limiter: Arc<RateLimiter>,
-    /// The flow hasher of the run. The network uses this hasher to compute each peer's bucket in
+    /// The flow hasher of the run. `Network` uses this hasher to compute each peer's bucket in
     /// advance.
     pub(crate) hasher: FlowHasher,
 }
@@ -47,7 +48,8 @@ pub(crate) struct Network {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Peer(PeerId),
-    /// Too many handshakes arrive, so a cookie reply of this many bytes must be sent.
+    /// The sender is not known, because too many handshakes arrive. The gateway must send a cookie
+    /// reply of this many bytes.
     Unproven(usize),
     Unknown,
 }
@@ -56,8 +58,8 @@ impl Network {
     pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
         let public_key = PublicKey::from(&private_key);
         let hasher = FlowHasher::keyed(&HashKey::random()?);
-        // The indices are random, so that the gateway does not mistake datagrams of another tunnel
-        // inside this tunnel for its own messages.
+        // The session indices are random. Datagrams of another tunnel may pass through this tunnel,
+        // and must not look like messages to this gateway.
         let mut by_index = HashMap::new();
         let mut indices = Vec::new();
         while indices.len() < peers.len() {
@@ -96,14 +98,14 @@ impl Network {
     /// The first message of a handshake names its sender only in encrypted form. Therefore the
     /// receiving CPU has to do one of the handshake's five Diffie-Hellman operations. This
     /// operation took 82 us on a busy machine (the command `memory` prints the time). The rate
-    /// limiter bounds the number of these operations.
+    /// limiter limits the number of these operations per second.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
             (Some(peer), _) => Some(peer),
             (_, Some((from, to_port, message))) if to_port == self.port => {
                 match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
                     Sender::Peer(peer) => Some(peer),
-                    // This packet is from the inner network, and only looks like a message to the
+                    // This packet is from the inner network. It only looks like a message to the
                     // gateway.
                     _ => self.routed_to(frame),
                 }
@@ -113,8 +115,8 @@ impl Network {
         peer.map(flow_key)
     }
 
-    /// Returns the peer to which a packet from the inner network is routed. The longest allowed
-    /// prefix that contains its destination decides.
+    /// Returns the peer to which a packet from the inner network is routed. This is the peer with
+    /// the longest allowed prefix that contains the packet's destination.
     pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
         Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
     }
@@ -124,7 +126,7 @@ impl Network {
         self.allowed.longest_match(source).is_some_and(|(_, owner)| *owner == peer)
     }
 
-    /// Returns the peer from which a message from the outer network claims to be. The message
+    /// Returns the peer that a message from the outer network claims as its sender. The message
     /// proves nothing yet, except that the sender of a handshake knows the gateway's public key.
     pub(crate) fn sender(&self, from: IpAddr, message: &[u8], cookie: &mut [u8]) -> Sender {
         let indexed = |index: u32| self.by_index.get(&(index >> 8)).copied();
@@ -145,12 +147,12 @@ impl Network {
         found.map_or(Sender::Unknown, Sender::Peer)
     }
 
-    /// Returns the peers whose packets have this bucket.
+    /// Returns the peers whose packets are in the bucket `bucket`.
     pub(crate) fn in_bucket(&self, bucket: u16) -> &[PeerId] {
         self.by_bucket.get(&bucket).map_or(&[], Vec::as_slice)
     }
 
-    /// Makes a tunnel to a peer, without a session.
+    /// Creates a tunnel to a peer that has no session yet.
     pub(crate) fn tunnel(&self, id: PeerId) -> Tunn {
         let peer = &self.peers[id];
         let limiter = Some(Arc::clone(&self.limiter));
@@ -172,8 +174,8 @@ fn flow_key(peer: PeerId) -> FlowKey {
     FlowKey::from_bytes(&(peer as u32).to_be_bytes())
 }
 
-/// Makes a frame that no network can deliver, because it has no IP version. The frame makes the CPU
-/// that has a peer's bucket create the peer's state.
+/// Creates a frame that cannot come from a network, because it has no IP version. The frame makes
+/// the CPU that has a peer's bucket create the peer's state.
 pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
     (peer as u64).to_be_bytes()
 }

@@ -1,6 +1,7 @@
-//! Makes traffic of eight peers in memory.
+//! Generates traffic of eight peers in memory.
 //!
-//! Each packet has a number, and the output checks that the numbers of each peer only grow.
+//! Each packet has a number. The output checks that each packet of a peer has a larger number than
+//! the packet before.
 
 use std::array;
 use std::error::Error;
@@ -22,13 +23,13 @@ use crate::network::Network;
 
 pub(crate) const PEERS: usize = 8;
 
-/// The length of each packet: the length of a full TCP segment in a tunnel.
+/// The length of each packet, which is that of a full TCP segment in a tunnel.
 const PACKET_BYTES: usize = 1420;
 
-/// The number of a packet is in its last bytes.
+/// The size of a packet's number, which is stored in the last bytes of the packet.
 const NUMBER_BYTES: usize = 4;
 
-/// The work that the packets need.
+/// The work that the gateway does on each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Seal,
@@ -43,11 +44,11 @@ pub(crate) struct Connected {
 }
 
 /// The number of peers on the first of two CPUs, if each CPU has half of the buckets. The first CPU
-/// also receives, which takes a fifth of its time. Therefore it gets fewer peers than the second
-/// CPU.
+/// also receives all packets, which takes a fifth of its time. Therefore the first CPU gets fewer
+/// peers than the second CPU.
 const OF_FIRST: usize = 3;
 
-/// Connects the peers. Each peer is in a bucket of its own, because a policy moves whole buckets.
+/// Connects the peers. Each peer has its own bucket, because a policy can move only whole buckets.
 pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
     let secret = || StaticSecret::from(array::from_fn(|_| fastrand::u8(..)));
     let (our_key, their_keys) = (secret(), array::from_fn::<_, PEERS, _>(|_| secret()));
@@ -97,8 +98,8 @@ pub(crate) struct Frames {
     pub(crate) each: usize,
 }
 
-/// Makes the packet with this number, whose source and destination are the inner address of its
-/// peer.
+/// Creates the packet with the number `number`. Both its source and its destination are the inner
+/// address of its peer.
 pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     let peer = [10, 0, 0, (number % PEERS) as u8];
@@ -107,12 +108,12 @@ pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     packet
 }
 
-/// Makes the packets of the peers as a TUN delivers them.
+/// Creates the packets of the peers in the form in which a TUN delivers them.
 pub(crate) fn plain(packets: usize) -> Frames {
     Frames { bytes: (0..packets).flat_map(packet).collect(), each: PACKET_BYTES }
 }
 
-/// Makes the messages of the peers as a socket receives them.
+/// Creates the messages of the peers in the form in which a socket receives them.
 pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     let each = 28 + PACKET_BYTES + 32; // The headers of IP and UDP, and those of a message with its tag.
     let mut bytes = vec![0; packets * each];
@@ -125,19 +126,20 @@ pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     Frames { bytes, each }
 }
 
-/// An input device that delivers frames from memory. The device can wait for the CPUs, as a file
-/// can.
+/// An input device that delivers frames from memory. Like a capture file, the device can wait for
+/// the CPUs.
 pub(crate) struct Recorded {
     frames: Frames,
-    /// The number of bytes that were received.
+    /// The number of bytes that the run has received from this device so far.
     next: usize,
-    /// The number of bytes at which the measured part begins.
+    /// The offset in bytes at which the measured part of the traffic begins.
     begin: usize,
     began: Arc<OnceLock<Instant>>,
 }
 
 impl Recorded {
-    /// The device stores in `began` the time at which the last `measured` packets begin.
+    /// When the device delivers the first of the last `measured` packets, it stores the time in
+    /// `began`.
     pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
         let begin = frames.bytes.len().saturating_sub(measured * frames.each);
         Self { frames, next: 0, begin, began }
@@ -167,10 +169,10 @@ impl RxQueue for Recorded {
     }
 }
 
-/// Checks the order of each peer's packets.
+/// An output that checks the order of each peer's packets.
 pub(crate) struct Checked {
     work: Work,
-    /// The latest number of each peer, plus one.
+    /// For each peer, the number of its latest packet, plus one.
     latest: [AtomicU32; PEERS],
 }
 
@@ -181,7 +183,7 @@ impl Checked {
         Self { work, latest: array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// Returns the peer and the number of a packet. For messages to a peer, the number is
+    /// Returns the peer and the number of a packet. In messages to a peer, the number is
     /// WireGuard's message counter.
     fn number(&self, frame: &[u8]) -> Option<(usize, u32)> {
         let at = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
@@ -198,8 +200,8 @@ impl TxQueue for Check {
         while let Some(packet) = packets.next_packet() {
             let frame = packet.received().data;
             if let Some((peer, number)) = self.0.number(frame) {
-                // Relaxed: after a bucket moves, the new CPU sees the values that the old CPU
-                // stored.
+                // `Relaxed` is enough: after a bucket has moved, the new CPU sees the values that
+                // the old CPU stored.
                 let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
                 if latest > number {
                     return Err(DeviceError::new(

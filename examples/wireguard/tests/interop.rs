@@ -20,7 +20,8 @@ const GATEWAY: usize = 0;
 /// The namespace of wireguard-go.
 const PEER: usize = 1;
 
-/// A key pair. Programs read its keys in hexadecimal or in base 64.
+/// A key pair. Some programs read the two keys in hexadecimal, and other programs read them in base
+/// 64.
 struct Keys {
     secret: [u8; 32],
     public: [u8; 32],
@@ -37,7 +38,7 @@ fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A child process that is ended when the value is dropped.
+/// A child process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Running {
@@ -90,7 +91,7 @@ impl WireguardGo {
         answer
     }
 
-    /// Returns a number that wireguard-go has for its peer.
+    /// Returns a number that wireguard-go reports for its peer.
     fn number(&self, key: &str) -> u64 {
         let answer = self.ask("get=1\n\n");
         let value = answer.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -98,8 +99,8 @@ impl WireguardGo {
     }
 }
 
-/// Returns how often the kernel of a namespace has seen packets overtake others (`TCPSACKReorder`
-/// in /proc/net/netstat).
+/// Returns how often the kernel of a namespace has seen a reordered packet (`TCPSACKReorder` in
+/// /proc/net/netstat).
 fn reordered(namespaces: &Namespaces, nth: usize) -> u64 {
     let text = namespaces.within(nth, || fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: ")).map(str::split_whitespace);
@@ -118,9 +119,9 @@ fn wireguard_go() -> Option<PathBuf> {
     program
 }
 
-/// The gateway and wireguard-go make handshakes, and carry traffic in both directions in order
-/// while the peer's bucket moves. The gateway and wireguard-go also find each other again after the
-/// peer has changed its address or lost its session.
+/// The gateway and wireguard-go complete handshakes, and carry traffic in both directions, in
+/// order, while the peer's bucket moves. The tunnel also recovers after the peer has changed its
+/// address, and after the peer has lost its session.
 #[test]
 fn it_understands_wireguard_go() {
     let Some(program) = wireguard_go() else { return };
@@ -171,7 +172,7 @@ fn it_understands_wireguard_go() {
     };
     ping_both();
 
-    // During this transfer, the buckets move a hundred times a second.
+    // During this TCP transfer, the buckets move a hundred times a second.
     tcp_transfer(&namespaces, PEER, GATEWAY, address("10.99.0.1"), 50_000_000);
     tcp_transfer(&namespaces, GATEWAY, PEER, address("10.99.0.2"), 50_000_000);
     assert_eq!([reordered(&namespaces, GATEWAY), reordered(&namespaces, PEER)], [0, 0]);
@@ -193,7 +194,7 @@ fn it_understands_wireguard_go() {
     fs::remove_file(file).unwrap();
 }
 
-/// Starts the gateway at the other end of the veth, with a configuration of one peer.
+/// Starts the gateway at the other end of the veth pair. Its configuration contains one peer.
 fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, options: &[&str]) -> Running {
     let file = env::temp_dir().join(format!("steerage-wireguard-{}-{nth}.conf", process::id()));
     let configuration = format!(
@@ -216,8 +217,8 @@ fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, opti
     running
 }
 
-/// TCP arrives unchanged with each way of merging, and merging happens only where it is switched
-/// on.
+/// With each way of merging, TCP data arrives unchanged. Packets are merged only where merging is
+/// switched on.
 #[test]
 fn merging_is_a_choice() {
     for (options, merges) in

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use clap::Arg;
 
-/// The names of values that cannot be paths.
+/// The value names in `--help` of arguments that cannot be paths.
 const NO_PATHS: &[&str] = &[
     "1:N",
     "ADDR:PORT",
@@ -42,7 +42,8 @@ const NO_PATHS: &[&str] = &[
     "NAME",
 ];
 
-/// A command, and one of its arguments as `--help` shows it: `--flows <FILE>`, `[DEVICE]...`.
+/// The name of a command, and one of its arguments as `--help` shows it: `--flows <FILE>`,
+/// `[DEVICE]...`.
 pub(crate) type Argument = (String, String);
 
 /// The arguments that can be paths.

@@ -23,18 +23,20 @@ use crate::pages::{CARGO_RUN, Example, examples};
 /// The path at which the Debian package installs the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// The maximum time for one command, in seconds. A command takes this long only if it hangs.
+/// The maximum time for one command, in seconds. Only a command that hangs takes this long.
 const PATIENCE: &str = "60";
 
-/// The programs whose commands run: a command runs only if its first word is in this list. `time`
-/// is a keyword of bash.
+/// A command runs only if its first word, the name of a program, is in this list. `time` is a
+/// keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// Words in commands that name an interface, or a device that creates an interface.
+/// If a command contains one of these words, it uses an interface, or a device that creates an
+/// interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// The reason for which a command does not run. `None` if the command runs.
+/// Returns the reason why a command of a page does not run in this test. `None` if the command
+/// runs.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');

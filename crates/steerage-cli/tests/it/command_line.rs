@@ -46,7 +46,7 @@ const NO_PATHS: &[&str] = &[
 /// `[DEVICE]...`.
 pub(crate) type Argument = (String, String);
 
-/// The arguments that can be paths.
+/// Returns the arguments of all commands that can be paths.
 pub(crate) fn paths() -> BTreeSet<Argument> {
     let program = steerage_cli::definition();
     let commands = program.get_subcommands();
@@ -59,7 +59,7 @@ pub(crate) fn paths() -> BTreeSet<Argument> {
 }
 
 fn can_be_a_path(argument: &Arg) -> bool {
-    // The words after `--` are a program and its arguments.
+    // The words after `--` are a program and its arguments, so they may contain a path.
     let is_known = |name: &str| NO_PATHS.contains(&name) && !argument.is_last_set();
     let names = argument.get_value_names().unwrap_or_default();
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))

@@ -183,13 +183,14 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     fed.feed((0..PACKETS).map(|nth| frame(17, nth as u16, 1000)));
     let mut watcher = Client::connect(Path::new(&fed.socket)).unwrap();
     until("the run has handled all packets", || watcher.snapshot().unwrap()["snapshot"]["delivered"] == PACKETS);
-    // Each record begins with three 64-bit words.
+    // Each record of the stream begins with three 64-bit words.
     let (mut arrived, mut counts) = (0, (0, 0));
     while counts.0 < PACKETS || arrived + counts.1 < PACKETS {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // The two highest values of the length mark a record with counts instead of a packet.
+        // If the length has one of the two highest values, the record contains counts instead of a
+        // packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;

@@ -204,8 +204,8 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. In CI, a
-/// missing tool makes the test fail.
+/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. If the tool
+/// is missing, the test fails in CI.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -456,7 +456,7 @@ fn from_a_tun_to_an_interface_with_link_headers() {
 }
 
 /// The router takes the packets from the kernel with AF_XDP. The hosts still offload checksums, so
-/// only their ICMP packets have correct checksums.
+/// only their ICMP packets have correct checksums when they arrive.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -468,7 +468,7 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// A datagram that enters the router's veth without a checksum leaves the router with a correct
+/// A datagram that arrives at the router's veth without a checksum leaves the router with a correct
 /// checksum.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {

@@ -185,7 +185,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let mut child = started.stdout(write).spawn().unwrap();
     // Dropping `started` closes this process's copy of the writing end of the pipe.
     drop(started);
-    // The output file gets its name at the end of the run.
+    // The test waits for the output file, which gets its name at the end of the run.
     let begun = Instant::now();
     while !flows.exists() {
         assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");

@@ -3,8 +3,8 @@
 
 use crate::program::run;
 
-/// Runs the program. Expects the exit code `code`, one line on standard error and nothing on
-/// standard output.
+/// Runs the program. Checks that a run has ended with the exit code `code`, one line on standard
+/// error, and no standard output.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
@@ -149,9 +149,10 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Typical mistakes. Each has a part of the advice that the error message must contain.
+/// Typical mistakes. Each option comes with a part of the advice that the error message must
+/// contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Users of tcpdump are used to these options.
+    // Options that users of tcpdump are used to.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),

@@ -1,4 +1,4 @@
-//! Tests of runs that succeed, and of their reports.
+//! Tests runs that succeed, and their reports.
 
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ fn queues_have_masks_of_their_own() {
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
-    // An empty mask turns steering off: the packets stay with the CPU that receives them.
+    // An empty mask switches steering off: each packet stays on the CPU that receives it.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
     // If there are several devices, the control tree shows each device by its name.
@@ -145,7 +145,7 @@ fn the_page_for_people() {
         ]
     );
     assert_eq!(lines.len(), 6, "{lines:#?}");
-    // The report shows memory and the order of packets only with `-v`.
+    // Only with `-v` does the report show the memory and the order of packets.
     let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");
@@ -155,7 +155,7 @@ fn the_page_for_people() {
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
-/// The keys of the JSON report are in the order of the schema, which helps people who read the
+/// The keys of the JSON report have the order of the schema, which helps people who read the
 /// report.
 #[test]
 fn keys_stand_in_the_order_of_the_schema() {

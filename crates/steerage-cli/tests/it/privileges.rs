@@ -257,7 +257,7 @@ fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     thread::scope(|scope| scope.spawn(ran).join().unwrap())
 }
 
-/// A kernel can be built without Landlock, or be started without it.
+/// A kernel can be built without Landlock, or be started without Landlock.
 #[test]
 fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
@@ -275,8 +275,8 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
-/// A container's seccomp profile can deny Landlock although the kernel supports it. The user could
-/// change this profile, so the program prints a warning of one line.
+/// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
+/// could change this profile, so the program prints a warning of one line.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {

@@ -1,5 +1,6 @@
-//! Implements Arrow's C data interface and C stream interface. They consist of three structures,
-//! whose fields are listed in the specification (arrow.apache.org, "The Arrow C data interface").
+//! Implements Arrow's C data interface and C stream interface. The interfaces consist of three
+//! structures, whose fields are listed in the specification (arrow.apache.org, "The Arrow C data
+//! interface").
 //!
 //! All `unsafe` code of the crate is in this module. A structure belongs to the code that holds it,
 //! up to the moment when the structure is released or moved out. A consumer moves a structure by

@@ -225,8 +225,8 @@ pub(crate) struct Run {
     bytes: Option<u64>,
 }
 
-/// The function that is called at the end of a run. It adds the last rows, and returns counts for
-/// the report, and the edges of a part.
+/// The function that is called at the end of a run. This function adds the last rows of the run,
+/// and returns counts for the report, and the edges of a part.
 pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
 
 /// The functions of a run: one makes the handler of a CPU, and one ends the run.

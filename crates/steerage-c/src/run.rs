@@ -22,11 +22,11 @@ const WAIT: Duration = Duration::from_secs(3600);
 /// The type that the C header calls `steerage`.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// The handle of the run. It is not protected by the lock of `stage`, so that no call waits for
-    /// a thread in `join`. The handle is set before the first thread starts, because the program's
-    /// functions may use the run from their first call on.
+    /// The handle of the run. The lock of `stage` does not protect the handle, so that no call
+    /// waits for a thread in `join`. The handle is set before the first thread starts, because the
+    /// program's functions may use the run from their first call on.
     handle: OnceLock<Handle>,
-    /// Whether a stop was requested. The request may have come before the run had a handle.
+    /// Whether a stop was requested. A stop may be requested before the run has a handle.
     is_stopped: AtomicBool,
     /// The reason why the threads of the run could not be started.
     not_started: OnceLock<Failure>,

@@ -115,7 +115,8 @@ impl Cpus {
     }
 
     /// Describes the measured distances of the default CPUs if the distances contradict the kernel.
-    /// In that case, CPUs are far apart although the kernel reports that they share a cache.
+    /// Distances contradict the kernel if CPUs are far apart although the kernel reports that they
+    /// share a cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;

@@ -65,9 +65,9 @@ struct Xdp {
 
 impl Xdp {
     /// The faster of AF_PACKET and AF_XDP on this driver. Without zero-copy, AF_XDP moves the
-    /// kernel's part of receiving to the CPU that polls. That CPU then receives fewer packets than
-    /// with AF_PACKET. For `forward`, the kernel would otherwise handle each packet too, so AF_XDP
-    /// is faster (lab/notes/interfaces.md).
+    /// kernel's part of receiving to the CPU that polls. The polling CPU then receives fewer
+    /// packets than with AF_PACKET. For `forward`, the kernel would otherwise handle each packet
+    /// too, so AF_XDP is faster (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -228,8 +228,8 @@ impl Interface {
     }
 }
 
-/// The crate steerage-tune finds what an interface needs for a purpose. This function converts such
-/// a need to a finding with a fix.
+/// The crate steerage-tune finds what an interface needs for a purpose. This function converts one
+/// of these needs to a finding with a fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),

@@ -73,7 +73,7 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together. This choice defines what a flow is.
+    /// Which packets steering keeps together. The packets that steering keeps together are a flow.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,

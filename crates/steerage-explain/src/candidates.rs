@@ -3,8 +3,8 @@
 use steerage::{CpuId, CpuMask, topology::Topology};
 use steerage_tune::Distances;
 
-/// The candidate CPUs, in the order in which the advice adds CPUs to a run. The first CPU is the
-/// one that receives.
+/// The candidate CPUs, in the order in which the advice adds CPUs to a run. The first candidate CPU
+/// is the CPU that receives packets.
 #[derive(Debug)]
 pub struct CandidateCpus {
     /// The CPUs in this order.

@@ -1,4 +1,5 @@
-//! Creates two network namespaces that are joined by a veth pair. They exist only during one test.
+//! Creates two network namespaces that are joined by a veth pair. The namespaces exist only during
+//! one test.
 
 use std::fs;
 

@@ -284,7 +284,7 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
 }
 
 /// A UDP socket with a thread that sends each datagram back to its sender, until this value is
-/// dropped. The second field is the address of the socket.
+/// dropped. The second field of `Echo` is the address of the socket.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 

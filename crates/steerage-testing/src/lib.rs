@@ -101,7 +101,7 @@ pub struct QueueTester {
 
 impl QueueTester {
     /// Creates [`TESTER_PAGES`] pages for the queue, in addition to the pages that the queue's
-    /// device keeps posted. Then opens the queue.
+    /// device keeps posted. Then opens the receive queue.
     ///
     /// # Errors
     /// The queue's own error, or an error if there is too little memory.

@@ -27,8 +27,8 @@ impl SplitMix64 {
         Self::mix(self.0)
     }
 
-    /// The finaliser of the generator SplitMix64. It maps neighbouring numbers to distant numbers,
-    /// and different numbers to different numbers.
+    /// The finaliser of the generator SplitMix64. The finaliser maps neighbouring numbers to
+    /// distant numbers, and different numbers to different numbers.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

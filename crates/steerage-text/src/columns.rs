@@ -70,7 +70,7 @@ impl Column {
     }
 
     /// Allows a table that is too wide to leave out this column. The table leaves out the last such
-    /// column first. It shortens addresses only after it has left out all such columns.
+    /// column first. The table shortens addresses only after it has left out all such columns.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }

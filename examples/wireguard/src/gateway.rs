@@ -2,8 +2,8 @@
 //! decrypts ("opens") the messages that peers send.
 //!
 //! Each peer's packets are in one bucket. The state of the peer is on the CPU that has this bucket,
-//! and moves with the bucket. Therefore no lock protects this state. The packets of a peer leave in
-//! the order of their WireGuard counters, whatever the number of CPUs.
+//! and moves with the bucket. Therefore the state of a peer needs no lock. The packets of a peer
+//! leave in the order of their WireGuard counters, whatever the number of CPUs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -70,8 +70,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived merged with other packets. Each of them is also counted
-    /// under its outcome.
+    /// Packets and messages that arrived merged with other packets. Each merged packet is also
+    /// counted under its outcome.
     pub(crate) merged: u64,
 }
 
@@ -191,7 +191,8 @@ impl Gateway {
 const COOKIE_REPLY: u8 = 3;
 
 /// Returns the state of a peer. If this CPU has the peer's bucket but not the peer's state, creates
-/// the state. This occurs at the beginning, and after another CPU failed and its states were lost.
+/// the state. The state is missing at the beginning, and after another CPU failed and its states
+/// were lost.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],

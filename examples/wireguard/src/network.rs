@@ -97,16 +97,16 @@ impl Network {
     ///
     /// The first message of a handshake names its sender only in encrypted form. Therefore the
     /// receiving CPU has to do one of the handshake's five Diffie-Hellman operations. This
-    /// operation took 82 us on a busy machine (the command `memory` prints the time). The rate
-    /// limiter limits the number of these operations per second.
+    /// Diffie-Hellman operation took 82 us on a busy machine (the command `memory` prints the
+    /// time). The rate limiter limits the number of Diffie-Hellman operations per second.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
             (Some(peer), _) => Some(peer),
             (_, Some((from, to_port, message))) if to_port == self.port => {
                 match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
                     Sender::Peer(peer) => Some(peer),
-                    // This packet is from the inner network. It only looks like a message to the
-                    // gateway.
+                    // This packet is from the inner network. The packet only looks like a message
+                    // to the gateway.
                     _ => self.routed_to(frame),
                 }
             }
@@ -115,8 +115,8 @@ impl Network {
         peer.map(flow_key)
     }
 
-    /// Returns the peer to which a packet from the inner network is routed. This is the peer with
-    /// the longest allowed prefix that contains the packet's destination.
+    /// Returns the peer to which a packet from the inner network is routed. The packet is routed to
+    /// the peer with the longest allowed prefix that contains the packet's destination.
     pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
         Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
     }

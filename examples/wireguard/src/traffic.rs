@@ -98,8 +98,8 @@ pub(crate) struct Frames {
     pub(crate) each: usize,
 }
 
-/// Creates the packet with the number `number`. Both its source and its destination are the inner
-/// address of its peer.
+/// Creates the packet with the number `number`. Both the source and the destination of the packet
+/// are the inner address of its peer.
 pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     let peer = [10, 0, 0, (number % PEERS) as u8];

@@ -194,7 +194,8 @@ fn it_understands_wireguard_go() {
     fs::remove_file(file).unwrap();
 }
 
-/// Starts the gateway at the other end of the veth pair. Its configuration contains one peer.
+/// Starts the gateway at the other end of the veth pair. The gateway's configuration contains one
+/// peer.
 fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, options: &[&str]) -> Running {
     let file = env::temp_dir().join(format!("steerage-wireguard-{}-{nth}.conf", process::id()));
     let configuration = format!(

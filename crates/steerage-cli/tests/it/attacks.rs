@@ -25,7 +25,7 @@ use steerage_guard::sandbox::call_name;
 use crate::forward::{ROUTER, linked};
 use crate::program::{self, Started};
 
-/// This limit is higher than the number of any system call.
+/// The numbers of all system calls are below this limit.
 const NUMBERS: u64 = 512;
 
 /// The size of the instruction `syscall` in bytes.
@@ -456,8 +456,8 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Checks that a thread cannot close a socket. Otherwise, another socket could get the descriptor
-/// of the closed socket.
+/// Checks that a thread cannot close a socket. If the thread could close a socket, another socket
+/// could get the same descriptor.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

@@ -1,6 +1,6 @@
 //! Tests of runs that take packets from bonds and from VLAN interfaces. Both ends have a bond, and
-//! two cables join the bonds. This kernel may not support bonds and VLAN interfaces;
-//! `.ci/other-kernel` starts a kernel that does.
+//! two cables join the bonds. The running kernel may not support bonds and VLAN interfaces. The
+//! script `.ci/other-kernel` starts a kernel that supports them.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -142,8 +142,8 @@ fn a_port_leaves_a_bond_and_returns() {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
         let sent = bonds.send_during(|| {
-            // The sender's port leaves its bond first. Otherwise, datagrams would go to a receiving
-            // port that has already left its bond.
+            // The sender's port leaves its bond first. If it left second, datagrams would go to a
+            // receiving port that has already left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");

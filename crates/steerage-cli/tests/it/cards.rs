@@ -254,8 +254,8 @@ fn stop(started: Started) -> (Value, String) {
     let snapshot = &report["snapshot"];
     assert_eq!((&snapshot["reordered"], &snapshot["in_flight"]), (&json!(0), &json!(0)), "{report}");
     let mode = queues(&report)[0]["mode"].as_str().unwrap_or_default().to_owned();
-    // When a zero-copy socket is closed, the driver may still write to its pages. These pages
-    // therefore do not return to the pool.
+    // When a zero-copy socket is closed, the driver may still write to the socket's pages, so these
+    // pages do not return to the pool.
     let kept = if mode.contains("zero-copy") { queues(&report).len() as u64 * u64::from(RING_DEFAULT) } else { 0 };
     let missing = snapshot["pages"].as_u64().unwrap() - snapshot["pages_free"].as_u64().unwrap();
     assert!(missing <= kept, "{missing} pages are missing: {report}");

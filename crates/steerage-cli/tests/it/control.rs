@@ -139,8 +139,8 @@ fn get_and_set_ask_the_only_instance() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
     }
-    // The synthetic device writes each frame directly to a page. It has no ring from which frames
-    // would be copied.
+    // The synthetic device has no ring from which frames would be copied, because it writes each
+    // frame directly to a page.
     let copybreak = "sys/class/net/synthetic/queues/rx-1/copybreak";
     let refused = place.run(&["set", copybreak, "200"]);
     let says = ": cannot set copybreak of receive queue 1: Operation not supported: ";
@@ -326,8 +326,8 @@ fn others_may_look_and_not_write() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The process `fusermount3` is the only process with a privilege. It unmounts the tree, and ends
-/// together with the run.
+/// The process `fusermount3` is the only process with a privilege. `fusermount3` unmounts the tree,
+/// and ends together with the run.
 #[test]
 fn the_run_keeps_no_privilege_to_unmount() {
     let place = Place::new();

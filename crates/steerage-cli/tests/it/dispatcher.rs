@@ -21,7 +21,7 @@ use crate::program::{Ran, Started, command};
 struct Shared {
     net: Net,
     pins: PathBuf,
-    /// UDP sockets on ports 9 and 10. They receive the packets that go to the kernel.
+    /// UDP sockets on ports 9 and 10, for the packets that go to the kernel.
     kernel: [UdpSocket; 2],
 }
 

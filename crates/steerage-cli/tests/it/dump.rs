@@ -43,8 +43,8 @@ impl Fed {
         Self { run: Started::of(child), input, socket }
     }
 
-    /// Writes these packets to the pipe from which the run reads. The first packet has the time 1
-    /// s, the second packet 2 s, and so on.
+    /// Writes these packets to the pipe from which the run reads. The first of these packets has
+    /// the time 1 s, the second packet has the time 2 s, and so on.
     fn feed(&mut self, packets: impl Iterator<Item = Vec<u8>>) {
         let records = (1..).zip(packets).map(|(second, packet)| (second, 0, packet));
         self.input.write_all(&pcap(records)[24..]).unwrap();
@@ -62,7 +62,8 @@ impl Fed {
 /// A `steerage dump` process that is connected to a run.
 struct Dump {
     child: Ends,
-    /// This thread reads the capture all the time, so that a full pipe does not block `dump`.
+    /// A thread reads the capture from `dump` all the time, so that a full pipe does not block
+    /// `dump`.
     capture: JoinHandle<Vec<u8>>,
 }
 
@@ -141,8 +142,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     }
     let (capture, err) = short.end();
     assert_eq!(err, "750 packets, 0 missed\n");
-    // Each of the 750 packets takes 72 bytes: 40 bytes of the packet, and 32 bytes of the pcapng
-    // block around it.
+    // In the capture, each of the 750 packets takes 72 bytes: the first 40 bytes of the packet, and
+    // the 32 bytes of a pcapng block.
     assert!((750 * 72..750 * 72 + 100).contains(&capture.len()), "{}", capture.len());
     let of_cpu_0 = report["snapshot"]["cpus"][0]["processed"].as_u64().unwrap();
     let (capture, _) = sampled.end();

@@ -23,7 +23,7 @@ use crate::program::Started;
 const AWAY: Duration = Duration::from_millis(500);
 /// The size of the collector's receive buffer in bytes.
 const BUFFER: usize = 8 << 20;
-/// The maximum time that the collector waits for a message. Then it checks whether it should end.
+/// The maximum time that the collector waits for a message before it checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -44,8 +44,8 @@ struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of missing records. It is computed from gaps in the sequence numbers, both within
-    /// the messages of one collector and between two collectors.
+    /// The number of missing records. This number is computed from gaps in the sequence numbers,
+    /// both within the messages of one collector and between two collectors.
     missing: u64,
     /// The expected sequence number of the next message.
     next: u32,
@@ -76,9 +76,9 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
     // Each flow has a packet every 2 s, and ends after 1 s. At the end of the run, the records of
-    // one or two seconds arrive at once. They take 100 kB, which the kernel counts as 200 kB of
-    // buffer space. The collector's buffer has room for all of these records, even if the collector
-    // gets no CPU time in the meantime.
+    // one or two seconds arrive at once. These records take 100 kB, which the kernel counts as 200
+    // kB of buffer space. The collector's buffer has room for all of these records, even if the
+    // collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // The run has only one CPU. With a second CPU, the backlog of that CPU would overflow if the

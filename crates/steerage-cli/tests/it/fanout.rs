@@ -27,8 +27,8 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// The captures of the test, if they are available. They contain TCP, UDP, fragments and tunnels.
-/// The test uses only a few captures, because tshark is slow.
+/// The captures of the test, if they are available. The captures contain TCP, UDP, fragments and
+/// tunnels. The test uses only a few captures, because tshark is slow.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
@@ -83,8 +83,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // With one CPU, `fanout` must still hash packets and track fragments. The other commands do
-        // neither of these if they use one CPU.
+        // With one CPU, `fanout` must still hash packets and track fragments. With one CPU, the
+        // other commands neither hash packets nor track fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);

@@ -66,7 +66,7 @@ impl Net {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
             // With `gso_max_segs 1`, the kernel cuts segments that are too long for a real cable.
-            // It does not complete checksums that are not computed yet.
+            // The kernel does not complete checksums that are not computed yet.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -377,8 +377,8 @@ fn neighbours_and_links_come_and_go() {
     let Some(net) = Net::new() else { return };
     let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
-    // The other host gets a new link address. The router's kernel learns this address from the next
-    // packet.
+    // The host on the other side of the router gets a new link address. The router's kernel learns
+    // this address from the next packet.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
     net.0.within(OTHER, || ping(address("10.210.1.1"), 56));
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -393,7 +393,7 @@ fn neighbours_and_links_come_and_go() {
     // The kernel reports to one CPU that the route no longer exists. Another CPU detects on its own
     // that its interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
-    // The other interface continues to work until the end of the run.
+    // The interface that was not deleted continues to work until the end of the run.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
@@ -402,9 +402,9 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The other host gets a new link address. If the host announces the new address, packets go there
-/// at once. If the host does not announce it, the kernel first has to notice that the neighbour
-/// does not answer, and then has to resolve its address again.
+/// The host on the other side of the router gets a new link address. If the host announces the new
+/// address, packets go there at once. If the host does not announce it, the kernel first has to
+/// notice that the neighbour does not answer, and then has to resolve its address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -425,7 +425,7 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. It reads only the neighbours and the router's own
+/// The run uses none of the kernel's routes. The run reads only the neighbours and the router's own
 /// addresses from the kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {

@@ -191,7 +191,8 @@ fn a_rule_without_effect_is_replaced() {
 }
 
 /// A second run does not rely on the rule of the first run, because the first run removes its rule
-/// at its end. The second run needs a rule that the user adds, which remains.
+/// at its end. For the second run, the user must add a rule, which remains after the end of the
+/// first run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -244,7 +245,8 @@ fn the_log_names_the_kept_capability() {
     assert!(ran.code == Some(0) && ran.err.contains("kept=CapabilitySet(NET_ADMIN)"), "{ran:?}");
 }
 
-/// Returns the line with the error from standard error. It follows notes about the interfaces.
+/// Returns the line with the error from standard error. In the output, notes about the interfaces
+/// come before this line.
 fn error(ran: &Ran) -> &str {
     ran.err.lines().last().unwrap_or_default()
 }

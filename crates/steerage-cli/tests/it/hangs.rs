@@ -1,5 +1,6 @@
 //! Tests signals to a process that waits for a file system which does not answer, such as a hard
-//! NFS mount whose server is down. Such a process waits in the kernel, and only SIGKILL ends it.
+//! NFS mount whose server is down. A process that waits for such a file system waits in the kernel,
+//! and only SIGKILL ends it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -104,8 +105,8 @@ impl Drop for Mounted {
 }
 
 /// Runs `body` with the file system mounted on a directory. The mount is in a separate mount
-/// namespace. It therefore disappears when this thread and the programs that it starts have ended,
-/// even after a crash. If mounting is not possible, prints the reason to standard error.
+/// namespace. The mount therefore disappears when this thread and the programs that it starts have
+/// ended, even after a crash. If mounting is not possible, prints the reason to standard error.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;

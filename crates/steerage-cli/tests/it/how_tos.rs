@@ -1,6 +1,6 @@
 //! Runs the commands for nfdump and pmacct from docs/meter.md exactly as they are written there.
-//! They run in a separate network namespace. `.ci/parquet` runs the commands for DuckDB, because
-//! they need a Python package. The expected counts are from tshark.
+//! The commands run in a separate network namespace. `.ci/parquet` runs the commands for DuckDB,
+//! because they need a Python package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,8 +35,8 @@ pub(crate) fn section(heading: &str) -> &'static str {
 }
 
 /// A bash function that returns whether the collector has read all datagrams. In the list of
-/// sockets, the addresses are followed by the lengths of two queues. The second length is that of
-/// the receive queue.
+/// sockets, the addresses are followed by the lengths of two queues, of which the second is the
+/// receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::program::{Started, assert_balanced, command, run, sum};
 
-/// A source of endless traffic. Its rate is so low that other tests get enough CPU time.
+/// A source of endless traffic, with a rate so low that other tests get enough CPU time.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
 
 /// Runs a command with intervals of 10 ms until it has printed three reports. Returns all of its

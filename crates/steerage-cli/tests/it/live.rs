@@ -73,7 +73,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         send(&net, 40, 50);
         talk(&net);
         // The test waits until the packets that close the connection have passed. Each of these
-        // packets is then either in both counts or in neither.
+        // packets is then either in both counts, that of the run and that of the kernel, or in
+        // neither count.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);

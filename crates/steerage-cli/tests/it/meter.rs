@@ -254,7 +254,7 @@ fn what_cannot_be_written_ends_the_run() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // In this case, the disk is full, and the source of packets is endless.
+    // In the second case of this test, the disk is full, and the source of packets is endless.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();

@@ -36,8 +36,8 @@ fn limited(blocks: usize, args: &[&str]) -> Ran {
     Ran::of(shell.output().unwrap())
 }
 
-/// Counts the packets in a capture that the program has written. Its format is pcap with
-/// nanoseconds, in this machine's byte order.
+/// Counts the packets in a capture that the program has written. The format of the capture is pcap
+/// with nanoseconds, in this machine's byte order.
 fn packets_in(file: &Path) -> u64 {
     let bytes = std::fs::read(file).unwrap_or_default();
     let (mut at, mut packets) = (24, 0);

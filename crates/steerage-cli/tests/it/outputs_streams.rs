@@ -133,7 +133,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // This port was free a moment ago, so probably no process listens on it.
+    // The chosen port was free a moment ago, so probably no process listens on it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

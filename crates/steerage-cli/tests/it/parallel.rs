@@ -306,8 +306,8 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // If the input can wait, the run also ends. It ends after the jobs have read all packets that
-    // they were given.
+    // If the input can wait, the run also ends. The run ends after the jobs have read all packets
+    // that they were given.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());
@@ -323,8 +323,8 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "ended\n"), "{ran:?}");
 }
 
-/// The process that started the run may ignore SIGCHLD. In that case, the kernel does not record
-/// how a child process, such as a job, has ended.
+/// The process that started the run may ignore SIGCHLD. If SIGCHLD is ignored, the kernel does not
+/// record how a child process, such as a job, has ended.
 #[test]
 fn a_run_ends_if_nobody_knows_how_its_jobs_ended() {
     let mut command = Command::new("env");

@@ -1,6 +1,6 @@
-//! Tests the files and pipes through which `steerage parallel` passes packets to its jobs. They
-//! have no names, and each belongs to one job. If a packet is missing in a file or pipe, the run
-//! fails.
+//! Tests the files and pipes through which `steerage parallel` passes packets to its jobs. These
+//! files and pipes have no names, and each belongs to one job. If a packet is missing in a file or
+//! pipe, the run fails.
 
 use std::fs;
 use std::path::Path;

@@ -230,8 +230,8 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// The program sorts lines by the time at their start. It also sorts them if one job writes only at
-/// the end and the lines of the other jobs do not fit into memory.
+/// The program sorts lines by the time at their start. The program also sorts lines if one job
+/// writes only at the end and the lines of the other jobs do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each of the other jobs has written 3 MB.

@@ -253,8 +253,8 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // Every second path is absolute. The other paths are relative to the other user's
-                // directory.
+                // The paths are absolute and relative in turn. Relative paths start at the other
+                // user's directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),

@@ -172,8 +172,8 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// The speed-up in the notes is never less than any speed-up in the table. It is also never less
-/// than the limit that the largest flow sets.
+/// The speed-up in the notes is never less than any speed-up in the table. The speed-up in the
+/// notes is also never less than the limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {

@@ -18,7 +18,7 @@ use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// A source of endless traffic. Its rate is so low that other tests get enough CPU time.
+/// A source of endless traffic, with a rate so low that other tests get enough CPU time.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -221,8 +221,8 @@ impl Stepped {
 }
 
 /// Sends a stop signal after one system call of the program. Repeats this for each of the program's
-/// first system calls. The first of these calls is shortly before the program blocks signals. At
-/// the last of them, the run has all of its threads. An early signal kills the program, and a later
+/// first system calls. The first tested call is shortly before the program blocks signals. At the
+/// last tested call, the run has all of its threads. An early signal kills the program, and a later
 /// signal ends the run normally. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {

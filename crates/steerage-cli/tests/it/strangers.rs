@@ -232,8 +232,8 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
 }
 
 /// Whatever the command, other users see the counters of root's runs, but no address of the
-/// traffic. The test searches the whole report for addresses. It therefore also covers parts of the
-/// report that are added later. (A device or a collector may have an address in its name. Names are
+/// traffic. The test searches the whole report for addresses, so it also covers parts of the report
+/// that are added later. (A device or a collector may have an address in its name. Names are
 /// public, because every user sees the command line of a run.)
 #[test]
 fn no_reply_to_other_users_has_an_address() {

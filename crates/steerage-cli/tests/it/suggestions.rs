@@ -16,7 +16,8 @@ use crate::explain::{KEY, explained, udp};
 use crate::program::{Started, command, report, run};
 
 /// Writes a capture with `elephant` packets of one flow, and `others` packets of each of 197 other
-/// flows. The packets of all flows are mixed. They are 1 us apart, so the packet rate is 1 Mpps.
+/// flows. The packets of all flows are mixed. The time between two packets is 1 us, so the packet
+/// rate is 1 Mpps.
 fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     let mut sources: Vec<u8> = (3..200).flat_map(|source| vec![source; others]).collect();
     let every = (sources.len() / elephant.max(1)).max(1);

@@ -86,7 +86,8 @@ fn a_short_run_leaves_standard_error_alone() {
     }
 }
 
-/// Creates a capture of `frames` frames of 1400 random bytes. Their times are one second apart.
+/// Creates a capture of `frames` frames of 1400 random bytes. The times of the frames are one
+/// second apart.
 fn capture(name: &str, frames: u32) -> PathBuf {
     let mut state = 1_u64;
     let mut random = || {

@@ -10,8 +10,8 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// The loopback addresses for IPv4 and IPv6. Both ends have the same address. No other test uses
-/// the namespace of this test.
+/// The loopback addresses for IPv4 and IPv6. Both ends of a transfer use the same address. No other
+/// test uses the namespace of this test.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 

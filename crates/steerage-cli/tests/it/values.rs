@@ -69,8 +69,8 @@ fn cut_headers() {
 #[test]
 fn names_behind_a_beginning() {
     check("fast-open.pcap", "http_host", &["www.example.com"]);
-    // tshark finds the hosts of five of these HTTP requests. It does not know BITS_POST, the method
-    // of the sixth request, although RFC 9110, 9.1, allows any token as a method.
+    // tshark finds the hosts of five of these HTTP requests. tshark does not know BITS_POST, the
+    // method of the sixth request, although RFC 9110, 9.1, allows any token as a method.
     check("http-methods.pcap", "http_host", &["www.example.com"; 6]);
 }
 

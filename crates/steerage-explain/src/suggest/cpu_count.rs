@@ -32,11 +32,11 @@ pub(super) struct AssumedCosts {
     pub(super) path: PathCosts,
     /// The cost of receiving and hashing a packet, on the CPU that receives.
     pub(super) receive_ns: f64,
-    /// The cost of handing a packet over to another CPU, for the CPU that receives. The second
-    /// value is the cost if that other CPU shares no cache with the receiver.
+    /// The cost of handing a packet over to another CPU, for the CPU that receives.
+    /// `hand_over_far_ns` is the cost if that other CPU shares no cache with the receiver.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The cost of taking a packet over, for the other CPU. The second value is the cost if that
+    /// The cost of taking a packet over, for the other CPU. `take_over_far_ns` is the cost if that
     /// CPU shares no cache with the receiver.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,

@@ -52,8 +52,8 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats a duration: `1,234 ns` up to 10 us, then `123.4 us`, then `12.3 ms`. Longer durations
-/// have the same format as in all other reports.
+/// Formats a duration: up to 10 us as `1,234 ns`, then as `123.4 us`, then as `12.3 ms`. Longer
+/// durations have the same format as in all other reports.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),

@@ -8,8 +8,8 @@ use super::*;
 use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 
-/// Puts 100 packets in each bucket. The first bucket additionally gets `elephant` times the sum of
-/// all of these packets.
+/// Puts 100 packets in each bucket. In addition, puts `elephant` times the sum of all of these
+/// packets in the first bucket.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
@@ -114,8 +114,8 @@ fn machines_are_what_their_topology_tells() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    // A machine with two caches, and two cores for each cache. The first core has two hardware
-    // threads.
+    // A machine with two caches, and two cores for each cache. The first core of the machine has
+    // two hardware threads.
     write("online", "0-4");
     for (cpu, siblings, cache) in
         [(0, "0,4", "0-1,4"), (1, "1", "0-1,4"), (2, "2", "2-3"), (3, "3", "2-3"), (4, "0,4", "0-1,4")]

@@ -101,8 +101,8 @@ pub(super) const VARIABLES: &[Row] = &[
     },
 ];
 
-/// Arguments that are or can be paths, but to which the program does not write. It only reads from
-/// these paths, connects to them, or passes them on.
+/// Arguments that are or can be paths, but to which the program does not write. The program only
+/// reads from these paths, connects to them, or passes them on.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
     ("<PID|NAME|PATH>", &["dump"]),
@@ -111,7 +111,7 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // This argument consists of a program and the program's arguments.
+    // The words of this argument are a program and the program's arguments.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
     // These arguments are options for the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),

@@ -7,10 +7,10 @@ use steerage::{Batch, Cpu, Handler};
 /// Counts the packets and bytes that arrive on a CPU.
 ///
 /// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
-/// receive path itself. The counts are the same, whichever CPU a packet is steered to. The handler
-/// still keeps both directions of a flow on one CPU, so that a run shows how steering spreads
-/// packets for handlers that need both directions. The command `steerage count` also accepts the
-/// hash that a network card computes.
+/// receive path itself. The counts do not depend on which CPU handles a packet. The handler still
+/// keeps both directions of a flow on one CPU, so that a run shows how steering spreads packets for
+/// handlers that need both directions. The command `steerage count` also accepts the hash that a
+/// network card computes.
 ///
 /// ```
 /// use steerage::{Builder, Input};

@@ -76,8 +76,8 @@ impl HandedOn {
     }
 }
 
-/// The handler that sends each packet to the output of its job. A job and its output have the same
-/// number.
+/// The handler that sends each packet to the output of its job. The number of a job is also the
+/// number of its output.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
 /// together. The instance must also have exactly one CPU, except with [`Together::Flow`].

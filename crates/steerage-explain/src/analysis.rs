@@ -32,7 +32,8 @@ impl AddAssign for Volume {
     }
 }
 
-/// A flow: all packets with the same key. Steering never separates these packets.
+/// A flow, which consists of all packets with the same flow key. Steering never separates these
+/// packets.
 ///
 /// Depending on [`Analysis::affinity`], a flow is one direction or both directions of a
 /// conversation.

@@ -72,7 +72,7 @@ pub struct AdviceBasis {
     pub devices: Vec<String>,
     /// The devices that are interfaces.
     pub interfaces: Vec<InterfaceQueues>,
-    /// A note for each interface about the metadata that its card provides for packets.
+    /// For each interface, a sentence about the metadata that its card provides for packets.
     pub cards: Vec<String>,
     /// The CPU time that the kernel spent on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,

@@ -97,7 +97,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
         // Some keys are made of bytes, such as the key of a fragmented datagram or of an MPLS
-        // label. All packets with such a key have the same direction.
+        // label. All packets with a key of bytes have the same direction.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",

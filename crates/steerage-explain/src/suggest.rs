@@ -258,7 +258,7 @@ impl Suggestion {
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
 /// the list is empty. If the advice is one CPU because more CPUs would not help, the list has the
-/// flows with more than half of the packets, which is the even share of two CPUs.
+/// flows with more than half of the packets. Half is the even share of two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

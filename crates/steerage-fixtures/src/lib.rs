@@ -1,5 +1,6 @@
-//! Tools for the tests of several crates: network namespaces whose kernels send packets, captures
-//! that are generated or read by tshark, small handlers, and waiting for a condition.
+//! Tools that the tests of several crates share. They create network namespaces that send packets,
+//! generate captures or read captures with tshark, contain small packet handlers, and wait for
+//! conditions.
 
 pub mod cable;
 pub mod capture;

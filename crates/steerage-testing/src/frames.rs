@@ -77,7 +77,7 @@ impl<B: Into<Vec<u8>>> From<B> for Frame {
     }
 }
 
-/// Frames that wait to be received. All clones of this value share the same frames.
+/// Frames that wait to be received. All clones of a `Waiting` share the same frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Frames>>);
 
@@ -153,7 +153,7 @@ impl RxQueue for Queue {
     }
 }
 
-/// The packets that an output has sent. All clones of this value share the same packets.
+/// The packets that an output has sent. All clones of a `Recorded` share the same packets.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 

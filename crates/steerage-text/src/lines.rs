@@ -21,10 +21,10 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps each line that is longer than `width` between two words. A continuation line has the same
-/// indentation as the text of the line before it. The text begins after the last gap of two or more
-/// spaces in the first half of the line, or else after the indentation. If `width` is `None`,
-/// returns the text unchanged.
+/// Wraps each line that is longer than `width` between two words. A continuation line begins in the
+/// same column as the text of the line that was wrapped. The text begins after the last gap of two
+/// or more spaces in the first half of the line, or else after the indentation. If `width` is
+/// `None`, returns the text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

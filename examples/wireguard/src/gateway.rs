@@ -2,8 +2,8 @@
 //! decrypts ("opens") the messages that peers send.
 //!
 //! Each peer's packets are in one bucket. The state of the peer is on the CPU that has this bucket,
-//! and moves with the bucket. Therefore the state of a peer needs no lock. The packets of a peer
-//! leave in the order of their WireGuard counters, whatever the number of CPUs.
+//! and moves with the bucket. Therefore the state of a peer needs no lock. With any number of CPUs,
+//! the packets of a peer leave in the order of their WireGuard counters.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;

@@ -1,6 +1,6 @@
 //! Tests what an attacker can do who controls a thread of a run. The tests use ptrace to inject
-//! system calls into the threads of a run, as an attacker who controls a thread would make them.
-//! lab/notes/system-calls.md lists the allowed system calls.
+//! system calls into the threads of a run. An attacker who controls a thread could make the same
+//! calls. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -148,7 +148,8 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The rows of the tables of system calls and files in lab/notes/system-calls.md.
+/// Returns the rows of the tables in lab/notes/system-calls.md, which list the allowed system calls
+/// and files.
 fn rows() -> Vec<Vec<&'static str>> {
     [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
         .into_iter()
@@ -196,9 +197,9 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// For each thread name, injects every system call that lab/notes/system-calls.md does not list
-/// into one thread, with several arguments. Finally, `attack` injects a few allowed system calls.
-/// If they succeed, the earlier calls have not changed the thread.
+/// For each thread name, injects system calls into one thread: every system call that
+/// lab/notes/system-calls.md does not list, with several arguments. Finally, `attack` injects a few
+/// allowed system calls. If they succeed, the earlier calls have not changed the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {

@@ -26,7 +26,7 @@ use crate::program::{Ends, Ran, Started, command};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
-/// The address of the host behind the router. The near end is the router.
+/// The address of the host on the other side of the router. The near end is the router.
 const INNER: &str = "10.211.0.2";
 
 const COUNT: usize = 3_000;

@@ -160,8 +160,8 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
-/// A queue that starts with an empty mask shows the same values as a queue whose mask is emptied
-/// later.
+/// The control tree shows the same values for a queue that starts with an empty mask and for a
+/// queue whose mask is emptied later.
 #[test]
 fn masks_of_the_start_are_shown() {
     let place = Place::new();

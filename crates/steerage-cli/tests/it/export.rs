@@ -140,7 +140,7 @@ fn a_file_says_what_the_csv_says() {
         ];
         let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
         assert!(!messages.is_empty(), "{name}");
-        // tshark returns each field of a message as a list. The sums are the same, however records
+        // tshark returns each field of a message as a list. The sums do not depend on how records
         // are grouped into these lists.
         let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
         let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();

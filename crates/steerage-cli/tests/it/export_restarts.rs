@@ -81,8 +81,8 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     // collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // The run has only one CPU. With a second CPU, the backlog of that CPU would overflow if the
-    // machine stalled for seconds, whatever the collector does.
+    // The run has only one CPU. With a second CPU, the backlog of that CPU could overflow whenever
+    // the machine stalls for seconds, independently of the collector.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector runs until the end of the test.

@@ -39,8 +39,8 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the innermost headers, in the same order for both directions of a
-    /// flow. `None` if there are no ports.
+    /// The addresses and ports of the innermost headers. Their order is the same for both
+    /// directions of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
     /// The values that identify the datagram, if the frame is a fragment.
     datagram: Option<String>,
@@ -183,8 +183,8 @@ fn files_rotate_by_packet_time_without_loss() {
     }
 }
 
-/// The names of files that begin in the same second get numbers, and no file is longer than the
-/// limit. The newest files are kept, even if an earlier run wrote them.
+/// If several files begin in the same second, numbers are added to their names. No file is longer
+/// than the limit. The newest files are kept, even if an earlier run wrote them.
 #[test]
 fn files_rotate_by_size_and_the_newest_are_kept() {
     let scratch = Scratch::new();

@@ -194,8 +194,8 @@ const ROWS: &[Row] = &[
         commands: &["count", "meter", "fanout", "send"],
         lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
     },
-    // `forward` refuses a file as its device. `forward` compiles its filter in the same way as the
-    // other commands.
+    // `forward` refuses a file as its device. Like the other commands, `forward` searches for
+    // tcpdump to compile its filter.
     Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
     Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
     Row {

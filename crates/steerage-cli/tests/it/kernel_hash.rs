@@ -18,7 +18,7 @@ use crate::explain::explained;
 use crate::program::command;
 
 /// The number of flows in each encapsulation. If the kernel distinguishes these flows, the
-/// probability that it steers all of them to the same one of two CPUs is 1 in 2^63.
+/// probability is 1 in 2^63 that it steers all of them to a single one of the two CPUs.
 const FLOWS: u16 = 64;
 
 /// The maximum number of tries until traffic of one flow uses only one CPU. In a single try, other

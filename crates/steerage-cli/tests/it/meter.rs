@@ -443,7 +443,7 @@ fn the_records_of_a_flow_are_one_line() {
     assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
 }
 
-/// `meter` prints the same report for the flow files of a run as for the run itself.
+/// If `meter` reads the flow files of a run, it prints the same report as for the run itself.
 #[test]
 fn flow_files_are_read_again() {
     let scratch = Scratch::new();

@@ -156,7 +156,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
     }
 }
 
-/// The IPFIX export contains the same names, as tshark reads them.
+/// The IPFIX export, as tshark reads it, contains the same names as the CSV.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

@@ -270,8 +270,8 @@ pub(crate) struct Unread {
 
 impl Unread {
     /// Sends the signal repeatedly until the run has ended, because a single signal may not be
-    /// enough. If another test starts a program at the same moment, that program has a copy of the
-    /// pipe's reading end for a while. A write of the run then succeeds.
+    /// enough. If another test starts a program at this moment, that program has a copy of the
+    /// pipe's reading end for a short time. A write of the run then succeeds.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

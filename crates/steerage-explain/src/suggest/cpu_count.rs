@@ -16,7 +16,7 @@ use crate::shares::Shares;
 /// %, and nine packets at a load of 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
-/// If the packet rate is unknown, or no number of CPUs keeps up with the rate, the advice is the
+/// If the packet rate is unknown, or if no number of CPUs keeps up with it, the advice is the
 /// smallest number of CPUs that reaches this share of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 

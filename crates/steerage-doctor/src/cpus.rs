@@ -27,7 +27,8 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default. `distances` has their distances from the first CPU.
+    /// The CPUs that a run uses by default. `distances` contains the distances of these CPUs from
+    /// the first of them.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]

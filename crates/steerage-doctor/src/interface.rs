@@ -21,7 +21,8 @@ pub(crate) struct Interface {
     /// The driver, or `None` if the interface exists only in software.
     driver: Option<String>,
     mtu: Option<i64>,
-    /// The kernel's name for the state: `up`, `down`, or `unknown` for interfaces without a link.
+    /// The kernel's name for the state of the interface, such as `up`, `down`, or `unknown` for
+    /// interfaces without a link.
     state: Option<String>,
     up: bool,
     /// The speed of the link in Mbit/s, if the link reports its speed.
@@ -56,7 +57,7 @@ struct RxQueue {
     rps_cpus: Option<String>,
 }
 
-/// How well the driver supports XDP.
+/// How well the driver of the interface supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,

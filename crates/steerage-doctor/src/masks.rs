@@ -31,8 +31,8 @@ impl KernelMasks {
         !self.queues.is_empty() && self.queues.iter().all(|(_, now)| same(now, mask))
     }
 
-    /// The queues that the kernel steers, with their masks, such as `rx-0 3`. `None` if the kernel
-    /// steers no queue.
+    /// The queues that the kernel steers, with their masks, such as `rx-0 3`. Returns `None` if the
+    /// kernel steers the packets of no queue.
     pub fn in_force(&self) -> Option<String> {
         let is_set = |mask: &str| mask.contains(|c| !"0,".contains(c));
         let set: Vec<String> = (self.queues.iter().filter(|(_, mask)| is_set(mask)))

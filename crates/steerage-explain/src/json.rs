@@ -1,4 +1,4 @@
-//! The explanation as one JSON object: `docs/explain.md` describes its fields.
+//! The explanation as one JSON object, whose fields `docs/explain.md` describes.
 
 use std::collections::BTreeMap;
 use std::io;

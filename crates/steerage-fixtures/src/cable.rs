@@ -15,9 +15,9 @@ pub const FAR: &str = "10.209.0.2";
 const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
-/// Two namespaces with a veth pair: `near0` in the namespace `near` and `far0` in the namespace
-/// `far`. Only packets of the test cross the veth pair: IPv6 is off, and each end knows the MAC
-/// address of the other end.
+/// Two network namespaces with a veth pair. Its ends are `near0` in the namespace `near`, and
+/// `far0` in the namespace `far`. Only packets of the test cross the veth pair, because IPv6 is
+/// off, and each end knows the MAC address of the other end.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.

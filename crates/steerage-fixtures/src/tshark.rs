@@ -44,8 +44,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture with this name in [`folder`]. If the capture does not exist, the result is `None`,
-/// and the reason is printed to standard error.
+/// Returns the capture with this name in the folder of real captures ([`folder`]). If the capture
+/// does not exist, the result is `None`, and the reason is printed to standard error.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
@@ -56,7 +56,7 @@ pub fn capture(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs one of Wireshark's command-line tools on a capture, and returns its output. If the tool is
-/// missing, returns `None`. In CI, the test then fails.
+/// not installed, returns `None`. In CI, the test then fails.
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
@@ -66,13 +66,13 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The values of these fields in each frame, with all occurrences of each field. If tshark is
-/// missing, returns `None`. In CI, the test then fails.
+/// The values of these fields in each frame, with all occurrences of each field. If tshark is not
+/// installed, returns `None`. In CI, the test then fails.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }
 
-/// Like [`tshark`], but tshark reassembles fragments and segments.
+/// Like [`tshark`], but the tool tshark also reassembles fragments and segments.
 pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &[])
 }

@@ -77,7 +77,8 @@ impl<B: Into<Vec<u8>>> From<B> for Frame {
     }
 }
 
-/// Frames that wait to be received. All clones of a `Waiting` share the same frames.
+/// The frames of an input in memory that were not received yet. All clones of a `Waiting` share the
+/// same frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Frames>>);
 

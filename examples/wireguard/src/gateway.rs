@@ -20,7 +20,7 @@ use crate::network::{Network, PeerId, Sender, datagram, newborn};
 /// new handshakes and the expiry of sessions.
 const TIMERS_EVERY: Duration = Duration::from_millis(250);
 
-/// The maximum length of the headers before a WireGuard message: IPv6 and UDP.
+/// The maximum length of the IPv6 and UDP headers before a WireGuard message.
 const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 
 /// The maximum length of a WireGuard message, which is the maximum length of a UDP datagram.
@@ -41,7 +41,7 @@ impl Peer {
     }
 }
 
-/// The numbers of the gateway's devices.
+/// The numbers by which the packet function names the gateway's inputs and outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices {
     /// The input that receives packets from the inner network (the TUN). The packets of all other

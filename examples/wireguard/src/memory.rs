@@ -120,7 +120,8 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
 
 /// Returns the time that it takes to compute the flow key of a handshake's first message.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
-    // The number of measured handshake messages. The rate limiter allows this number.
+    // The number of handshake messages that are measured, which is as many as the rate limiter
+    // allows.
     const TIMES: u32 = 100;
     let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];

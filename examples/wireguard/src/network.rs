@@ -25,7 +25,8 @@ pub(crate) type PeerId = usize;
 /// tunnel.
 const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
 
-/// The interface and all peers, as configured. The CPUs share a `Network` and only read it.
+/// The interface and all peers of the configuration file. The CPUs share a `Network` and only read
+/// it.
 pub(crate) struct Network {
     private_key: StaticSecret,
     public_key: PublicKey,
@@ -92,8 +93,8 @@ impl Network {
         })
     }
 
-    /// Returns the flow key of a frame: the number of its peer. The receiving CPU calls this
-    /// function.
+    /// Returns the flow key of a frame: the number of its peer. The receiving CPU calls `flow_key`
+    /// for each frame.
     ///
     /// The first message of a handshake names its sender only in encrypted form. Therefore the
     /// receiving CPU has to do one of the handshake's five Diffie-Hellman operations. This
@@ -180,7 +181,7 @@ pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
     (peer as u64).to_be_bytes()
 }
 
-/// Returns the peer of a frame that [`birth`] made.
+/// Returns the peer for which [`birth`] created a frame.
 pub(crate) fn newborn(frame: &[u8]) -> Option<PeerId> {
     Some(u64::from_be_bytes(frame.try_into().ok()?) as PeerId).filter(|_| frame[0] == 0)
 }

@@ -54,7 +54,7 @@ impl Drop for Running {
     }
 }
 
-/// A running wireguard-go, with the socket by which it is configured.
+/// A running wireguard-go process, with the socket by which it is configured.
 struct WireguardGo {
     program: PathBuf,
     name: String,
@@ -63,7 +63,7 @@ struct WireguardGo {
 }
 
 impl WireguardGo {
-    /// Starts wireguard-go. After a restart, it has no session.
+    /// Starts wireguard-go. After a restart, wireguard-go has no session.
     fn start(&mut self, namespaces: &Namespaces) {
         self.running = None;
         let mut command = Command::new(&self.program);

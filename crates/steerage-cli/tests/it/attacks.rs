@@ -251,7 +251,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // The requests are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
+        // These requests of the system call `ioctl` are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];

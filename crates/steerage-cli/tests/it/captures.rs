@@ -33,7 +33,7 @@ fn afs_is_601_packets_in_order() {
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
-    // The expected times and sizes are also from capinfos: `capinfos -T -a -e -u -s`.
+    // The expected times and sizes are also from capinfos, with the options `-T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",

@@ -247,8 +247,8 @@ fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
 
-/// Stops the run. No packet may be in flight or reordered. Returns the report, and the mode of its
-/// queues.
+/// Stops the run. At the end of the run, no packet may be in flight, and no packet may have been
+/// reordered. Returns the report, and the mode of its queues.
 fn stop(started: Started) -> (Value, String) {
     let report = started.stop(Signal::SIGINT);
     let snapshot = &report["snapshot"];

@@ -42,8 +42,8 @@ const NO_PATHS: &[&str] = &[
     "NAME",
 ];
 
-/// The name of a command, and one of its arguments as `--help` shows it: `--flows <FILE>`,
-/// `[DEVICE]...`.
+/// The name of a command, and one of its arguments as `--help` shows it, such as `--flows <FILE>`
+/// or `[DEVICE]...`.
 pub(crate) type Argument = (String, String);
 
 /// Returns the arguments of all commands that can be paths.

@@ -261,7 +261,7 @@ fn cat_echo_ls_and_find_work() {
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // Users often set these other files together with RPS.
+    // Users often set the following files together with RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"

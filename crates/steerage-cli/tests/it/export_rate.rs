@@ -27,7 +27,7 @@ fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true).unwrap();
-    // The kernel limits the size of this buffer to `net.core.rmem_max`.
+    // The kernel limits the size of the socket's receive buffer to `net.core.rmem_max`.
     setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
     let to = format!("ipfix://{}", socket.local_addr().unwrap());
     let (ended, has_ended) = mpsc::channel();

@@ -104,7 +104,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Notes that a collector is running after `after` restarts.
+    /// Prints that a collector is running after `after` restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -115,7 +115,7 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // A failed write means that standard error is closed.
+    // If writing this line fails, standard error is closed, and the error is ignored.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -161,7 +161,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
     loop {
         let socket = UdpSocket::bind(address).unwrap();
-        // Without privileges, the kernel limits the buffer to twice `net.core.rmem_max`.
+        // Without privileges, the kernel limits the receive buffer to twice `net.core.rmem_max`.
         if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
         }

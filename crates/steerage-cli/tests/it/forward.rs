@@ -20,7 +20,7 @@ pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
-/// The addresses of the other host.
+/// The addresses of the host on the other side of the router.
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 

@@ -30,7 +30,7 @@ fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
 }
 
-/// Writes a capture. Each frame has a time in seconds after `START`.
+/// Writes a capture. Each frame comes with its time, in seconds after `START`.
 fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
     let path = directory.join("capture.pcap");
@@ -138,8 +138,8 @@ fn the_report_has_them_too() {
     // With longer timeouts, the repeated request belongs to the same flow as the first request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
-    // The flow lasts from 22:13:24 to 22:23:24. If flow records end at each quarter of an hour, one
-    // period ends at 22:15.
+    // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If flow records end at
+    // each quarter of an hour, one period ends at 22:15.
     let total = |more: &[&str]| {
         let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
         report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
@@ -390,8 +390,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The expected figures are from tshark: `-T fields -e frame.len -e ip.src ...`. In these figures,
-/// the later fragments of a datagram belong to the flow of its first fragment.
+/// The expected figures are from tshark with the options `-T fields -e frame.len -e ip.src ...`. In
+/// these figures, the later fragments of a datagram belong to the flow of its first fragment.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };

@@ -1,5 +1,5 @@
-//! Tests of wrong command lines and missing devices. The program prints one line that says what to
-//! do, and exits with the right code.
+//! Tests the error messages for wrong command lines and missing devices. The program prints one
+//! line that says what to do, and exits with the right code.
 
 use crate::program::run;
 
@@ -164,7 +164,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("count synthetic port 53", "write -f 'port 53' after the input"),
     ("explain synthetic tcp and port 80", "write -f 'tcp and port 80' after the input"),
     ("count synthetic -f ip", "leave -f out"),
-    // The command is missing or wrong.
+    // In these command lines, the command is missing or wrong.
     ("night.pcap", "steerage meter night.pcap"),
     ("lo", "steerage meter lo"),
     ("metre lo", "a similar subcommand exists: 'meter'"),
@@ -181,7 +181,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
     ("parallel big.pcap tshark", "write -- before the command"),
-    // An option or its value is wrong.
+    // In these command lines, an option or the value of an option is wrong.
     ("count --cpu 0", "'--cpus'"),
     ("meter lo --top", "<N>"),
     ("count --cpus x", "0-3,8"),

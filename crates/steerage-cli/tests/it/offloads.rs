@@ -23,7 +23,7 @@ use steerage_fixtures::{is_installed, until};
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
-/// The addresses of the other host.
+/// The addresses of the host to which the test sends data.
 const FAR: [&str; 2] = [FAR4, FAR6];
 
 /// The size of a TCP transfer, in bytes.
@@ -150,7 +150,8 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All features that create super-frames. The test switches these features off and on again.
+/// All interface features with which a kernel creates super-frames. The test switches these
+/// features off and on again.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",

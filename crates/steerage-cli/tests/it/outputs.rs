@@ -1,5 +1,5 @@
 //! Tests that write capture files and FIFOs while disks are full, readers are slow or missing, or
-//! another user has created links. The report always matches the contents of the file.
+//! another user has created links. In each test, the report must match the contents of the files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The number of packets that capinfos finds in a file. The file must be complete.
+/// Returns the number of packets that capinfos finds in a file. The file must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");

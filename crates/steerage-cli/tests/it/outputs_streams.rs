@@ -11,7 +11,7 @@ use steerage_fixtures::{NOBODY, is_root, skip, until};
 
 use crate::program::{Ran, command, run};
 
-/// Counts the records of a pcap with nanoseconds.
+/// Counts the records of a pcap file with times in nanoseconds.
 pub(crate) fn packets(mut capture: &[u8]) -> u64 {
     assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
     capture = &capture[24..];

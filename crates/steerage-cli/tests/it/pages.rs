@@ -82,7 +82,7 @@ fn joined(lines: &[&str]) -> Vec<String> {
     joined
 }
 
-/// Returns the commands of a transcript, with their output. Commands of root keep their `#`.
+/// Returns the commands of a transcript, with their output. Commands that root runs keep their `#`.
 fn transcript(lines: &[&str]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     for line in joined(lines) {

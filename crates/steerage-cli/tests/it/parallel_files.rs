@@ -59,7 +59,7 @@ fn children(process: u32) -> usize {
 }
 
 /// The job, a child process of the job, and a child process of that process each open the file
-/// several times. Each time, they read it from its beginning.
+/// several times. Each time, these processes read the file from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();

@@ -50,7 +50,8 @@ const SCRIPTS: [&str; 9] = [
 fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     for script in SCRIPTS {
         for options in [&["-k"][..], &["-k", "--tag"]] {
-            // GNU parallel also writes the tag after each carriage return.
+            // Unlike steerage, GNU parallel also writes the tag of a job after each carriage
+            // return.
             if options.contains(&"--tag") && script.contains("\\r") {
                 continue;
             }

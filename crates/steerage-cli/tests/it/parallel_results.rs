@@ -119,8 +119,8 @@ fn planted_objects_are_replaced_or_refused_and_never_written_to() {
     }
 }
 
-/// A second run replaces the files of the first run. A process that is still reading the old files
-/// can read them to their end.
+/// A second run with the same directory replaces the files of the first run. A process that is
+/// still reading the old files can read them to their end.
 #[test]
 fn results_are_new_files_for_owner_and_group() {
     let scratch = Scratch::new();

@@ -225,7 +225,7 @@ struct Exchanged<'a> {
 
 impl Drop for Exchanged<'_> {
     fn drop(&mut self) {
-        // `Relaxed`: the flag protects no data.
+        // `Relaxed` is enough, because the flag protects no data.
         self.ended.store(true, Ordering::Relaxed);
     }
 }

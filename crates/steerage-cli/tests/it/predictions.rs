@@ -104,7 +104,7 @@ fn only_forward_separates_the_directions_of_a_connection() {
     let hash = |flow: &str, command: &str| explanation(&[flow, "--for", command]).unwrap()["flow"]["hash"].clone();
     assert_eq!(hash(there, "count"), hash(back, "count"));
     assert_ne!(hash(there, "forward"), hash(back, "forward"));
-    // The advice depends on the command.
+    // The advice of `explain` depends on the command that is given with `--for`.
     let advised = |command: &str| explanation(&[&capture, "--for", command]).unwrap()["traffic"]["suggestion"].clone();
     for (command, runs) in [("meter", "steerage meter "), ("forward", "steerage forward IFACE --cpus")] {
         let advised = advised(command)["commands"]["steerage"][0].as_str().unwrap().to_owned();
@@ -241,8 +241,8 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 ///
 /// `meter` counts an ICMP error as a separate flow, but steering assigns it to the flow of the
 /// packet that it quotes. If the fragment table is full, fragments count as separate flows. Whether
-/// the table is full depends on time: `explain` uses the clock of the path, and `meter` uses the
-/// times of the packets.
+/// the table is full depends on time. `explain` uses the clock of the receive path, and `meter`
+/// uses the times of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

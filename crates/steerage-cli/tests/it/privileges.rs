@@ -372,7 +372,7 @@ fn what_files_need_stays_with_the_thread_that_writes_them() {
         let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
         assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
     }
-    // The program creates the second file during the run.
+    // The program creates the second output file during the run.
     let start = Instant::now();
     while files_in(&theirs).len() < 2 {
         assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));

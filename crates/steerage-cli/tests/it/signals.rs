@@ -174,7 +174,7 @@ impl Stepped {
         let mut passed_on = None;
         let start = Instant::now();
         loop {
-            // Tracing fails if the shell has not stopped yet.
+            // Tracing the shell fails if the shell has not stopped itself yet.
             if let Err(error) = ptrace::syscall(self.id(), passed_on) {
                 assert!(start.elapsed() < HANG, "{error}");
                 std::thread::yield_now();

@@ -160,8 +160,8 @@ fn elephants_are_those_that_tshark_counts() {
     assert_eq!(of_ports["share"].as_f64(), Some(of_flow as f64 / frames("frame").unwrap() as f64));
 }
 
-/// `explain` listens to an interface until it has received enough packets. The kernel accepts the
-/// advised settings.
+/// `explain` listens to an interface until it has received enough packets. The kernel must accept
+/// the settings that `explain` advises.
 #[test]
 fn an_interface_is_advised_on() {
     let Some(net) = Net::new() else { return };
@@ -192,7 +192,7 @@ fn an_interface_is_advised_on() {
         else {
             continue;
         };
-        // The shell runs with the /sys of the namespace.
+        // The shell with the advised commands runs with the /sys of the namespace.
         let shell = format!("echo {mask} > /sys/{path} && cat /sys/{path}");
         let written = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &shell]).output().unwrap();
         assert!(written.status.success(), "{line}: {written:?}");

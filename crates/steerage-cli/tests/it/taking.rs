@@ -305,7 +305,7 @@ fn so_many_packets_are_taken_and_no_more() {
         let report = ran.report();
         assert_eq!((received(&report), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
         assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
-        // Packets that arrive from now on go to the kernel.
+        // Packets that arrive after this point go to the kernel.
         kernel.got();
         send();
         assert_eq!(kernel.got(), 20);

@@ -177,7 +177,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
 }
 
 /// If the user starts the program without a command on a terminal, it prints what the machine can
-/// do and three commands. If standard output is a pipe, it prints the help.
+/// do and three commands. If standard output is a pipe, the program prints the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();

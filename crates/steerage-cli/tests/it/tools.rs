@@ -42,7 +42,8 @@ fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Runs the program of a checker on `text`. Returns the checker's exit code and its standard error.
+/// Runs a program that checks the text `text`. Returns the exit code and the standard error of this
+/// program.
 fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
     let mut child = Command::new(program)
         .args(args)

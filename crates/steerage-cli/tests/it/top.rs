@@ -1,5 +1,5 @@
-//! Tests `steerage top`. If its output is a pipe, it prints one table. On a terminal, it draws a
-//! screen and reacts to keys.
+//! Tests `steerage top`. If the output of `top` is a pipe, `top` prints one table. On a terminal,
+//! it draws a screen and reacts to keys.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -30,7 +30,7 @@ pub struct Count {
     counted: Counted,
 }
 
-/// The counts of one [`Count`]. The sum of the counts of all handlers is the total of a run.
+/// The counts of one [`Count`]. The total of a run is the sum of the counts of all its handlers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as
@@ -40,7 +40,7 @@ pub struct Counted {
     /// The bytes of the frames that were handled. If a capture truncated frames, this number is
     /// smaller than the number of bytes on the wire.
     pub bytes: u64,
-    /// The number of packets on the wire that the frames stand for.
+    /// The number of packets on the wire for which these frames stand.
     pub wire_packets: u64,
     /// The bytes of the packets on the wire, including the headers of each packet.
     pub wire_bytes: u64,

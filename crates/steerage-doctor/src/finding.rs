@@ -25,7 +25,7 @@ pub struct Finding {
     pub state: State,
     /// What the check found.
     pub found: String,
-    /// How to fix or improve the checked item. In most cases, this is a command.
+    /// How to fix or improve the checked item. In most cases, the fix is a command.
     pub fix: Option<String>,
 }
 

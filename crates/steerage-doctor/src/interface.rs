@@ -33,7 +33,7 @@ pub(crate) struct Interface {
     /// The offloads that are switched on, with the names that ethtool uses. `None` if the kernel
     /// does not report offloads.
     features: Option<Vec<String>>,
-    /// What must be changed to prepare the interface for a capture or for AF_XDP.
+    /// The settings that must be changed to prepare the interface for a capture or for AF_XDP.
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
@@ -41,7 +41,7 @@ pub(crate) struct Interface {
     /// kernel does not report this feature.
     xdp_hash: Option<bool>,
     /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
-    /// whether it passes the VLAN tag that the card removed.
+    /// whether the driver passes the VLAN tag that the card removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
     /// The kinds of received frames to which the card can add a timestamp, with the names that
@@ -65,10 +65,10 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// The faster of AF_PACKET and AF_XDP on this driver. Without zero-copy, AF_XDP moves the
-    /// kernel's part of receiving to the CPU that polls. The polling CPU then receives fewer
-    /// packets than with AF_PACKET. For `forward`, the kernel would otherwise handle each packet
-    /// too, so AF_XDP is faster (lab/notes/interfaces.md).
+    /// The socket type that is faster with this driver, AF_PACKET or AF_XDP. Without zero-copy,
+    /// AF_XDP moves the kernel's part of receiving to the CPU that polls. The polling CPU then
+    /// receives fewer packets than with AF_PACKET. For `forward`, the kernel would otherwise handle
+    /// each packet too, so AF_XDP is faster (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// Users of an ENA card notice these facts only when something fails: too many queues in use
-    /// for AF_XDP, the MTU, and merged UDP packets.
+    /// Users of an ENA card notice these facts only when something fails. The facts are too many
+    /// queues in use for AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(

@@ -16,7 +16,7 @@ use super::shares::Shares;
 /// cannot have an eighth of the packets each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// Smaller shares of the packets are not mentioned in the advice.
+/// The advice does not mention shares of the packets that are smaller than this.
 const WORTH_A_WORD: f64 = 0.01;
 
 /// The advice compares steerage with a network card that has this number of queues, and an

@@ -32,8 +32,8 @@ impl AddAssign for Volume {
     }
 }
 
-/// A flow, which consists of all packets with the same flow key. Steering never separates these
-/// packets.
+/// A flow, which consists of all packets with the same flow key. Steering never separates the
+/// packets of a flow.
 ///
 /// Depending on [`Analysis::affinity`], a flow is one direction or both directions of a
 /// conversation.
@@ -74,7 +74,8 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together. The packets that steering keeps together are a flow.
+    /// Which packets steering keeps together on one CPU. The packets that steering keeps together
+    /// are a flow.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,

@@ -8,7 +8,7 @@ use steerage_tune::KernelLoad;
 
 use super::candidates::CandidateCpus;
 
-/// A command of the program that steers packets.
+/// A command of the program `steerage` that steers packets, such as `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
     /// The command's name on the command line.
@@ -64,7 +64,7 @@ pub struct AdviceBasis {
     pub command: Command,
     /// The CPUs from which the advice chooses.
     pub candidates: CandidateCpus,
-    /// The rate of the packets, if it is known.
+    /// The packet rate, if it is known.
     pub rate: Option<Rate>,
     /// The time that the packet function takes per packet, if the user stated this time.
     pub work: Option<Duration>,

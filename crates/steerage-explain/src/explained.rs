@@ -126,7 +126,7 @@ pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic. The kind with the most packets comes first.
+/// The kinds of tunnels in the traffic, in descending order of packets.
 pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

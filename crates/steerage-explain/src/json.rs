@@ -70,7 +70,7 @@ struct TrafficJson {
     beyond: u64,
     notes: Vec<String>,
     suggestion: Option<Suggestion>,
-    /// For an interface: the CPU time that the kernel spends on its packets.
+    /// If the device is an interface, the CPU time that the kernel spends on its packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
 }
@@ -83,7 +83,7 @@ struct Spread {
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
-    /// The packets of each CPU, in the order of the mask.
+    /// The number of packets of each CPU, in the order of the CPUs in the mask.
     packets: Vec<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! Computes how an even map divides traffic among CPUs. The table, the advice and the suggestion of
-//! an explanation use these figures.
+//! Computes how an even map divides traffic among CPUs. An explanation uses these figures in its
+//! table, its notes and its advice.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 

@@ -100,7 +100,7 @@ pub fn is_root() -> bool {
 }
 
 /// Suppresses the error output of panics whose message contains "planted". All other panics are
-/// shown. The function affects the panics of the whole process.
+/// shown. `quiet_panics` affects the panics of the whole process.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -121,8 +121,8 @@ const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 /// test has passed there. In the child process, the function returns true. The caller then runs the
 /// test, and no other test runs in that process.
 ///
-/// Use this function for tests that measure or change a property of the whole process, such as its
-/// memory or its threads.
+/// Use `in_own_process` for tests that measure or change a property of the whole process, such as
+/// its memory or its threads.
 pub fn in_own_process(test: &str) -> bool {
     if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
         return true;

@@ -68,7 +68,8 @@ impl Namespaces {
     }
 
     /// Moves a card of this machine to one of the namespaces, and sets the card up. When the
-    /// namespace is deleted, the kernel moves the card back, with some delay.
+    /// namespace is deleted, the kernel moves the card back to the initial namespace, with some
+    /// delay.
     pub fn card(&self, nth: usize, name: &str) {
         assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
         self.must(nth, &format!("link set dev {name} addrgenmode none"));
@@ -361,8 +362,8 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
 }
 
 /// Like [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a part has
-/// arrived, calls `step` with the number of the part, counted from 1, while the transfer continues.
-/// The receiver waits if it is two parts ahead of `step`.
+/// arrived, calls `step` with the number of the part, counted from 1. The transfer continues during
+/// this call. The receiver waits if it is two parts ahead of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),

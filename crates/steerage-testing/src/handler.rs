@@ -28,7 +28,7 @@ use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::frames::{Frame, Recorded, Waiting, output};
 
-/// The number of outputs that a tested handler has: [`TxId`] 0 to 3.
+/// The number of outputs that a tested handler has. Their numbers ([`TxId`]) are 0 to 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
 /// The maximum number of rounds in one step of a test. Without this limit, a handler that always
@@ -543,7 +543,7 @@ mod tests {
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
         // The handler sends every sixth packet to output 2. Output 5 does not exist, so packets to
-        // it are refused.
+        // this output are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();

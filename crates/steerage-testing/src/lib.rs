@@ -187,7 +187,7 @@ impl QueueTester {
         self.hold = true;
     }
 
-    /// Returns all held frames. From now on, the pages of each poll's frames are returned after the
+    /// Returns all held frames. From now on, the tester returns the pages of frames after each
     /// poll.
     pub fn release_frames(&mut self) {
         self.hold = false;

@@ -93,8 +93,8 @@ impl PageLoop {
         sent
     }
 
-    /// Returns how many pages came from the local page cache, and how many came from the shared
-    /// pool. The counts change only when pages return.
+    /// Returns how many pages the queue has taken from its local page cache, and how many from the
+    /// shared pool. The counts change only when pages return.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

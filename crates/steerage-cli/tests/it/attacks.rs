@@ -39,8 +39,8 @@ const PASSED_BY: [u64; 2] = [335, 336];
 /// The result of a system call that was injected into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The seccomp filter denied the call. The thread got SIGSYS, which ends a process that is not
-    /// traced.
+    /// The seccomp filter denied the system call. The thread got SIGSYS, which ends a process that
+    /// is not traced.
     Denied,
     /// The kernel executed the call. The value is its result.
     Made(i64),
@@ -117,8 +117,8 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Continues to the start of the thread's next system call. Returns the registers at this start,
-/// and whether a SIGSYS arrived. The SIGSYS is not delivered to the thread.
+/// Continues to the start of the thread's next system call. Returns the registers at the start of
+/// that call, and whether a SIGSYS arrived before. The SIGSYS is not delivered to the thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -126,8 +126,8 @@ fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
         passed_on = match waited(id) {
             WaitStatus::PtraceSyscall(_) => {
                 let registers = ptrace::getregs(id).unwrap();
-                // Before the kernel executes a system call, it sets the result register to this
-                // value.
+                // Before the kernel executes a system call, it sets the register of the result to
+                // this value.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
                     return (registers, is_denied);
                 }
@@ -160,8 +160,8 @@ fn rows() -> Vec<Vec<&'static str>> {
 }
 
 /// The system calls that lab/notes/system-calls.md allows for the threads of a command. Column 1 of
-/// the table applies to all threads, and column 2 applies to packet threads. `devices` are the rows
-/// for the run's devices.
+/// the table applies to all threads, and column 2 applies to packet threads. `devices` names the
+/// rows of the table that apply to the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();

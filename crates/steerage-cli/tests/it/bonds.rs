@@ -19,8 +19,8 @@ use crate::program::{Started, command, run};
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP takes a link out of use if no LACP messages arrive. The value is for
-/// LACP's fast rate (IEEE 802.1AX, 6.4.4).
+/// The time after which LACP takes a link out of use if no LACP messages arrive. This timeout is
+/// that of LACP's fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
@@ -48,7 +48,7 @@ impl Bonds {
         kernel.set_nonblocking(true).unwrap();
         let bonds = Self { ends, kernel };
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
-        // The kernels resolve the neighbours before the run takes packets.
+        // The kernels of both ends resolve their neighbours before the run takes packets.
         bonds.send(1);
         until("the first datagram arrives", || bonds.passed() == 1);
         Some(bonds)
@@ -177,8 +177,8 @@ fn the_active_port_of_a_bond_changes() {
     active(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // The far end sends through a port that is not active at the near end. The kernel also drops
-    // packets from such a port.
+    // Here, the far end sends packets through a port that is not active at the near end. The kernel
+    // also drops packets from such a port.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     active(1);

@@ -100,7 +100,7 @@ fn several_files_are_one_capture() {
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(40), &1));
     assert_eq!(all["snapshot"]["queues"][0]["device"], format!("{a} {b} and 1 more"));
-    // The run reads two files and another device together, and limits the sum of their packets.
+    // A run that reads two files and another device together limits the total number of packets.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);

@@ -34,7 +34,8 @@ const COUNT: usize = 3_000;
 /// The number of source ports of the datagrams.
 const FLOWS: usize = 50;
 
-/// The length of a datagram, and of its frame with the headers of Ethernet, IPv4 and UDP.
+/// The length of a datagram's payload, and the length of its frame with the Ethernet, IPv4 and UDP
+/// headers.
 const BYTES: usize = 100;
 const FRAME_BYTES: usize = 14 + 20 + 8 + BYTES;
 
@@ -69,7 +70,7 @@ fn expected(driver: &str) -> Expected {
     Expected { native, zero_copy, stamps_ptp, forgets: driver == "vmxnet3" }
 }
 
-/// Two cards with the same driver, each in its own network namespace.
+/// A pair of cards with the same driver. Each card is in its own network namespace.
 struct Pair {
     ends: Namespaces,
     driver: String,
@@ -144,7 +145,8 @@ impl Pair {
         pair
     }
 
-    /// Waits until datagrams arrive at the kernel, and until no datagram is in flight.
+    /// Sends datagrams until some arrive at the kernel, and then waits until no datagram is in
+    /// flight.
     fn connects(&self) {
         until("datagrams pass", || {
             self.send(NEAR, 1, BYTES);
@@ -173,9 +175,9 @@ impl Pair {
         self.ends.within(0, || Ran::of(command(args).output().unwrap()))
     }
 
-    /// Waits until the run has received a datagram, and until no datagram is in flight. Some
-    /// drivers restart their card for an XDP program, so the first datagrams may be lost. Returns
-    /// the number of datagrams that the run has received.
+    /// Sends datagrams until the run has received one, and then waits until no datagram is in
+    /// flight. Some drivers restart their card for an XDP program, so the first datagrams may be
+    /// lost. Returns the number of datagrams that the run has received.
     fn reconnects(&self, started: &Started) -> usize {
         let before = self.count_now(started).0;
         until("the run receives a datagram", || {
@@ -241,8 +243,8 @@ impl Pair {
     }
 }
 
-/// Reserves this many huge pages. If the driver supports zero-copy mode, a run with its memory in
-/// huge pages receives without a copy.
+/// Reserves this many huge pages. If the driver supports zero-copy mode, a run whose memory is in
+/// huge pages receives packets without copying them.
 fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }

@@ -1,6 +1,6 @@
-//! Lists the arguments of all commands that can be paths, from the definition of the command line.
-//! The list includes hidden commands and options. If a new argument is added, each test that needs
-//! a row for every argument fails.
+//! Uses the definition of the command line to list the arguments of all commands that can be paths.
+//! The list includes the arguments of hidden commands, and hidden options. If a new argument is
+//! added, each test that needs a row for every argument fails.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Tests that read and change the settings of a running instance: with `get` and `set`, and through
-//! mounted files with common programs.
+//! Tests that read and change the settings of a running instance. They use the commands `get` and
+//! `set`, and common programs that access the mounted control tree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,7 +31,7 @@ const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for the control sockets and the mount of one test.
+/// A directory for the control sockets of one test, and for its mounted control tree.
 struct Place(Scratch);
 
 impl Place {
@@ -257,7 +257,7 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // A loop that users often write to set RPS on all queues of an interface.
+    // With a loop like this one, users often set RPS on all queues of an interface.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
@@ -474,7 +474,8 @@ fn metrics(address: &str) -> Vec<String> {
 fn node_exporter_reads_the_tree() {
     const EXPORTER: &str = "prometheus-node-exporter";
     let place = Place::new();
-    // An interface that the run only listens to, and a source of 30,000 packets.
+    // The devices of this run are an interface to which it only listens, and a source of 30,000
+    // packets.
     let devices =
         ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
     let Some(()) = place.mounted().map(|run| drop(run.stop(Signal::SIGTERM))) else { return };
@@ -551,8 +552,8 @@ fn rename(net: &Net) {
     }
 }
 
-/// The program identifies an interface by its index. After the interface is renamed, the tree and
-/// the report contain the new name.
+/// The program identifies an interface by the interface's index, and not by its name. After the
+/// interface is renamed, the tree and the report contain the new name.
 #[test]
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };

@@ -1,5 +1,5 @@
-//! Tests with interfaces that steerage shares with XDP programs of libxdp: xdp-loader and
-//! xdp-filter of Debian's package xdp-tools.
+//! Tests with interfaces that steerage shares with other XDP programs through the dispatcher of
+//! libxdp. The tools xdp-loader and xdp-filter of Debian's package xdp-tools load these programs.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -230,8 +230,8 @@ fn the_program_of_a_killed_run_is_removed() {
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // No process is left that could remove the XDP program. The XDP program then passes all packets
-    // to the kernel.
+    // At this point, no process is left that could remove the XDP program. The XDP program then
+    // passes all packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);
@@ -285,8 +285,8 @@ fn the_mode_is_that_of_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// During the run, the test detaches the dispatcher, or removes only steerage's XDP program from
-/// it. The run notices both.
+/// During the run, the test either detaches the dispatcher, or removes only steerage's XDP program
+/// from the dispatcher. The run notices both.
 #[test]
 fn a_program_that_is_taken_away_is_missed() {
     for (tool, left) in [("ip link set near0 xdp off", &[][..]), ("xdp-loader unload near0 --id", &[PASS])] {

@@ -2,10 +2,11 @@
 //! the network.
 //!
 //! Each page has its own directory, which at first contains only the repository's folder
-//! `examples`. The commands of a page run in order. A command must succeed, unless the page shows
-//! an error message after the command. If the page shows the output of a command, the real output
-//! must match. [`kept_back`] lists the commands that do not run. `args::documented` checks that the
-//! program accepts the command lines of these commands.
+//! `examples`. The commands of a page run in the order in which they are written. A command must
+//! succeed, unless the page shows an error message after the command. If the page shows the output
+//! of a command, the command's real output must match. [`kept_back`] lists the commands that do not
+//! run. For the commands that do not run, `args::documented` checks that the program accepts their
+//! command lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -93,7 +94,7 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));
-    // Generated traffic differs between runs, so the output is not compared.
+    // Generated traffic differs between runs, so the test does not compare this output.
     let is_compared = !example.output.is_empty() && !example.command.contains("synthetic");
     let is_right = match error {
         Some(error) => matches!(output.status.code(), Some(1 | 2)) && err.lines().any(|line| line == error),

@@ -22,8 +22,8 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The compiled filter `udp`, as `tcpdump -ddd` prints it. With this constant, the tests do not
-/// need tcpdump.
+/// The compiled filter `udp`, as `tcpdump -ddd` prints it. Because of this constant, the tests do
+/// not need tcpdump.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
 /// A run that reads a capture from a pipe, so that the test decides when packets arrive.
@@ -105,8 +105,8 @@ fn frame(protocol: u8, port: u16, length: usize) -> Vec<u8> {
     frame
 }
 
-/// Four clients with different filters and limits get all packets that they want. All clients end
-/// when the run ends.
+/// In this test, four clients with different filters and limits get all packets that they request.
+/// All clients end when the run ends.
 #[test]
 fn every_packet_arrives_as_it_is_wanted() {
     let scratch = Scratch::new();

@@ -99,8 +99,8 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // The captures contain USB packets, which the program does not parse, and frames without any
-    // bytes.
+    // The captures of this test contain USB packets, which the program does not parse, and frames
+    // without any bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -116,8 +116,8 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All of these packets are in one bucket, but they are not a flow, so no flow is reported
-        // as large.
+        // All packets of this capture are in one bucket. They are not a flow, so the output reports
+        // no large flow.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
@@ -153,7 +153,7 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
-    // The ledger in an explanation has the same form as in a report.
+    // The ledger in an explanation has the same JSON format as the ledger in a report.
     assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
     assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];

@@ -20,8 +20,8 @@ use crate::program::{Ends, report};
 /// The maximum time for the start and for the end of a collector. All collectors need less time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests. The captures contain fragments, ICMP, TCP, IPv6, tunnels, and VLAN
-/// tags.
+/// The captures of these tests. The captures of these tests contain fragments, ICMP, TCP, IPv6,
+/// tunnels, and VLAN tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -32,8 +32,8 @@ const CAPTURES: [&str; 7] = [
     "802.1ad_QinQ.pcap",
 ];
 
-/// The packets and octets that a source sent. The key of the map consists of addresses, ports and
-/// protocol.
+/// The numbers of packets and octets that the source of a flow sent. The key of the map consists of
+/// addresses, ports and protocol.
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
 /// Reads the IP flows of a CSV file. Each direction of a flow has its own entry. For ICMP flows,
@@ -164,7 +164,8 @@ fn nfcapd_counts_what_the_csv_counts() {
     }
 }
 
-/// nfacctd does not support biflows, so it gets a record for each direction.
+/// nfacctd does not support records with both directions of a flow, so it gets a record for each
+/// direction.
 #[test]
 fn nfacctd_counts_what_the_csv_counts() {
     for name in ["afs.pcap", "vxlan.pcap"] {

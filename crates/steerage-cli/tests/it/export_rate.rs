@@ -1,5 +1,5 @@
-//! Tests how fast `steerage meter --export` sends records. At the default rate, a collector with a
-//! default receive buffer gets all records.
+//! Tests how fast `steerage meter --export` sends records. If the exporter sends at the default
+//! rate, a collector with a default receive buffer gets all records.
 
 use std::io::IoSliceMut;
 use std::net::UdpSocket;

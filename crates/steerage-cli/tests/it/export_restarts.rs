@@ -75,10 +75,10 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, and ends after 1 s. At the end of the run, the records of
-    // one or two seconds arrive at once. These records take 100 kB, which the kernel counts as 200
-    // kB of buffer space. The collector's buffer has room for all of these records, even if the
-    // collector gets no CPU time in the meantime.
+    // Each flow has a packet every 2 s, and the timeout ends the flow after 1 s. At the end of the
+    // run, the records of one or two seconds arrive at once. These records take 100 kB, which the
+    // kernel counts as 200 kB of buffer space. The collector's buffer has room for all of these
+    // records, even if the collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // The run has only one CPU. With a second CPU, the backlog of that CPU could overflow whenever
@@ -201,7 +201,7 @@ fn export_restarts_tcp() {
         written - flows
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // No record is missing within a connection.
+    // Within a connection, the sequence numbers show that no record is missing.
     assert_eq!(missing, 0, "{options} options");
     assert!(restarts > 0 && flows > 0 && flows <= written, "{flows} of {written}");
     assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");

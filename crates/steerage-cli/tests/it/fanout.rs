@@ -141,8 +141,8 @@ fn what_would_be_overwritten_is_refused() {
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
 }
 
-/// The names of the captures in a directory. For each capture, returns its name, its number of
-/// packets and its length.
+/// Lists the captures in a directory. For each capture, returns its name, its number of packets and
+/// its length.
 fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let counted = entries.map(|entry| {
@@ -169,8 +169,8 @@ fn files_rotate_by_packet_time_without_loss() {
         assert!(files.len() > 1, "{files:?}");
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
-            // The run has one CPU, which keeps the order of the capture, so each packet is in the
-            // file of its own period.
+            // The run has only one CPU, which handles packets in the order of the capture. Each
+            // packet is therefore in the file of its own period.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {

@@ -1,4 +1,5 @@
-//! Tests `-f` on capture files: every command gets the packets that `tcpdump -r FILE EXPR` shows.
+//! Tests the option `-f` with capture files. Every command must get the same packets that `tcpdump
+//! -r FILE EXPR` shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ fn afs() -> Option<(String, Vec<String>)> {
 /// Returns tcpdump's lines for the packets of a file that pass the filter, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // In tcpdump's output, the bytes of a packet follow the packet's line and are indented.
+    // In tcpdump's output, each packet has one line, and indented lines with the packet's bytes
+    // follow it.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();

@@ -42,7 +42,8 @@ fn report_of(err: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// The name and the contents of the only file in the directory whose name begins with `name`.
+/// Finds the only file in the directory whose name begins with `name`, and returns its name and its
+/// contents.
 fn part(directory: &Path, name: &str) -> (String, Vec<u8>) {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.filter(|file| file.starts_with(name)).collect();
@@ -58,7 +59,8 @@ fn a_full_disk_has_what_counts_as_written() {
     let scratch = Scratch::new();
     let (small, saved) = (scratch.join("small"), scratch.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // The run has three outputs. Each output is on a file system that is too small for it.
+    // The run has three outputs. In this test, each output is on a file system that is too small
+    // for it.
     let names = ["a.csv", "b.jsonl", "c.ipfix"];
     let script = "cd \"$1\" && mkdir a b c || exit 99
         for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done

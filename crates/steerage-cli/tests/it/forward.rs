@@ -105,7 +105,7 @@ fn dropped(report: &Value, why: &str) -> u64 {
 }
 
 /// Sends datagrams with the hop limit `hops` to `to`, until an ICMP error of the expected type and
-/// code arrives. Returns the sender of the error.
+/// code arrives. Returns the sender of that ICMP error.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -120,8 +120,8 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
     // The offset of the ICMP message in the received bytes, and the offset of the source port in
-    // the packet that the message quotes. For IPv4, the raw socket also returns the IP header
-    // before the ICMP message.
+    // the quoted packet. For IPv4, the raw socket also returns the IP header before the ICMP
+    // message.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);
@@ -162,7 +162,7 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The router's own kernel replies to these pings.
+    // The kernel of the router itself replies to these pings.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
     // The hosts' kernels send super-frames, and the router passes each of them in one piece. The
@@ -187,8 +187,8 @@ fn icmp_errors_come_back() {
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // No host has the addresses of this test. Some time later, the router's kernel reports that
-        // the host is unreachable.
+        // The destination addresses of this test belong to no host. Some time later, the router's
+        // kernel reports that the host is unreachable.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -228,7 +228,7 @@ fn hops(way: &str) -> Vec<Vec<&str>> {
     way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
 }
 
-/// traceroute shows exactly the hops of the path.
+/// The output of traceroute must show exactly the hops of the path.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
@@ -357,7 +357,7 @@ fn routes_are_followed() {
     net.0.must(OTHER, "addr add fd88::2/128 dev lo nodad");
     net.0.within(ONE, || ping(address(unroutable.0), 56));
     net.0.within(ONE, || ping(address(unroutable.1), 56));
-    // Replaces the route by a route with two next hops and another metric.
+    // Replaces the route by another route that has two next hops and a different metric.
     net.router(
         "route add 10.88.0.2/32 metric 5 nexthop via 10.210.1.2 weight 2 nexthop via 10.210.1.2 dev r1 weight 1",
     );

@@ -148,8 +148,8 @@ fn the_rules_last_as_long_as_the_run() {
     start(&net, &[]).stop_at_rest();
     assert_eq!(rules(&net), before);
 
-    // The user's own rules keep their lower priorities, and the rule for the local table comes
-    // first.
+    // The user's own rules keep their lower priorities, and the rule for the table `local` still
+    // comes first.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add pref 880 from fd07::/64 lookup 77");
     let started = start(&net, &[]);

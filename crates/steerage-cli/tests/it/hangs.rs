@@ -37,7 +37,7 @@ const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// The name whose lookup stops the file system.
+/// If a program looks up this name, the file system stops.
 const STOP: &str = "stop";
 
 /// A file system whose process stops when the name [`STOP`] is looked up. The stopped process reads
@@ -178,10 +178,10 @@ struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// `{c}` stands for each of the commands, with the other arguments that the command needs.
-    /// `DEMO` stands for a capture. `{}` stands for the path of a file whose opening hangs, or for
-    /// a name whose lookup hangs. `{d}` stands for a directory. Words with a `=` before the command
-    /// are environment variables.
+    /// `{c}` stands for each of the commands in turn, with the other arguments that the command
+    /// needs. `DEMO` stands for a capture. `{}` stands for the path of a file whose opening hangs,
+    /// or for a name whose lookup hangs. `{d}` stands for a directory. Words with a `=` before the
+    /// command are environment variables.
     lines: &'static [&'static str],
 }
 
@@ -272,7 +272,7 @@ const ROWS: &[Row] = &[
         lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
     },
     Row { argument: "<PID|NAME|PATH>", commands: &["dump"], lines: &["dump {d}/x", "STEERAGE_RUNTIME_DIR={d} dump x"] },
-    // `dump` creates the file after it has connected to a run.
+    // `dump` creates its output file only after it has connected to a run.
     Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
     // The paths of this argument are attributes of the control tree, and not files.
@@ -280,8 +280,8 @@ const ROWS: &[Row] = &[
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
 
-/// Command lines without an argument that can be a path. In these command lines, an environment
-/// variable contains the path.
+/// Command lines that contain no argument that can be a path. In these command lines, an
+/// environment variable contains the path.
 const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo",
     "STEERAGE_STATE_DIR={d}/x tune --undo",

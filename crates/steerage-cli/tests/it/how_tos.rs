@@ -34,9 +34,9 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// A bash function that returns whether the collector has read all datagrams. In the list of
-/// sockets, the addresses are followed by the lengths of two queues, of which the second is the
-/// receive queue.
+/// The source of a bash function that returns whether the collector has read all datagrams. In the
+/// list of sockets, the addresses are followed by the lengths of two queues, of which the second is
+/// the receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
@@ -120,7 +120,7 @@ fn how_to_pmacct() {
         return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
-    // The collector prints each record in the second in which the record arrived.
+    // The collector prints each record within the second in which the record arrived.
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
     let packets = header.iter().position(|column| *column == "PACKETS").unwrap();

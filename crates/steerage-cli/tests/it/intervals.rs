@@ -88,8 +88,8 @@ fn a_meter_tells_how_many_flows_there_are() {
     }
 }
 
-/// Checks the exact counts of flows during a run, after all 50 flows have appeared and before any
-/// flow has ended.
+/// Checks the exact counts of flows at a time when all 50 flows have appeared and no flow has
+/// ended.
 #[test]
 fn usr1_tells_of_flows_too() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "2", "--seconds", "0", "--json"];
@@ -200,8 +200,8 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     assert_eq!(received, number(&report, "/snapshot/received"));
 }
 
-/// If the run ends at the end of an interval, that interval is reported once, as the last interval.
-/// No empty interval follows.
+/// If a run ends exactly at the end of an interval, the program reports this interval only once, as
+/// the last interval. No empty interval follows.
 #[test]
 fn the_last_interval_is_the_rest() {
     let args = ["count", ENDLESS, "--virtual-cpus", "1", "--seconds", "0.01", "--interval", "10ms", "--json"];

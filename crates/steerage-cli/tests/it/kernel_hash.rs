@@ -17,12 +17,12 @@ use steerage_fixtures::{HANG, skip};
 use crate::explain::explained;
 use crate::program::command;
 
-/// The number of flows in each encapsulation. If the kernel distinguishes these flows, the
-/// probability is 1 in 2^63 that it steers all of them to a single one of the two CPUs.
+/// The number of flows that each tested encapsulation contains. If the kernel distinguishes these
+/// flows, the probability is 1 in 2^63 that it steers all of them to a single one of the two CPUs.
 const FLOWS: u16 = 64;
 
-/// The maximum number of tries until traffic of one flow uses only one CPU. In a single try, other
-/// traffic of this machine may use the other CPU.
+/// The maximum number of tries. In one of them, the traffic of a single flow must use only one CPU.
+/// In a single try, other traffic of this machine may use the other CPU.
 const TRIES: usize = 100;
 
 /// In at least this many of `SPREAD_TRIES` tries, traffic of many flows must use both CPUs. Some
@@ -120,7 +120,7 @@ fn cable() -> Option<Net> {
     Some(net)
 }
 
-/// Writes the frames of all flows to a capture.
+/// Writes the frames of all flows of an encapsulation to a capture.
 fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}.pcap"));
     fs::write(&path, pcap((0..FLOWS).map(|flow| (0, 0, frame(flow))))).unwrap();

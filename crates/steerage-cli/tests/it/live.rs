@@ -19,7 +19,7 @@ pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     Started::of(net.near(|| command(&args).spawn().unwrap()))
 }
 
-/// Sends `each` datagrams of 100 bytes from each of `flows` ports.
+/// Sends `each` datagrams of 100 bytes from each of `flows` source ports.
 fn send(net: &Net, flows: usize, each: usize) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
@@ -164,7 +164,7 @@ fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
     let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
     started.signal(Signal::SIGSTOP);
-    // The datagrams take a megabyte, which does not fit into the ring of 512 KiB.
+    // Together, the datagrams take a megabyte, which does not fit into the ring of 512 KiB.
     send(&net, 10, 1000);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
@@ -270,7 +270,8 @@ fn one_capability_is_enough_to_listen() {
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     send(&net, 3, 10);
-    // The interface goes down and up again. The program continues to listen, without a capability.
+    // During the run, the interface goes down and up again. The program continues to listen
+    // although it has no capability any more.
     net.must(&format!("-n {} link set near0 down", net.near));
     net.must(&format!("-n {} link set near0 up", net.near));
     let report = started.stop(Signal::SIGINT);
@@ -282,8 +283,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a separate device. With the device `any`, the program receives a packet once
-/// on each interface that the packet passes.
+/// The device `any` stands for all interfaces, each of which is a separate device. The program
+/// receives a packet once on each interface that the packet passes.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

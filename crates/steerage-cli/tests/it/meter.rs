@@ -162,7 +162,7 @@ fn all_flows_in_a_file() {
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
     // The JSON lines have the same columns as the CSV, in the same order. The order of the flows
-    // may differ, because they may have ended in another order.
+    // may differ between the two outputs, because the flows may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -280,8 +280,8 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // At this point, there are more flows than fit into the pipe. At the end of the run, all
-        // flows are written.
+        // At this point, the run has created more flow records than fit into the pipe. When the run
+        // ends, it writes the records of all flows.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
         // The program prints the report first, and then the reason for the exit code.
@@ -319,8 +319,8 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // A report before the end of the run may contain flows that continue. Only the last report
-    // lists the largest of all flows.
+    // Reports that are printed during the run may contain flows that have not ended yet. Only the
+    // last report lists the largest of all flows.
     assert!(before["traffic"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();

@@ -1,5 +1,5 @@
-//! Tests the error messages for wrong command lines and missing devices. The program prints one
-//! line that says what to do, and exits with the right code.
+//! Tests the error messages for wrong command lines and missing devices. For each mistake, the
+//! program must print one line that says what to do, and must exit with the right code.
 
 use crate::program::run;
 
@@ -134,7 +134,7 @@ fn a_complaint_says_what_to_do() {
     assert!(memory.contains("--memory allows 1.0 MiB: allow more, or use fewer --cpus"), "{memory}");
 }
 
-/// File names come from other users, and may contain any characters.
+/// File names may come from other users, and may contain any characters.
 #[test]
 fn a_name_cannot_break_the_line() {
     let ran = run(&["count", "two\nlines\u{1b}[2J"]);

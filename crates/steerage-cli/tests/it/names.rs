@@ -77,7 +77,7 @@ fn dissected(capture: &Path) -> Option<Flows> {
         let [[source, source_port], [destination, destination_port]] = ends.clone();
         let back = [destination.clone(), destination_port.clone(), source.clone(), source_port.clone()];
         let key = [source, source_port, destination, destination_port];
-        // The source of a flow is the sender of its first packet.
+        // The source of a flow is the sender of the flow's first packet.
         let key = if firsts.contains_key(&back) { back } else { key };
         firsts.insert(key.clone(), ());
         let mut found = Names::new();

@@ -136,7 +136,7 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
             assert_eq!(count(packets, is_one), MESSAGE_BYTES / DATAGRAM_BYTES, "{:#?}", udp(packets));
         }
         assert!(count(packets, |packet| packet.contains("(correct), seq")) > 2 * BYTES / 1460);
-        // No packet is longer than the cables' MTU.
+        // Checks that no packet on a cable is longer than the cable's MTU.
         let lengths =
             packets.iter().filter_map(|packet| packet.split_once(", length ")?.1.split_once(':')?.0.parse().ok());
         assert_eq!(lengths.max(), Some(vlan.map_or(1514_usize, |_| 1514 + TAG.len())));
@@ -345,8 +345,8 @@ fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Run
     running
 }
 
-/// Two kernels exchange packets over cables on which all frames have a VLAN tag. `fanout` passes
-/// the frames between the cables.
+/// In this test, two kernels exchange packets over cables on which all frames have a VLAN tag.
+/// `fanout` passes the frames between the cables.
 #[test]
 fn tagged_super_frames_pass_whole() {
     if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {

@@ -107,7 +107,8 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
         ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["snapshot"]["dropped"][why].as_u64()).sum();
     assert!(lost > 0 && report["snapshot"]["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
     assert_eq!(report["snapshot"]["delivered"].as_u64().unwrap() + lost, 40_000);
-    // The report and the error name both outputs that failed, and the files are complete.
+    // Both the report and the error message name the two outputs that failed, and the files are
+    // complete.
     assert_eq!(err.lines().count(), 1, "{err}");
     for (nth, name) in ["a.pcapng", "b.pcapng", "c.pcapng"].iter().enumerate() {
         let output = &report["snapshot"]["outputs"][nth];
@@ -176,8 +177,8 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
     // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
-    // when this half is nearly full. The packets for the FIFO have 75 MB in total, so they do not
-    // fit into the buffer.
+    // to read when this half of the share is nearly full. The packets for the FIFO have 75 MB in
+    // total, so they do not fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -220,8 +221,8 @@ fn a_fifo_without_a_reader_is_waited_for_and_that_is_said() {
     }
 }
 
-/// Another user has created links in a directory that all users may write to. The links have the
-/// names of the files that a run of root will write.
+/// In this test, another user has created links in a directory to which all users may write. The
+/// links have the names of the files that a run of root will write.
 #[test]
 fn planted_links_lead_nowhere() {
     if !is_root() {

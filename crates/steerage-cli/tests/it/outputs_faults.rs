@@ -22,13 +22,13 @@ const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
 /// The file size limits of the runs. For each of the first writes, one limit ends in the middle of
-/// the write and one limit ends exactly after it. With the last limit, no write fails.
+/// the write and one limit ends exactly after it. With the last of these limits, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Runs the program with a limit for the size of files.
+/// Runs the program with a limit for the size of the files that it writes.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");

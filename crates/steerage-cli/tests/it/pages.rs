@@ -9,7 +9,7 @@
 /// built together with them.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
-/// The beginnings of report lines that differ between machines and runs.
+/// Report lines that begin with these words differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
@@ -66,8 +66,8 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// Joins a command with its continuation lines, and with the here-document that it reads up to
-/// `EOF`.
+/// Joins a command with its continuation lines. If the command reads a here-document, adds the
+/// lines up to `EOF`.
 fn joined(lines: &[&str]) -> Vec<String> {
     let text = lines.join("\n").replace("\\\n", " ");
     let mut joined: Vec<String> = Vec::new();

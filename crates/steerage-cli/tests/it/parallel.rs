@@ -54,7 +54,7 @@ fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     (ran, summary)
 }
 
-/// Runs shells as jobs on the capture.
+/// Runs `steerage parallel` on the capture, with shell scripts as jobs.
 fn shell(options: &[&str], script: &str) -> (Ran, Value) {
     parallel(options, &["sh", "-c", script])
 }
@@ -196,7 +196,8 @@ fn a_job_that_reads_nothing_for_30_s_is_named() {
     assert_eq!((ran.code, &summary(&ran)["jobs"][1]["signal"]), (Some(1), &"SIGTERM".into()), "{ran:?}");
 }
 
-/// The slow job begins to read only after the other job has seen the end of its input.
+/// The slow job begins to read its input only after the other job has read its own input to the
+/// end.
 #[test]
 fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
     let scratch = Scratch::new();
@@ -249,7 +250,7 @@ fn programs_that_do_not_read_standard_input_have_other_ways() {
 fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
-    // `--results` creates only the last directory of the path.
+    // The option `--results` creates only the last directory of its path.
     let ran = run(&["parallel", capture(), "--results", scratch.join("deep/out").to_str().unwrap(), "--", "true"]);
     assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
     let results = scratch.join("out");

@@ -58,8 +58,8 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// The job, a child process of the job, and a child process of that process each open the file
-/// several times. Each time, these processes read the file from its beginning.
+/// The job opens its file several times, and so do its child process and the child process of that
+/// child. Each time, these processes read the file from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();

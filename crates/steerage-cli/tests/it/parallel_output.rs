@@ -63,8 +63,8 @@ fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     }
 }
 
-/// In each mode, the program passes on the output of a single job unchanged. With several jobs, no
-/// line contains the output of two jobs.
+/// In each mode, the program passes on the output of a single job unchanged. If there are several
+/// jobs, no line of the merged output mixes the output of two jobs.
 #[test]
 fn lines_of_two_jobs_do_not_join() {
     for script in SCRIPTS {
@@ -77,7 +77,7 @@ fn lines_of_two_jobs_do_not_join() {
     let mut lines: Vec<&str> = out.split('\n').collect();
     lines.sort_unstable();
     assert_eq!(lines, ["no newline 1", "no newline 2", "no newline 3"]);
-    // Lines on standard error are for people, so each of them ends with a newline.
+    // People read the lines on standard error, so the program ends each of them with a newline.
     let err = steerage(&["-j", "2", "-k"], "cat >/dev/null; printf 'error %s' $1 >&2").stderr;
     let mut lines: Vec<&str> = str::from_utf8(&err).unwrap().lines().collect();
     lines.sort_unstable();
@@ -259,8 +259,8 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// The line of column names is printed once if the user requests this. If the user does not request
-/// this, the program prints a note with the option that removes repeated header lines.
+/// If the user requests it, the program prints the line of column names only once. If the user does
+/// not request this, the program prints a note with the option that removes repeated header lines.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

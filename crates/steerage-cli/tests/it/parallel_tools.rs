@@ -122,8 +122,9 @@ fn is_sorted_by_time(frames: &[String]) -> bool {
     frames.is_sorted_by_key(|frame| frame.split(' ').next().map(str::to_owned))
 }
 
-/// If the jobs write captures to standard output, the merged output is one capture, sorted by time.
-/// The merged capture has the same packets as the capture of a single process.
+/// If the jobs write captures to standard output, the program merges them into one capture, sorted
+/// by time. The merged capture must contain the same packets as the capture that a single process
+/// writes.
 #[test]
 fn captures_that_tools_write_are_one_file() {
     let scratch = Scratch::new();
@@ -356,6 +357,7 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // The input of these jobs is an interface, which has no end. SIGTERM therefore ended the jobs.
+    // The input of these jobs is an interface, which has no end. Therefore, SIGTERM must have ended
+    // the jobs.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

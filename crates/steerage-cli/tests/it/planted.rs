@@ -1,8 +1,9 @@
 //! Tests every option that takes a path to which the program writes. At this path, another user has
 //! planted a link or another object that could redirect the output.
 //!
-//! The options come from the definition of the command line. If an argument can be a path but has
-//! no row in the table, the test [`every_argument_that_can_be_a_path_has_a_row`] fails.
+//! The test takes the list of options from the definition of the command line. If an argument can
+//! be a path but has no row in the table, the test [`every_argument_that_can_be_a_path_has_a_row`]
+//! fails.
 
 mod ground;
 mod table;
@@ -126,7 +127,8 @@ fn what_another_user_planted_is_not_followed() {
                 }
                 _ => {}
             }
-            // Only names that root itself created may appear, and no unfinished file may remain.
+            // Checks that the directories contain only names that root itself has created, and no
+            // unfinished files.
             for directory in ["x", "group", "sticky"] {
                 for entry in fs::read_dir(ground.at(directory)).unwrap() {
                     let name = entry.unwrap().file_name();

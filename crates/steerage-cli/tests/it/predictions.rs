@@ -112,8 +112,8 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// The capture has three fragments of one datagram, with the first fragment first. The later
-/// fragments have no ports, and stay in the flow of the first fragment.
+/// The capture contains three fragments of one datagram, and the first fragment comes first. The
+/// later fragments have no ports, and stay in the flow of the first fragment.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -191,7 +191,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // The text rounds the speed-up to a tenth.
+            // In the text, the speed-up is rounded to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05

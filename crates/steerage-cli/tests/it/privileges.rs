@@ -119,8 +119,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     }
 }
 
-/// `--no-sandbox` leaves out only the sandbox. With `--no-sandbox`, the program still drops its
-/// capabilities.
+/// The option `--no-sandbox` switches off only the sandbox. With `--no-sandbox`, the program still
+/// drops its capabilities.
 #[test]
 fn no_sandbox_is_for_debugging() {
     let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());
@@ -165,8 +165,8 @@ fn commands_without_packets_have_no_capability_either() {
 }
 
 /// Commands that only print or check something also enter the sandbox, unless the user gives
-/// `--no-sandbox`. The test checks each command after it has begun to read or write. A command
-/// enters the sandbox before it reads or writes.
+/// `--no-sandbox`. The test checks the privileges of each command after the command has begun to
+/// read or write. A command enters the sandbox before it reads or writes.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -294,8 +294,8 @@ fn landlock_that_is_denied_is_reported_once() {
     }
 }
 
-/// If the kernel supports a mechanism of the sandbox but refuses it, the run ends. No packet is
-/// handled outside of the sandbox.
+/// If the kernel supports a mechanism of the sandbox but refuses to apply it, the run ends. No
+/// packet is handled outside of the sandbox.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -326,7 +326,7 @@ fn pipes_of_the_shell_are_read() {
 
 /// If a run reads several captures, it opens each capture only after it has read the captures
 /// before it. The thread that opens the captures handles no packets. Only the thread that opens
-/// captures keeps the capability.
+/// captures keeps the capability to read them.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -355,7 +355,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. Only the thread that
-/// creates the files keeps the capability.
+/// creates output files keeps the capability to do so.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {

@@ -195,8 +195,8 @@ impl Started {
         ran.report()
     }
 
-    /// Stops the run with SIGINT, and returns the report. No packet may be in flight or reordered,
-    /// and no page may be missing.
+    /// Stops the run with SIGINT, and returns the report. At the end of the run, no packet may be
+    /// in flight, no packet may have been reordered, and no page may be missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!(

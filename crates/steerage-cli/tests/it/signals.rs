@@ -269,7 +269,7 @@ pub(crate) fn ignores_hup() -> bool {
     u64::from_str_radix(ignored, 16).unwrap() >> (Signal::SIGHUP as u32 - 1) & 1 == 1
 }
 
-/// After SIGHUP, the exit code makes the service manager start the run again.
+/// If SIGHUP ends a run, the exit code makes the service manager start the run again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     if ignores_hup() {

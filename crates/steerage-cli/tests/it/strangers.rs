@@ -233,8 +233,8 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
 
 /// Whatever the command, other users see the counters of root's runs, but no address of the
 /// traffic. The test searches the whole report for addresses, so it also covers parts of the report
-/// that are added later. (A device or a collector may have an address in its name. Names are
-/// public, because every user sees the command line of a run.)
+/// that are added later. The names of devices and collectors may contain addresses. These names are
+/// public, because every user sees the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -280,7 +280,7 @@ fn no_reply_to_other_users_has_an_address() {
     }
 }
 
-/// A router sees the addresses of other hosts, and also has its own addresses.
+/// The data of a router contains the addresses of other hosts, and also the router's own addresses.
 #[test]
 fn no_reply_of_a_router_to_other_users_has_an_address() {
     if !is_root() {

@@ -139,8 +139,9 @@ fn a_capture_ends_with_the_command_that_divides_it() {
     assert_eq!(synthetic["commands"]["parallel"], Value::Null);
 }
 
-/// Fragments count for their flow, and ICMP errors count for the flow that they quote. The share of
-/// a flow must equal the share of packets that have the flow's ports according to tshark.
+/// Fragments count as packets of their flow, and ICMP errors count as packets of the flow that they
+/// quote. The share of a flow must equal the share of packets that have the flow's ports according
+/// to tshark.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };

@@ -100,7 +100,7 @@ fn udp_is_taken_and_tcp_passes() {
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
-    // Without this socket, the packets that go to the kernel would cause ICMP errors.
+    // Without this socket, the kernel would answer the packets that it gets with ICMP errors.
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
@@ -124,8 +124,9 @@ fn a_busy_poll_takes_packets() {
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
 }
 
-/// Busy polling defers the card's interrupts until the run ends. The old values are restored even
-/// if the run is killed. A value that another program has set in the meantime is not changed.
+/// Busy polling defers the card's interrupts until the run ends. The old values of these settings
+/// are restored even if the run is killed. A value that another program has set in the meantime is
+/// not changed.
 #[test]
 fn interrupts_are_deferred_while_a_run_polls_busily() {
     const FILES: [&str; 2] = ["napi_defer_hard_irqs", "gro_flush_timeout"];

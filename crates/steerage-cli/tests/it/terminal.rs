@@ -76,7 +76,7 @@ fn endless_traffic_says_when_it_will_stop() {
     out_of(child);
 }
 
-/// With `-c`, the run ends on its own. A run that ends immediately draws no table.
+/// With the option `-c`, the run ends on its own. A run that ends immediately draws no table.
 #[test]
 fn a_short_run_leaves_standard_error_alone() {
     for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
@@ -176,8 +176,8 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// If the user starts the program without a command on a terminal, it prints what the machine can
-/// do and three commands. If standard output is a pipe, the program prints the help.
+/// If the user starts the program on a terminal without a command, the program prints what the
+/// machine can do, and three commands. If standard output is a pipe, the program prints the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();

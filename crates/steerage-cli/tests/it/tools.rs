@@ -200,7 +200,7 @@ fn a_page_that_cannot_be_written_is_an_error() {
     assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
 }
 
-/// The pages of docs/ are compiled into the program, so an installed program can show them.
+/// The pages of docs/ are compiled into the program, so that an installed program can show them.
 #[test]
 fn help_has_pages_and_commands() {
     let overview = run(&["help"]);

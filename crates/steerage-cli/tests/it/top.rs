@@ -62,8 +62,8 @@ impl Watched {
     }
 }
 
-/// `top` shows the flows with the most bytes during the run, after `meter` has scanned its flows
-/// once.
+/// During a run of `meter`, `top` shows the flows with the most bytes, after `meter` has scanned
+/// its flows once.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");

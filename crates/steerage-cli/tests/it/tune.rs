@@ -305,7 +305,7 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
         assert_eq!(page.get("steerage_tune_set_again_total{stage=\"rps_cpus\"}"), 1.0);
         assert_eq!(page.sum("steerage_tune_failures_total"), 0.0);
         assert!(page.get("steerage_tune_events_total{about=\"link\"}") >= 1.0, "{page:?}");
-        // Only the thread that sets values has a capability.
+        // Only the thread that changes settings has a capability.
         assert_eq!(capabilities(&child, "metrics"), "0000000000000000");
         assert_ne!(capabilities(&child, "steerage"), "0000000000000000");
         // `tune --watch` handles no packets, so it serves no metrics about packets.

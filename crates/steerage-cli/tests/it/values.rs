@@ -100,8 +100,8 @@ fn packets_without_a_time() {
     assert_eq!(first.collect::<Vec<_>>(), ["2023"], "{records:?}");
 }
 
-/// If the user chooses a port for VXLAN, `meter`, `explain` and the hash read the inner headers on
-/// that port.
+/// If the user chooses a port for VXLAN, `meter`, `explain` and the flow hash use the inner headers
+/// of packets on that port.
 #[test]
 fn vxlan_on_a_chosen_port() {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], 1111), ([10, 1, 1, 2], 2222)).frame(b"data");

@@ -1,5 +1,5 @@
-//! Tests `--web`, which serves the live page of a run, with an HTTP client. `.ci/browser` tests the
-//! page in Chromium.
+//! Tests `--web`, which serves the live page of a run, with an HTTP client. The script
+//! `.ci/browser` tests the page in the browser Chromium.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

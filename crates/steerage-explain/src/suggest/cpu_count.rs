@@ -32,12 +32,12 @@ pub(super) struct AssumedCosts {
     pub(super) path: PathCosts,
     /// The cost of receiving and hashing a packet, on the CPU that receives.
     pub(super) receive_ns: f64,
-    /// The cost of handing a packet over to another CPU, for the CPU that receives.
+    /// The cost of handing a packet over to another CPU. The receiving CPU bears this cost.
     /// `hand_over_far_ns` is the cost if that other CPU shares no cache with the receiver.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The cost of taking a packet over, for the other CPU. `take_over_far_ns` is the cost if that
-    /// CPU shares no cache with the receiver.
+    /// The cost of taking over a packet from the receiving CPU. The other CPU bears this cost.
+    /// `take_over_far_ns` is the cost if that CPU shares no cache with the receiver.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -63,7 +63,7 @@ impl AssumedCosts {
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
-    /// The CPUs that packets are spread over. The mask is empty if packets are not steered.
+    /// The CPUs over which packets are spread. The mask is empty if packets are not steered.
     pub(super) mask: CpuMask,
     /// The number of CPUs in the mask, or 1 without steering.
     pub(super) spread: usize,

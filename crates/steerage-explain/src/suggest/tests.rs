@@ -76,15 +76,15 @@ fn the_regimes_are_predicted_by_the_costs() {
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
     // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. No number of CPUs
-    // can therefore handle packets faster than one in 9.8 ns. Ten workers need 102.4 / 10 ns per
-    // packet together, which is within a tenth of this limit.
+    // can therefore handle packets faster than one in 9.8 ns. Ten CPUs that handle packets together
+    // need 102.4 / 10 ns per packet, which is within a tenth of this limit.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
 
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
-    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one, and four
+    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU, and four
     // CPUs come within a tenth of that speed-up.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");

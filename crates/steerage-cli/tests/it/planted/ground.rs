@@ -13,13 +13,13 @@ use steerage_fixtures::scratch::Scratch;
 
 use super::table::Names;
 
-/// The name of a planted file. The name has an extension, because `--flows` chooses the format by
-/// the extension.
+/// The name of a planted file. The file name has an extension, because `--flows` chooses the format
+/// by the extension.
 pub(super) const NAME: &str = "out.csv";
 
 pub(super) const UNTOUCHED: &str = "untouched";
 
-/// Planted objects, and the directories around them.
+/// The directories of a test, with the objects that another user has planted there.
 pub(super) struct Ground {
     pub(super) root: Scratch,
 }
@@ -91,7 +91,8 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Plants an object. Returns the path for the option, and the working directory.
+    /// Plants an object. Returns the path to pass to the option, and the program's working
+    /// directory.
     pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
         // Returns the path to which the other user wants root to write.
         let target = match names {

@@ -1,10 +1,11 @@
-//! Records which rings to a CPU may have frames, so that the CPU does not check all rings.
+//! [`Inbox`] records which rings to a CPU may have frames, so that the CPU need not check all
+//! rings.
 //!
-//! A producer publishes, executes a fence, and then sets the ring's bit if the bit is clear. The
-//! consumer clears the bit of a ring that was empty for a while, executes a fence, and then checks
-//! the ring once more. One of these two fences comes first. So either the consumer sees the
-//! published frames, or the producer sees that the bit is clear. A bit stays set while packets keep
-//! coming, so usually producer and consumer only read it.
+//! A producer publishes frames, executes a fence, and then sets the bit of its ring if the bit is
+//! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
+//! then checks this ring once more. One of these two fences comes first. So either the consumer
+//! sees the published frames, or the producer sees that its bit is clear. A bit stays set as long
+//! as packets keep coming. Producer and consumer therefore usually only read the bit.
 
 use crossbeam_utils::CachePadded;
 
@@ -12,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// One bit for each ring to one CPU.
+/// One bit for each ring to this CPU.
 #[derive(Debug)]
 pub struct Inbox {
     lines: Box<[CachePadded<[AtomicU64; WORDS]>]>,
@@ -20,7 +21,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty.
+    /// Creates an inbox for the rings 0 to `rings` - 1. All rings are empty.
     pub fn new(rings: usize) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
@@ -32,22 +33,22 @@ impl Inbox {
         &self.lines[nth / WORDS][nth % WORDS]
     }
 
-    /// Records that frames were published on a ring. Since then, the caller has passed the fence of
-    /// [`after_publishing`](crate::park::Sleepers::after_publishing).
+    /// Records that frames were published on a ring. Between publishing and this call, the caller
+    /// has executed the fence of [`after_publishing`](crate::park::Sleepers::after_publishing).
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: ordered by the fence F2 before this load, which pairs with F3. Read before writing,
-        // so that the cache line stays shared.
+        // N1: the fence F2 before this load orders it, and pairs with F3. The bit is read before it
+        // is written, so that the cache line stays shared.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
     /// Records that a ring is empty. The caller then checks the ring once more, and
-    /// [records](Self::note) it again if it has frames.
+    /// [records](Self::note) it again if the ring has frames.
     pub fn clear(&self, ring: usize) {
-        // N2. Relaxed: ordered by the fence.
+        // N2. The operation is relaxed, because the fence F3 orders it.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
         // F3: pairs with F2.
         fence(Ordering::SeqCst);
@@ -59,13 +60,13 @@ impl Inbox {
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
-        // A single word is not read again if it has no further bits.
+        // If there is only one word of bits, it is read again only if it has bits before `first`.
         let words_left = if self.words == 1 { usize::from(noted & !not_before != 0) } else { self.words };
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
-    /// The next ring of the pass that may have frames. A ring that is recorded after the pass went
-    /// by is found in the next pass.
+    /// Returns the next ring of the pass that may have frames. If a ring gets its bit after the
+    /// pass went by, the next pass finds it.
     #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -80,19 +81,20 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice if it
-/// has bits before the first ring or is not the only word.
+/// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first word
+/// is read twice if it has bits before the first ring, or if there are other words.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The rings of the first word at the start of the pass. The word's other rings come last.
+    /// In the first word, a mask of the rings that come at the start of the pass. The first word's
+    /// other rings come last.
     not_before: u64,
 }
 
 impl Turns {
-    /// The next ring of the pass, if the word that was read last contains it.
+    /// Returns the next ring of the pass if the last word that was read contains it.
     #[inline]
     pub fn peek(&self) -> Option<usize> {
         (self.noted != 0).then(|| self.nth * 64 + self.noted.trailing_zeros() as usize)
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        // Miri takes ten minutes for all first rings.
+        // With all first rings, this test takes ten minutes under Miri.
         let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
         for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
             let inbox = Inbox::new(rings);

@@ -1,4 +1,4 @@
-//! Finds the bytes of a completion, which lie either in pages of the pool or in blocks.
+//! [`Memory`] finds the bytes of a completion, which lie either in pages of the pool or in blocks.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ impl Memory {
         Self { pool, blocks }
     }
 
-    /// The region of the pages, which can be written.
+    /// The region of the pool's pages, which can be written.
     pub fn pool(&self) -> &Arc<Region> {
         &self.pool
     }
 
-    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. The
-    /// result is empty if the completion belongs to other memory, or does not lie in its page.
+    /// The bytes of a frame. For a frame in several pages, the bytes of its first part. The slice
+    /// is empty if the completion belongs to other memory, or does not lie within its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
@@ -67,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// The header of the slot's frame, if the frame has a header that lies within the page.
+    /// The frame's header, if the slot says that there is one and it lies within the page.
     ///
     /// # Safety
     /// The caller holds the slot, and no code writes the page before the frame while this function
@@ -80,8 +80,8 @@ impl Memory {
         bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
-    /// The bytes before the header of the slot's frame, if the device wrote some and they lie
-    /// within the page.
+    /// The bytes before the frame's header, if the device wrote some there and they lie within the
+    /// page.
     ///
     /// # Safety
     /// As [`header`](Self::header).
@@ -92,8 +92,8 @@ impl Memory {
         unsafe { self.slice(&before) }.first_chunk().copied()
     }
 
-    /// The frame's header, if the frame has one, and the frame's bytes. The bounds are checked once
-    /// for header and bytes.
+    /// The header of a frame, if the frame has one, and the frame's bytes. The bounds are checked
+    /// once for both the header and the bytes.
     ///
     /// # Safety
     /// As [`slice`](Self::slice), of the page before the frame too.
@@ -140,14 +140,13 @@ impl Memory {
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end.
-    /// Negative numbers make the frame shorter. The bytes that are added keep their contents. The
-    /// device's header moves with the front, and its length on the wire is corrected. A header
-    /// without room is lost. Returns `None` and changes nothing if the page is too short or the
-    /// frame is lent.
+    /// Negative numbers make the frame shorter. Bytes that are added to the frame keep the contents
+    /// that they have in the page. The device's header moves with the front of the frame, and the
+    /// length on the wire in this header is corrected. If there is no room for the header, it is
+    /// lost. Returns `None` and changes nothing if the page is too short or the frame is lent.
     ///
-    /// Only the header is copied, since the frame's slot belongs to its handler. A handler that
-    /// adds or removes a header at the front also writes the type of the new first header to the
-    /// slot.
+    /// Only the header is copied here. The frame's slot belongs to its handler. A handler that adds
+    /// or removes a header at the front also writes the type of the new first header to the slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.
@@ -165,7 +164,7 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Moves the device's header to the new beginning of the frame, now `longer` bytes longer.
+    /// Moves the device's header to the new beginning of a frame that became `longer` bytes longer.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of the whole page.
@@ -195,9 +194,10 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call this function for a
-    /// whole batch before reading the first frame. A lent frame is prefetched only if it lies in
-    /// a file. Other devices have just written the frame, so the frame is already in the cache.
+    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call `bytes_soon` for all
+    /// frames of a batch before reading the first frame. A lent frame is prefetched only if it lies
+    /// in a file. The device has just written a frame in any other memory, so that frame is already
+    /// in the cache.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

@@ -1,4 +1,4 @@
-//! Why a packet could not be copied, made longer or sent.
+//! The reasons why a packet could not be copied, made longer or sent.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ pub enum NoRoom {
     TooLong,
     /// No page is free for a copy.
     NoPage,
-    /// Handlers keep as many packets of the queue as they may.
+    /// Handlers already keep as many packets of the queue as they may.
     KeptMax,
-    /// The handler has sent as many packets of its own as it may until it returns.
+    /// The handler has already sent as many packets of its own as it may send until it returns.
     OriginatedMax,
-    /// The packet was kept before.
+    /// The packet was already kept.
     Taken,
 }
 
 impl NoRoom {
-    /// Why no copy of `len` bytes with `headroom` bytes before it was made.
+    /// Finds out why no copy of `len` bytes with `headroom` bytes before it was made.
     pub fn for_copy(len: usize, headroom: usize, kept_pages: &KeptPages) -> Self {
         match kept_pages.kept() >= kept_pages.limit() {
             _ if headroom + len > kept_pages.page_bytes() => Self::TooLong,

@@ -1,5 +1,5 @@
-//! Explores every interleaving of several rings to one CPU with loom: rings that grow, the bits of
-//! the rings that have frames, and the limit over all queues.
+//! loom explores every interleaving of several rings to one CPU: rings that grow, the bits of rings
+//! with frames, and the limit over all queues.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -33,8 +33,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// A ring of two slots grows while the consumer takes frames out of it, and the producer reclaims
-/// slots from both buffers.
+/// A ring of two slots grows while the consumer takes frames out of it. The producer reclaims slots
+/// from both buffers.
 #[test]
 fn a_ring_grows_under_its_consumer() {
     loom::model(|| {
@@ -61,8 +61,8 @@ fn a_ring_grows_under_its_consumer() {
     });
 }
 
-/// The consumer clears the bit of a ring that it found empty while the producer publishes on it:
-/// either the consumer sees the frame, or the bit is set afterwards.
+/// The consumer clears the bit of an empty ring while the producer publishes in this ring. Either
+/// the consumer sees the frame, or the bit is set afterwards.
 #[test]
 fn no_ring_with_frames_stays_without_its_bit() {
     loom::model(|| {

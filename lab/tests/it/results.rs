@@ -31,6 +31,7 @@ fn checkout(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     copy(&root().join("docs"), &folder.join("docs"));
+    copy(&root().join("lab/notes"), &folder.join("lab/notes"));
     copy(&root().join("lab/results"), &folder.join("lab/results"));
     fs::copy(root().join("README.md"), folder.join("README.md")).unwrap();
     folder

@@ -33,6 +33,28 @@ const SUFFIX: &str = ".sock";
 
 /// A socket that listens for clients. Clients get replies only after [`serve`](Self::serve) is
 /// called. The socket is removed when this value is dropped.
+///
+/// A program whose run `steerage get`, `set` and `top` can reach:
+///
+/// ```no_run
+/// use std::path::Path;
+/// use std::sync::Arc;
+///
+/// use steerage::Builder;
+/// use steerage::packet::each;
+/// use steerage_control::{Listening, Options, Tree, reports};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let socket = Listening::bind(Path::new("/run/limiter/control.sock"))?;
+///     let input = steerage_device::open("eth1")?;
+///     let running = Builder::new().input(input).build(each(|_packet| {}))?.start()?;
+///     let tree = Arc::new(Tree::new(running.handle(), Options::default()));
+///     let _serving = socket.serve(tree, reports(running.handle()))?;
+///     // In a terminal: steerage top --to /run/limiter/control.sock
+///     running.join();
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listening {
     pub(super) listener: UnixListener,

@@ -1,4 +1,4 @@
-//! Tests a queue's rings alone: the test stages frames instead of a device.
+//! Tests the rings of a queue without a device: the test itself stages the frames.
 
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, HashKey};
@@ -24,7 +24,7 @@ impl RxQueue for Silent {
     }
 }
 
-/// The CPU that polls the queue. The tests act for the two other CPUs.
+/// The index of the CPU that polls the queue. The tests play the part of the two other CPUs.
 const OWNER: usize = 2;
 
 struct Three {
@@ -128,7 +128,7 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
 }
 
 /// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog, and
-/// each drops frames without room.
+/// each of them drops frames for which there is no room.
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();

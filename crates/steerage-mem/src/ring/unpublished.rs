@@ -1,13 +1,13 @@
-//! Frames that are staged and not published belong to the producer alone, which can take them back.
+//! Frames that are staged but not published belong to the producer alone, which can take them back.
 
 use super::Producer;
 use crate::page::Completion;
 use crate::sync::Ordering;
 
 impl Producer {
-    /// Takes the newest `most` of the unpublished frames back, oldest first. Two callers need this:
-    /// a producer that was declared dead, whose steering is out of date, and a producer whose
-    /// frames find no room at the consumer.
+    /// Takes back up to `most` of the newest unpublished frames, and passes them on oldest first.
+    /// Two kinds of producers take frames back: a producer that was declared dead, so that its
+    /// steering is out of date, and a producer whose frames exceed the consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));
@@ -17,8 +17,8 @@ impl Producer {
         self.grow_no_later();
     }
 
-    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay,
-    /// in order. The frames that `keep` does not return leave the list.
+    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay
+    /// in the ring, in order. The frames that `keep` does not return leave the ring.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
         self.staged = first;
@@ -51,12 +51,13 @@ impl Producer {
             self.shared.arrival(if is_before { self.mask_before } else { self.mask }, at)
         };
         if let (Some(from), Some(to)) = (of(from), of(to)) {
-            // Relaxed, as in `note_arrival`.
+            // Relaxed, for the same reason as in `note_arrival`.
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// If the ring was to grow after the last staged frame, it grows at that frame.
+    /// If the ring was to grow after the last staged frame, it now grows after the last frame that
+    /// stays.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

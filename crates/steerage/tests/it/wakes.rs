@@ -1,4 +1,4 @@
-//! How often sleeping CPUs are woken, and how that is counted.
+//! Tests how often sleeping CPUs are woken, and how this is counted.
 
 use std::cell::Cell;
 use std::io;
@@ -79,8 +79,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// The wake-ups for packets that CPU 0 sent, those that CPUs 1 and 2 received, and those for
-    /// control.
+    /// How many wake-ups for packets CPU 0 sent, how many of them CPUs 1 and 2 received, and how
+    /// many wake-ups came from control.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (
@@ -151,7 +151,7 @@ fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
     }
 }
 
-/// Delivers one frame in each of a number of polls, and describes each poll by `answer`.
+/// Delivers one frame in each of several polls. `answer` returns the result of each poll.
 struct Single {
     left: usize,
     answer: Answer,
@@ -172,7 +172,7 @@ impl RxQueue for Single {
     }
 }
 
-/// Each reading of the clock takes 1 us, and a sleep takes no more than its time.
+/// Reading the clock takes 1 us each time, and a sleep takes exactly its time.
 #[derive(Clone, Default)]
 struct Ticking {
     micros: Rc<Cell<u64>>,
@@ -199,7 +199,7 @@ impl Platform for Ticking {
 
 type Answer = fn(Timestamp) -> Polled;
 
-/// A CPU with a queue for each of these answers, which ends after a number of polls.
+/// A CPU with one queue for each of these answers. The queues end after a number of polls.
 fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
     let queue =
         |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
@@ -211,8 +211,8 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// A CPU keeps polling until a time within `idle_poll`, but sleeps until then if the frames of all
-/// its queues may wait. The measure is the number of sleeps.
+/// If the next frames come within `idle_poll`, a CPU keeps polling. The CPU sleeps, however, if the
+/// frames of all of its queues may wait. The test counts the sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -225,7 +225,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let coalesce: Answer = |now| Polled::Coalesce(now + Duration::from_micros(40));
     assert_eq!(ran(&[(not_before, 100)]), 0);
     assert_eq!(ran(&[(coalesce, 100)]), 100);
-    // A time that has passed meanwhile is no reason to sleep.
+    // A CPU does not sleep until a time that has already passed.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
     // The CPU polls for one queue, although the frames of the other queue may wait.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
@@ -234,7 +234,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert!(sleeps >= 190, "{sleeps}");
 }
 
-/// Neither a stop nor a change of the mask waits until the time that a queue has named: the clock
+/// A stop or a change of the mask does not wait until the time that a queue has returned: the clock
 /// stands still.
 #[test]
 fn control_does_not_wait_for_frames_that_may_wait() {

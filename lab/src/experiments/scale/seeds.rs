@@ -106,7 +106,7 @@ impl Streams {
     }
 }
 
-/// The kernel's work for a packet that is forwarded (docs/performance.md), and Zhang's machine.
+/// The kernel's work for a packet that is forwarded (lab/notes/published.md), and Zhang's machine.
 const FORWARD: f64 = 2500.0;
 const ZHANG_CPUS: usize = 16;
 const ZHANG_QUEUES: usize = 16;

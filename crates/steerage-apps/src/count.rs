@@ -35,7 +35,7 @@ pub struct Count {
 pub struct Counted {
     /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as
     /// one frame. The ledger's count of delivered packets is higher only if a handler panicked. The
-    /// new handler that replaces it starts counting at zero.
+    /// new handler that replaces a panicked handler starts counting at zero.
     pub packets: u64,
     /// The bytes of the frames that were handled. If a capture truncated frames, this number is
     /// smaller than the number of bytes on the wire.

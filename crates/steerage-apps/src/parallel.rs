@@ -87,8 +87,8 @@ pub struct Split {
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// Keeps the fragments of a datagram with their flow. This is needed if a packet's job does not
-    /// depend on the hash of the flow.
+    /// If a packet's job does not depend on the hash of its flow, this tracker keeps the fragments
+    /// of a datagram with their flow.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

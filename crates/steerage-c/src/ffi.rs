@@ -281,7 +281,7 @@ impl<'a> View<'a> {
 
 /// Calls the program's functions on one CPU.
 struct CpuHandler {
-    // `states` comes first, so that states are dropped before the CPU's pointer.
+    // The field `states` comes first, so that states are dropped before the CPU's pointer.
     states: States<State>,
     cpu: CpuPointer,
     callbacks: Arc<Callbacks>,
@@ -474,8 +474,8 @@ fn no_such(what: &str, number: u32, count: usize) -> Failure {
     )
 }
 
-/// Defines the functions of the C header. Each body runs inside of [`border`], which handles all
-/// panics and failures.
+/// Defines the functions of the C header. The body of each function runs inside of [`border`],
+/// which handles all panics and failures.
 macro_rules! exports {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty $body:block)*) => {$(
         // SAFETY: the name begins with `steerage_`, so no other library has it.

@@ -282,8 +282,8 @@ impl Run {
 
     pub(crate) fn set_mask(&self, queue: Option<u32>, list: &str) -> Result<(), Failure> {
         let handle = self.handle()?;
-        // The setter of the mask checks that the instance has these CPUs. With virtual CPUs, they
-        // need not be CPUs of this machine.
+        // The setter of the mask checks that the instance has these CPUs. With virtual CPUs, the
+        // CPUs of a mask need not be CPUs of this machine.
         let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
         match queue {
             Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,

@@ -48,7 +48,7 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
 }
 
 /// Warns about a device whose hashes differ too little to spread the flows. A run of steerage can
-/// only suspect this problem, because a run does not count flows.
+/// only suspect that hashes differ too little, because a run does not count flows.
 fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
     let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
     let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;

@@ -70,7 +70,7 @@ pub struct AdviceBasis {
     pub work: Option<Duration>,
     /// The names of the devices, as the user wrote them.
     pub devices: Vec<String>,
-    /// The devices that are interfaces.
+    /// Those of the devices that are network interfaces.
     pub interfaces: Vec<InterfaceQueues>,
     /// For each interface, a sentence about the metadata that its card provides for packets.
     pub cards: Vec<String>,

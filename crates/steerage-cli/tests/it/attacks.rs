@@ -340,7 +340,8 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// The length of the frame that an attacked thread tries to send: zeros on its stack.
+/// An attacked thread tries to send a frame of this length, which consists of zeros on the thread's
+/// stack.
 const FRAME_BYTES: u64 = 60;
 
 /// A thread that only listens cannot send through its socket with any system call. A sending thread

@@ -1,6 +1,6 @@
-//! Tests of runs that take packets from bonds and from VLAN interfaces. Both ends have a bond, and
-//! two cables join the bonds. The running kernel may not support bonds and VLAN interfaces. The
-//! script `.ci/other-kernel` starts a kernel that supports them.
+//! Tests of runs that take packets from bonds and from VLAN interfaces. Each of the two network
+//! namespaces has a bond, and two cables join the bonds. The running kernel may not support bonds
+//! and VLAN interfaces. The script `.ci/other-kernel` starts a kernel that supports them.
 
 use std::fs;
 use std::net::UdpSocket;

@@ -188,7 +188,7 @@ struct Row {
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // The second command line searches for tcpdump.
+    // With the second command line, the program searches for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
@@ -239,7 +239,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // The second command line searches for fusermount3.
+    // With the second command line, the program searches for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,

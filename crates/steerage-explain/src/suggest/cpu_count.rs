@@ -33,11 +33,11 @@ pub(super) struct AssumedCosts {
     /// The cost of receiving and hashing a packet, on the CPU that receives.
     pub(super) receive_ns: f64,
     /// The cost of handing a packet over to another CPU. The receiving CPU bears this cost.
-    /// `hand_over_far_ns` is the cost if that other CPU shares no cache with the receiver.
+    /// `hand_over_far_ns` is the cost if the two CPUs share no cache.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
     /// The cost of taking over a packet from the receiving CPU. The other CPU bears this cost.
-    /// `take_over_far_ns` is the cost if that CPU shares no cache with the receiver.
+    /// `take_over_far_ns` is the cost if the two CPUs share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }

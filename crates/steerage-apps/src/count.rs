@@ -7,10 +7,10 @@ use steerage::{Batch, Cpu, Handler};
 /// Counts the packets and bytes that arrive on a CPU.
 ///
 /// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
-/// receive path itself. The counts do not depend on which packets are steered to the same CPU. The
-/// handler still keeps both directions of a flow on one CPU, so that a run shows how steering
-/// spreads packets for handlers that need both directions. The command `steerage count` also
-/// accepts the hash that a network card computes.
+/// receive path itself. The counts do not depend on which CPU handles a packet. The handler still
+/// keeps both directions of a flow on one CPU, so that a run shows how steering spreads packets for
+/// handlers that need both directions. The command `steerage count` also accepts the hash that a
+/// network card computes.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -30,17 +30,17 @@ pub struct Count {
     counted: Counted,
 }
 
-/// The counts of one [`Count`]. The sum of the counts of all handlers is the total of a run.
+/// The counts of one [`Count`]. The total of a run is the sum of the counts of all its handlers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as
-    /// one frame. The ledger's count of delivered packets is higher only if a handler panicked,
-    /// because the new handler that replaces it starts counting at zero.
+    /// one frame. The ledger's count of delivered packets is higher only if a handler panicked. The
+    /// new handler that replaces a panicked handler starts counting at zero.
     pub packets: u64,
-    /// The bytes of the frames that were handled. If a capture truncated frames, they are fewer
-    /// than the bytes on the wire.
+    /// The bytes of the frames that were handled. If a capture truncated frames, this number is
+    /// smaller than the number of bytes on the wire.
     pub bytes: u64,
-    /// The number of packets on the wire that the frames stand for.
+    /// The number of packets on the wire for which these frames stand.
     pub wire_packets: u64,
     /// The bytes of the packets on the wire, including the headers of each packet.
     pub wire_bytes: u64,

@@ -1,5 +1,5 @@
-//! Spreads flows over several outputs. An output receives both directions and all fragments of its
-//! flows, in order.
+//! Spreads flows over several outputs. Each output receives all packets of its flows in order: both
+//! directions and all fragments.
 
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 

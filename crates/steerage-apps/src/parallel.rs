@@ -43,7 +43,7 @@ pub struct SplitOptions {
 
 impl SplitOptions {
     /// Splits traffic over the first `jobs` outputs of the instance. `jobs` must be at least 1.
-    /// `hasher` and `layers` must be the hasher and the layers of the instance.
+    /// `hasher` and `layers` must be the same as those of the instance.
     pub fn new(jobs: usize, together: Together, hasher: FlowHasher, layers: Layers) -> Self {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }
@@ -76,8 +76,8 @@ impl HandedOn {
     }
 }
 
-/// The handler that sends each packet to the output of its job. A job and its output have the same
-/// number.
+/// The handler that sends each packet to the output of its job. The number of a job is also the
+/// number of its output.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
 /// together. The instance must also have exactly one CPU, except with [`Together::Flow`].
@@ -87,7 +87,8 @@ pub struct Split {
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// Keeps fragments with their flow if a packet's job does not depend on the hash of the flow.
+    /// If a packet's job does not depend on the hash of its flow, this tracker keeps the fragments
+    /// of a datagram with their flow.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

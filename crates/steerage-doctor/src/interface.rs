@@ -21,26 +21,27 @@ pub(crate) struct Interface {
     /// The driver, or `None` if the interface exists only in software.
     driver: Option<String>,
     mtu: Option<i64>,
-    /// The kernel's name for the state: `up`, `down`, or `unknown` for interfaces without a link.
+    /// The kernel's name for the state of the interface, such as `up`, `down`, or `unknown` for
+    /// interfaces without a link.
     state: Option<String>,
     up: bool,
-    /// The speed in Mbit/s, if the link reports one.
+    /// The speed of the link in Mbit/s, if the link reports its speed.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
     #[serde(skip)]
     masks: KernelMasks,
-    /// The offloads that are on, with the names that ethtool uses. `None` if the kernel does not
-    /// report them.
+    /// The offloads that are switched on, with the names that ethtool uses. `None` if the kernel
+    /// does not report offloads.
     features: Option<Vec<String>>,
-    /// What must be changed to prepare the interface for a capture or for AF_XDP.
+    /// The settings that must be changed to prepare the interface for a capture or for AF_XDP.
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
-    /// report it.
+    /// Whether the driver passes the hash that the card computed to XDP programs. `None` if the
+    /// kernel does not report this feature.
     xdp_hash: Option<bool>,
     /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
-    /// whether it passes the VLAN tag that the card removed.
+    /// whether the driver passes the VLAN tag that the card removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
     /// The kinds of received frames to which the card can add a timestamp, with the names that
@@ -51,12 +52,12 @@ pub(crate) struct Interface {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The mask by which the kernel itself steers the packets of the queue. The mask is 0 if the
-    /// kernel does not steer.
+    /// The mask by which the kernel itself steers the packets of the queue. If the kernel does not
+    /// steer these packets, the mask is 0.
     rps_cpus: Option<String>,
 }
 
-/// How well the driver supports XDP.
+/// How well the driver of the interface supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,
@@ -64,10 +65,10 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// The faster of AF_PACKET and AF_XDP on this driver. Without zero-copy, AF_XDP moves the
-    /// kernel's part of receiving to the polling CPU, which then receives fewer packets than with
-    /// AF_PACKET. For `forward`, the kernel would otherwise handle each packet too, so AF_XDP is
-    /// faster (lab/notes/interfaces.md).
+    /// The socket type that is faster with this driver, AF_PACKET or AF_XDP. Without zero-copy,
+    /// AF_XDP moves the kernel's part of receiving to the CPU that polls. The polling CPU then
+    /// receives fewer packets than with AF_PACKET. For `forward`, the kernel would otherwise handle
+    /// each packet too, so AF_XDP is faster (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -228,7 +229,8 @@ impl Interface {
     }
 }
 
-/// Converts a need that the crate steerage-tune found to a finding, with its fix.
+/// The crate steerage-tune finds what an interface needs for a purpose. This function converts one
+/// of these needs to a finding with a fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
@@ -287,8 +289,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// Users of an ENA card notice these facts only when something fails: too many queues in use
-    /// for AF_XDP, the MTU, and merged UDP packets.
+    /// Users of an ENA card notice these facts only when something fails. The facts are too many
+    /// queues in use for AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(
@@ -336,7 +338,7 @@ mod tests {
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n\
              Info AF_PACKET time: the system's clock; the card can stamp all, ptpv2-event (af_packet:p1,time=card)\n"
         );
-        // Queues are sorted by number, not by name: `rx-10` comes after `rx-9`.
+        // Receive queues are sorted by number, not by name: `rx-10` comes after `rx-9`.
         assert_eq!(
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()

@@ -1,9 +1,9 @@
 //! Checks a machine's support for receiving and steering packets, and says how to fix what is
 //! missing. The checks change nothing on the machine.
 //!
-//! A [`Diagnosis`] has a list of [`Finding`]s, which are printed as one line each, and numbers for
-//! scripts. Files are read below a root directory, so that tests can use a directory with made-up
-//! files. The module `probe` has the checks that must run on the real machine.
+//! A [`Diagnosis`] has a list of [`Finding`]s and numbers for scripts. Each finding is printed as
+//! one line. All files are read below a root directory, which tests replace by a directory with
+//! made-up files. The module `probe` has the checks that must run on the real machine.
 //!
 //! [`check`] returns the findings about an interface and the machine.
 #![forbid(unsafe_code)]
@@ -32,7 +32,7 @@ use interface::Interface;
 pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
-/// The results of all checks. As text, a diagnosis has a line for each finding.
+/// The results of all checks. As text, a diagnosis has one line for each finding.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     schema: u32,
@@ -90,7 +90,7 @@ impl Diagnosis {
             Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
                 // If the kernel does not support one of these netlink families, the checks that
-                // need it report nothing.
+                // need the family report nothing.
                 let mut ethtool = Ethtool::open().ok();
                 let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());

@@ -36,15 +36,17 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 /// The results of the probes.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    /// Whether the sockets could be opened. The sockets are closed at once.
+    /// Whether sockets of each kind can be opened. The probe closes the sockets at once.
     pub(crate) af_packet: Result<(), Errno>,
     pub(crate) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
     pub(crate) fuse: Result<(), Errno>,
     pub(crate) capabilities: Vec<Capability>,
-    /// The limit for locked memory in bytes. `None` if there is no limit.
+    /// The maximum amount of memory that this process may lock, in bytes. `None` if there is no
+    /// limit.
     pub(crate) memlock: Option<u64>,
-    /// The memory in bytes that this process may use. `None` if the kernel does not report it.
+    /// The memory in bytes that this process may use. `None` if the kernel does not report the
+    /// amount.
     pub(crate) memory: Option<u64>,
     pub(crate) tcpdump: Option<PathBuf>,
     /// The path of the program that mounts FUSE file systems for unprivileged users.

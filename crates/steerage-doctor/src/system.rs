@@ -22,7 +22,8 @@ pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// All findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
+/// The findings about the system, which are all findings except those about CPUs and interfaces. A
+/// run uses `cpus` CPUs by default.
 pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -48,13 +49,14 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // Each missing capability that matters for packets also has a finding of its own.
+            // Each capability that is missing and that matters for packets also has its own
+            // finding.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
 }
 
-/// The finding about the sandbox that a run has on this machine.
+/// The finding about the sandbox that a run of steerage would have on this machine.
 pub(crate) fn sandbox(in_force: Option<InForce>) -> Finding {
     const ABOUT: &str = "sandbox";
     match in_force {
@@ -140,7 +142,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // In this file, brackets mark the current setting.
+    // In this file of the kernel, brackets mark the current setting.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {

@@ -12,20 +12,20 @@ use super::analysis::Analysis;
 use super::explained::{DEVICE, TrafficExplanation, is_ip, tunnels};
 use super::shares::Shares;
 
-/// A flow with more than this share of the packets is an elephant: if there is such a flow, eight
-/// CPUs cannot have an eighth of the packets each.
+/// A flow with more than this share of the packets is an elephant. With an elephant, eight CPUs
+/// cannot have an eighth of the packets each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// Smaller shares of the packets are not mentioned in the advice.
+/// The advice does not mention shares of the packets that are smaller than this.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The number of queues of the network card in the comparison, and the size of the card's
-/// indirection table (see `ethtool -x`).
+/// The advice compares steerage with a network card that has this number of queues, and an
+/// indirection table of this size (see `ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
 /// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets fill fewer
-/// than one in `HASHES_FEW` buckets. The notes of a run have the same limits.
+/// than one in `HASHES_FEW` buckets. The notes that a run prints use the same limits.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
@@ -47,8 +47,8 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
 }
 
-/// Warns about a device whose hashes differ too little to spread the flows. A run cannot be sure of
-/// this problem, because it does not count flows.
+/// Warns about a device whose hashes differ too little to spread the flows. A run of steerage can
+/// only suspect that hashes differ too little, because a run does not count flows.
 fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
     let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
     let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;
@@ -118,7 +118,7 @@ fn of_kernel(traffic: &TrafficExplanation) -> String {
 }
 
 /// The number of flows whose two directions arrive on different queues if the network card uses its
-/// default hash. The number is 0 if the command does not keep both directions together.
+/// default hash. If the command does not keep both directions of a flow together, the number is 0.
 pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;

@@ -3,15 +3,15 @@
 use steerage::{CpuId, CpuMask, topology::Topology};
 use steerage_tune::Distances;
 
-/// The candidate CPUs, in the order in which the advice adds CPUs to a run. The first CPU is the
-/// one that receives.
+/// The candidate CPUs, in the order in which the advice adds CPUs to a run. The first candidate CPU
+/// is the CPU that receives packets.
 #[derive(Debug)]
 pub struct CandidateCpus {
     /// The CPUs in this order.
     pub order: Vec<CpuId>,
     /// The distance of each candidate CPU from the receiving CPU.
     pub distances: Distances,
-    /// The CPUs that share a core with a CPU that is added earlier.
+    /// The candidate CPUs whose core is also the core of an earlier candidate.
     pub siblings: CpuMask,
     /// The number of CPUs for which the kernel's masks have bits.
     pub nr_cpu_ids: usize,
@@ -23,9 +23,9 @@ impl CandidateCpus {
         Self::of(&Topology::even(cpus), cpus, None)
     }
 
-    /// The candidate CPUs of this machine, which has this topology. The function measures the
-    /// distances between the CPUs in a fraction of a second. `receiver` is the CPU that receives,
-    /// if it is known.
+    /// Returns the candidate CPUs of this machine, whose topology is `topology`. This function
+    /// takes a fraction of a second, because it measures the distances between the CPUs. `receiver`
+    /// is the CPU that receives, if it is known.
     pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         if let Some(first) = first(&ours, receiver) {
@@ -34,7 +34,7 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids, receiver)
     }
 
-    /// The candidate CPUs of `topology`, with the distances that `topology` contains.
+    /// Returns the candidate CPUs of `topology`, with the distances that `topology` contains.
     pub fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         let known = first(&ours, receiver);
@@ -56,7 +56,8 @@ impl CandidateCpus {
     }
 }
 
-/// The CPU that receives: `receiver` if it is known, or else the first of our CPUs.
+/// Returns the CPU that receives: `receiver` if it is one of our CPUs, or else the first of our
+/// CPUs.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

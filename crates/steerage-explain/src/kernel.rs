@@ -12,18 +12,19 @@ use steerage_tune::{CpuLoad, KernelLoad};
 /// softirq.
 const ROWS_MAX: usize = 16;
 
-/// Spreading is advised only if it reduces the busiest CPU's time in softirq to at most this part
-/// of the present time.
+/// The advice is to spread packets only if that reduces the busiest CPU's time in softirq to this
+/// part of the present time, or less.
 const GAIN_MIN: f64 = 0.8;
 
 /// Shares below this limit are written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
-/// The verdict on the kernel's steering.
+/// The verdict on the kernel's own steering, with the commands that improve it.
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) sentence: String,
-    /// The commands that change the kernel's steering. Empty if nothing should change.
+    /// The commands that change the kernel's steering. The list is empty if the kernel's steering
+    /// should not change.
     pub(super) commands: Vec<String>,
 }
 
@@ -116,7 +117,7 @@ impl Verdict {
         nothing_to_do(format!("{spends} and is {all} busy, and spreading would not help: {why}"))
     }
 
-    /// The verdict as the first lines of the page.
+    /// Writes the verdict as the first lines of the page.
     pub(super) fn page(&self) -> String {
         let mut page = format!("{}\n", self.sentence);
         for command in &self.commands {
@@ -126,7 +127,7 @@ impl Verdict {
     }
 }
 
-/// The figures as lines of the page.
+/// Writes the figures as lines of the page.
 pub(super) fn figures(load: &KernelLoad) -> String {
     let mut page = format!("\nkernel     {:>5} {:>8} {:>13} {:>11}\n", "busy", "softirq", "packets", "interrupts");
     let mut cpus: Vec<_> = load.cpus.iter().filter(|cpu| cpu.packets > 0 || cpu.softirq >= SHARE_MIN).collect();

@@ -1,11 +1,11 @@
-//! Computes how an even map divides traffic among CPUs. The table, the advice and the suggestion of
-//! an explanation use these figures.
+//! Computes how an even map divides traffic among CPUs. An explanation uses these figures in its
+//! table, its notes and its advice.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 
 use super::analysis::Volume;
 
-/// The traffic of each CPU if an even map spreads the buckets.
+/// The traffic that each CPU would have if an even map spread the buckets.
 #[derive(Debug)]
 pub(super) struct Shares {
     cpus: Vec<Volume>,
@@ -13,7 +13,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The shares if an even map spreads the buckets over this number of CPUs.
+    /// Computes the shares of `cpus` CPUs if an even map spreads the buckets over them.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -23,8 +23,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// The shares if each bucket has its own CPU. No map can spread traffic more evenly, because a
-    /// bucket is always on one CPU.
+    /// Computes the shares if each bucket has its own CPU. No map can spread traffic more evenly,
+    /// because a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }

@@ -1,4 +1,5 @@
-//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
+//! Advises how many CPUs, which mask and which hash to use for the analyzed traffic, both for
+//! steerage and for the kernel's own RPS.
 //!
 //! The advice is computed from the traffic and from costs that were measured on other machines. The
 //! report names each assumption.
@@ -27,12 +28,12 @@ use reasons::Reasons;
 /// IP packet (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The minimum share of a CPU's time that the advice assumes for packets, even if other work takes
-/// nearly all of the CPU's time.
+/// The advice assumes that a CPU can spend at least this share of its time on packets, even if
+/// other work takes nearly all of its time.
 const BUSY_LEAST: f64 = 0.05;
 
-/// The minimum share of a CPU's time in softirq for which spreading is advised, if the CPU also has
-/// other work.
+/// If a CPU also has other work, the advice is to spread its packets only if the CPU spends at
+/// least this share of its time in softirq.
 const SOFTIRQ_MIN: f64 = 0.1;
 
 /// The maximum share of its time that the busiest CPU may spend on packets. Other work on the
@@ -54,18 +55,20 @@ pub(super) struct Suggestion {
     /// The number of CPUs that the machine has.
     of: usize,
     receive_cpu: u16,
-    /// The mask in the kernel's format. 0 means no steering.
+    /// The advised mask in the kernel's format. The mask 0 means that packets are not steered.
     mask: String,
     #[serde(skip)]
     mask_cpus: CpuMask,
-    /// The busiest CPU's share of the packets with an even map, and after balancing.
+    /// The busiest CPU's share of the packets if an even map spreads the buckets, and the share
+    /// after the policy has balanced the buckets.
     busiest: f64,
     balanced: f64,
-    /// The rate in packets per second; `null` if the rate is not known.
+    /// The packet rate in packets per second, or `null` if the rate is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. If the load is above 1, the CPU would not keep up.
+    /// The load of the busiest CPU. If this load is above 1, the CPU cannot keep up with the packet
+    /// rate.
     load: Option<f64>,
-    /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
+    /// Whether the busiest CPU has time to spare. `None` if the packet rate is not known.
     #[serde(skip)]
     is_enough: Option<bool>,
     /// The largest flow's share of the packets.
@@ -75,8 +78,8 @@ pub(super) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The packet rates that each regime of `balance` is predicted to handle. The advised regime
-    /// comes first.
+    /// The packet rates that the regimes of the policy `balance` are predicted to handle. The
+    /// advised regime comes first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -84,8 +87,8 @@ pub(super) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more packets than an even share, which is the share of each CPU if all CPUs had
-/// equally many packets.
+/// A flow with more than an even share of the packets. An even share is the share that each CPU has
+/// if all CPUs have equally many packets.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
@@ -111,8 +114,8 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The predictions for the advised regime, and then for the other regimes with one and two
-    /// CPUs.
+    /// The predicted throughputs: first that of the advised regime, then those of the other regimes
+    /// with one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -124,16 +127,17 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether the user stated the work per packet.
+    /// Whether the user stated how long the packet function takes per packet.
     work_told: bool,
-    /// Whether the work per packet is the kernel's work, which was measured during this run.
+    /// Whether the work per packet is the kernel's own work, whose duration was measured during
+    /// this run.
     work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
 }
 
 impl Suggestion {
-    /// The advice for this traffic, or `None` if there were no packets.
+    /// Computes the advice for the analyzed traffic, or returns `None` if there were no packets.
     pub(super) fn of(traffic: &TrafficExplanation) -> Option<Self> {
         let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
         if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
@@ -182,7 +186,7 @@ impl Suggestion {
         })
     }
 
-    /// The advice for the kernel's own steering.
+    /// Returns the part of this advice that concerns the kernel's own steering.
     pub(super) fn advised(&self) -> Advised {
         let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
         Advised {
@@ -254,7 +258,7 @@ impl Suggestion {
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
 /// the list is empty. If the advice is one CPU because more CPUs would not help, the list has the
-/// flows with more than half of the packets, which is the even share of two CPUs.
+/// flows with more than half of the packets. Half is the even share of two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

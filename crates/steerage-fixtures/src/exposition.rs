@@ -1,8 +1,8 @@
 //! A strict reader of Prometheus' text format 0.0.4,
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The reader checks steerage's
 //! output even if Prometheus' own checker promtool is missing. The reader is stricter than the
-//! format: each metric must be described before its samples, and all of its samples must be
-//! consecutive.
+//! format requires. Each metric must be described before its samples, and all samples of a metric
+//! must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page of metrics. A series is the name of a sample with its labels, as the page shows
-/// them.
+/// A parsed page of metrics. A series is the name of a sample with its labels, as they are written
+/// on the metrics page.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
     pub samples: BTreeMap<String, f64>,
-    /// The names of all metrics, in the order of the page.
+    /// The names of all metrics, in the order of the metrics page.
     pub families: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ impl Page {
         *self.samples.get(series).unwrap_or_else(|| panic!("no {series} in {self:#?}"))
     }
 
-    /// The sum of all series of a metric.
+    /// The sum of the values of all series of a metric.
     pub fn sum(&self, name: &str) -> f64 {
         let of = |series: &&String| series.split('{').next() == Some(name);
         self.samples.iter().filter(|(series, _)| of(series)).map(|(_, value)| value).sum()

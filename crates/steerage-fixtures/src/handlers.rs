@@ -32,8 +32,8 @@ impl Handler for SendAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Joins two interfaces. The field is the number of receive queues whose packets go to the second
-/// output. Packets of all further queues go to the first output.
+/// Joins two interfaces. The field says how many receive queues, counted from the first, have
+/// packets for the second output. Packets of all other queues go to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 

@@ -30,8 +30,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
-    /// Creates `count` namespaces. Returns `None` and prints the reason to standard error if this
-    /// process may not create them. In CI, that is a failure.
+    /// Creates `count` namespaces. If this process may not create namespaces, returns `None` and
+    /// prints the reason to standard error. In CI, that is a failure.
     pub fn new(count: usize) -> Option<Self> {
         let namespaces = Self((0..count).map(|_| fresh_name()).collect());
         let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
@@ -45,7 +45,8 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Runs `ip` with these arguments in one of the namespaces, which must succeed.
+    /// Runs the program `ip` with these arguments in one of the namespaces. The test fails if `ip`
+    /// fails.
     pub fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
@@ -67,7 +68,8 @@ impl Namespaces {
     }
 
     /// Moves a card of this machine to one of the namespaces, and sets the card up. When the
-    /// namespace is deleted, the kernel moves the card back, with some delay.
+    /// namespace is deleted, the kernel moves the card back to the initial namespace, with some
+    /// delay.
     pub fn card(&self, nth: usize, name: &str) {
         assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
         self.must(nth, &format!("link set dev {name} addrgenmode none"));
@@ -82,8 +84,9 @@ impl Namespaces {
         command
     }
 
-    /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
-    /// `None` as described at `optional`.
+    /// Creates the VLAN interface `NAME.ID` for frames with the VLAN tag `ID`, and sets the
+    /// interface up. If the kernel does not support this kind of interface, returns `None`, as
+    /// `optional` does.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -91,8 +94,8 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Creates the bond `bond0` with these options. Returns `None` as described at
-    /// `optional`.
+    /// Creates the bond `bond0` with these options. If the kernel does not support this kind of
+    /// interface, returns `None`, as `optional` does.
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }
@@ -144,7 +147,7 @@ impl Namespaces {
         is_shaped
     }
 
-    /// The number of packets that the kernels of all namespaces have dropped because of their
+    /// The number of packets that the kernels of all namespaces have dropped because of wrong
     /// checksums.
     pub fn checksum_errors(&self) -> u64 {
         (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
@@ -171,7 +174,7 @@ pub(crate) fn fresh_name() -> String {
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // The namespace may no longer exist, so errors of deleting it are not shown.
+    // The namespace may no longer exist, so errors that occur while it is deleted are not shown.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -220,7 +223,7 @@ fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnM
     let (start, mut answer) = (Instant::now(), [0; 65536]);
     loop {
         assert!(start.elapsed() < HANG, "{to} does not answer");
-        // The kernel may not have a route yet.
+        // Sending may fail because the kernel may not have a route yet.
         if socket.send_to(ask, to).is_err() {
             thread::sleep(Duration::from_millis(2));
             continue;
@@ -246,7 +249,7 @@ pub fn ping(to: IpAddr, bytes: usize) {
     let mut echo = vec![0x5a; icmp::BYTES + bytes];
     put(&mut echo, 0, [ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
     if to.is_ipv4() {
-        // For IPv6, the kernel computes the checksum.
+        // For IPv6, the kernel computes the checksum of the ICMP message.
         let checksum = finish(sum(&echo, 0));
         put(&mut echo, icmp::CHECKSUM_AT, checksum.to_be_bytes());
     }
@@ -282,7 +285,7 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
 }
 
 /// A UDP socket with a thread that sends each datagram back to its sender, until this value is
-/// dropped. The second field is the address of the socket.
+/// dropped. The second field of `Echo` is the address of the socket.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
@@ -317,7 +320,8 @@ impl Drop for Echo {
     }
 }
 
-/// The size of a message that stands for [`DATAGRAMS`] datagrams of up to [`DATAGRAM_BYTES`] bytes.
+/// The size of a message that the kernel cuts into [`DATAGRAMS`] datagrams of up to
+/// [`DATAGRAM_BYTES`] bytes.
 pub const MESSAGE_BYTES: usize = 20_500;
 /// The size in bytes of each datagram of a message, except the last datagram.
 pub const DATAGRAM_BYTES: usize = 1000;
@@ -332,13 +336,13 @@ pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
     socket
 }
 
-/// The unspecified address of the family of `of`: `0.0.0.0` or `::`.
+/// The unspecified address of the address family of `of`: `0.0.0.0` or `::`.
 pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Sends a message from one namespace to an address in another. The message's datagrams must arrive
-/// unchanged and in order.
+/// Sends a message from one namespace to an address in another. The datagrams of the message must
+/// arrive unchanged and in order.
 pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
     let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
     receiver.set_read_timeout(Some(HANG)).unwrap();
@@ -358,8 +362,8 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
 }
 
 /// Like [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a part has
-/// arrived, calls `step` with the number of the part, counted from 1, while the transfer continues.
-/// The receiver waits if it is two parts ahead of `step`.
+/// arrived, calls `step` with the number of the part, counted from 1. The transfer continues during
+/// this call. The receiver waits if it is two parts ahead of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),
@@ -405,7 +409,7 @@ pub fn address(text: &str) -> IpAddr {
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));
-    // This ping is long enough to be fragmented.
+    // This ping packet is so long that the kernel sends it in fragments.
     namespaces.within(one, || ping(address("fd00:210::2"), 4000));
     for to in ["10.210.0.2", "fd00:210::2"] {
         let echo = namespaces.within(other, || Echo::new(address(to)));

@@ -11,11 +11,12 @@ use steerage::{
 
 use crate::HANG;
 
-/// The maximum number of polls until a device ends, without the polls that find no data. The inputs
-/// of all tests need far fewer polls.
+/// The maximum number of polls until a device ends. Polls that find no data are not counted. The
+/// inputs of all tests need far fewer polls.
 pub const POLLS_MAX: usize = 1_000_000;
 
-/// Receives all frames of a queue whose device can wait, until the queue ends or fails.
+/// Receives all frames of a queue whose device can wait, such as a capture file, until the queue
+/// ends or fails.
 pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>, u64) {
     let mut all = Vec::new();
     let (tester, end) = poll_to_end(queue, |tester| {
@@ -26,7 +27,8 @@ pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>,
     (all, end, tester.wire_bytes())
 }
 
-/// Receives all frames of a queue whose device can wait. Returns each frame with its link type.
+/// Receives all frames of a queue whose device can wait, such as a capture file. Returns each frame
+/// with its link type.
 pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {
@@ -39,8 +41,8 @@ pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     all
 }
 
-/// Receives all frames of a queue whose device can wait. Returns each frame with the metadata from
-/// the device. The queue must not fail.
+/// Receives all frames of a queue whose device can wait, such as a capture file. Returns each frame
+/// with the metadata from the device. The queue must not fail.
 pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {

@@ -9,14 +9,14 @@ use crate::{report_skip, skip};
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
-/// Protocols that steerage treats as payload, but that tshark dissects. OpenFlow is a control
+/// Protocols that tshark dissects, but that steerage treats as payload. OpenFlow is a control
 /// protocol over TCP that quotes packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
 
-/// The reason that a test prints if it skips because it needs a real capture.
+/// The reason that a test prints if it is skipped because it needs a real capture.
 const NO_CAPTURES: &str = "the captures are not part of the repository";
 
-/// The folder of real captures: shared/captures, next to the workspace.
+/// The folder that contains real captures: shared/captures, next to the workspace.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
@@ -44,8 +44,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture with this name in [`folder`]. If the capture does not exist, the result is `None`,
-/// and the reason is printed to standard error.
+/// Returns the capture with this name in the folder of real captures ([`folder`]). If the capture
+/// does not exist, the result is `None`, and the reason is printed to standard error.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
@@ -56,23 +56,23 @@ pub fn capture(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs one of Wireshark's command-line tools on a capture, and returns its output. If the tool is
-/// missing, returns `None`. In CI, the test then fails.
+/// not installed, returns `None`. In CI, the test then fails.
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is truncated, the tools print its complete part and then fail.
+    // If a capture is truncated, the tools print the complete part of the capture and then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The values of these fields in each frame, with all occurrences of each field. If tshark is
-/// missing, returns `None`. In CI, the test then fails.
+/// The values of these fields in each frame, with all occurrences of each field. If tshark is not
+/// installed, returns `None`. In CI, the test then fails.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }
 
-/// Like [`tshark`], but tshark reassembles fragments and segments.
+/// Like [`tshark`], but the tool tshark also reassembles fragments and segments.
 pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &[])
 }

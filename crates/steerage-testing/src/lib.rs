@@ -1,10 +1,10 @@
 //! Test helpers for authors of packet functions and devices.
 //!
 //! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] passes
-//! frames step by step, with a clock that the test moves. For an instance on threads, [`input`] is
-//! an input of frames in memory, and [`output`] is an output that records packets. [`QueueTester`]
-//! polls a receive queue as the path does, without the path. [`SplitMix64`] generates random
-//! numbers that are the same in each run.
+//! frames step by step, with a clock that only the test advances. For an instance that runs on
+//! threads, [`input`] supplies frames from memory, and [`output`] records the packets that are
+//! sent. [`QueueTester`] polls a receive queue in the same way as the receive path, but without the
+//! rest of the path. [`SplitMix64`] generates random numbers that are the same in each run.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -62,12 +62,13 @@ pub use random::SplitMix64;
 /// The number is small, so that a device that loses pages soon has none left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The frame header if the device wrote a header, and a copy of the frame.
+/// A frame's header, if the device wrote a header, and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, which the test polls.
 ///
-/// Pages and blocks are returned after every poll, unless frames are [held](Self::hold_frames).
+/// After every poll, the tester returns the pages and blocks of the frames, unless the test
+/// [holds](Self::hold_frames) the frames.
 ///
 /// ```
 /// # use steerage_flow::Timestamp;
@@ -99,8 +100,8 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue, and the pages that its device keeps posted.
-    /// Then opens the queue.
+    /// Creates [`TESTER_PAGES`] pages for the queue, in addition to the pages that the queue's
+    /// device keeps posted. Then opens the receive queue.
     ///
     /// # Errors
     /// The queue's own error, or an error if there is too little memory.
@@ -180,13 +181,13 @@ impl QueueTester {
         Ok((polled, count))
     }
 
-    /// Holds all frames from now on, as slow handlers would, until
+    /// From now on, holds all frames as a slow handler would do, until
     /// [`release_frames`](Self::release_frames) is called.
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Returns all held frames. From now on, the pages of each poll's frames are returned after the
+    /// Returns all held frames. From now on, the tester returns the pages of frames after each
     /// poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
@@ -194,18 +195,18 @@ impl QueueTester {
         self.take_home();
     }
 
-    /// The number of frames that the queue has reported as lost.
+    /// The number of frames that were lost, as the queue reports it.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// The number of frames that were dropped because no free page could replace the page of the
-    /// frame.
+    /// The number of frames that were dropped because no free page was available to replace the
+    /// frame's page.
     pub fn no_page(&self) -> u64 {
         self.no_page
     }
 
-    /// The number of frames that the queue has reported as copied.
+    /// The number of frames that the queue has copied, as the queue reports it.
     pub fn copied(&self) -> u64 {
         self.copied
     }
@@ -215,7 +216,7 @@ impl QueueTester {
         self.passed
     }
 
-    /// The number of frames that the queue has handed over in several pages each.
+    /// The number of frames that the queue has handed over and that take several pages each.
     pub fn chained(&self) -> u64 {
         self.chained
     }
@@ -225,12 +226,12 @@ impl QueueTester {
         self.all_pages - self.pages.pool.free()
     }
 
-    /// Requests the queue to end: see [`RxQueue::stop`].
+    /// Requests that the queue end: see [`RxQueue::stop`].
     pub fn stop(&mut self) -> bool {
         self.queue.stop()
     }
 
-    /// The sum of the lengths on the wire of all received frames, in bytes.
+    /// The sum in bytes of the lengths that all received frames had on the wire.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }
@@ -245,7 +246,8 @@ impl QueueTester {
         self.link
     }
 
-    /// The queue itself, for [`RxQueue::capabilities`], [`RxQueue::wait_on`] and the like.
+    /// Returns the queue itself, to call methods such as [`RxQueue::capabilities`] and
+    /// [`RxQueue::wait_on`].
     pub fn queue(&self) -> &dyn RxQueue {
         &*self.queue
     }

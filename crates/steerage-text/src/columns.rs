@@ -4,15 +4,16 @@
 use super::lines::printable;
 use super::numbers::short;
 
-/// The number of spaces between two columns in a wide table, and in a table that is too wide for
-/// the terminal.
+/// The number of spaces between two columns: first for a table that fits the terminal, then for a
+/// table that is too wide for it.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// The minimum number of characters of an address.
+/// An address is shortened to no fewer characters than this.
 const ADDRESS_MIN: usize = 8;
 
-/// Replaces the omitted part of an address. The text is plain ASCII, for terminals without UTF-8.
+/// This text replaces the part of an address that is left out. The text is plain ASCII, for
+/// terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -20,7 +21,7 @@ const LEFT_OUT: &str = "..";
 pub struct Column {
     heading: &'static str,
     cells: Vec<String>,
-    /// The heading and the cells in a shorter form, if the column has a shorter form.
+    /// The shorter form of the column, if it has one: the heading and the cells.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
     may_go: bool,
@@ -30,7 +31,8 @@ pub struct Column {
 enum Kind {
     Number,
     Word,
-    /// An address with a port. The address may be shortened, but the port never is.
+    /// An address with a port. The addresses of this column may be shortened, but their ports may
+    /// not.
     End,
 }
 
@@ -40,7 +42,7 @@ impl Column {
         Self { heading, cells, short: None, kind: Kind::Number, may_go: false }
     }
 
-    /// Whole numbers, and their [`short`] form.
+    /// A column of whole numbers. In a narrow table, the numbers have their [`short`] form.
     pub fn counts(
         heading: &'static str,
         short_heading: &'static str,
@@ -67,8 +69,8 @@ impl Column {
         Self { short: Some((heading, cells)), ..self }
     }
 
-    /// Allows a table that is too wide to leave out this column. Addresses are shortened only after
-    /// all of these columns are left out, the last of them first.
+    /// Allows a table that is too wide to leave out this column. The table leaves out the last such
+    /// column first. The table shortens addresses only after it has left out all such columns.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }
@@ -89,7 +91,7 @@ fn all_printable(cells: Vec<String>) -> Vec<String> {
 }
 
 /// The lines of the table: the headings, and a line for each row. `width` is the width of the
-/// terminal. Without a `width`, the table may have any width.
+/// terminal. If `width` is `None`, the table may have any width.
 pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
@@ -108,7 +110,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
         let Some(last) = columns.iter().rposition(|column| column.may_go) else { break };
         columns.remove(last);
     }
-    // The wider of the two address columns shrinks first.
+    // If a table has two columns of addresses, the wider column shrinks first.
     while total(&columns, gap) > width {
         let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
         let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
@@ -149,7 +151,8 @@ fn shortened(end: &str, width: usize) -> String {
     }
     let from = match end.rfind("]:") {
         Some(at) => at,
-        // If a text without brackets has several colons or none, it is an address without a port.
+        // A text without brackets that has several colons, or no colon, is an address without a
+        // port.
         None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
         None => end.len(),
     };
@@ -201,7 +204,7 @@ mod tests {
         assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
     }
 
-    /// A file of flows may come from an attacker.
+    /// A file of flows may come from an attacker, so its text may contain control characters.
     #[test]
     fn no_cell_writes_to_the_terminal() {
         let cell = || vec!["a\x1b[2J\nb".to_owned()];

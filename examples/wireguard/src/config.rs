@@ -13,7 +13,8 @@ pub(crate) struct Config {
     pub(crate) private_key: Option<StaticSecret>,
     pub(crate) listen_port: u16,
     pub(crate) peers: Vec<PeerConfig>,
-    /// Keys that only wg-quick uses, such as `Address`. The gateway ignores these keys.
+    /// Configuration keys that only wg-quick uses, such as `Address`. The gateway ignores these
+    /// keys.
     pub(crate) ignored: Vec<String>,
 }
 
@@ -33,7 +34,7 @@ impl PeerConfig {
     }
 }
 
-/// Reads a configuration. An error names the line of the file.
+/// Reads a configuration. An error message contains the line of the file that is wrong.
 pub(crate) fn read(text: &str) -> Result<Config, String> {
     let mut config = Config::default();
     for (nth, line) in text.lines().enumerate() {

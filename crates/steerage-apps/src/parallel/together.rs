@@ -1,4 +1,4 @@
-//! Selects the packets that go to the same job.
+//! Selects the packets that go to the same job of `steerage parallel`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -38,8 +38,8 @@ impl Together {
     pub const ALL: [(&str, Self); 4] =
         [("flow", Self::Flow), ("hosts", Self::Hosts), ("source", Self::Source), ("destination", Self::Destination)];
 
-    /// Returns the part of a packet's flow that selects the job. The caller passes the flow with
-    /// the source and destination of the packet.
+    /// Returns the part of a packet's flow that determines the packet's job. The source and the
+    /// destination of the flow must be those of the packet.
     #[must_use]
     pub fn key(self, flow: FlowKey) -> FlowKey {
         match self {

@@ -1,6 +1,6 @@
-//! Tests what a hijacked thread of a run can do. The tests use ptrace to inject system calls into
-//! the threads of a run, as an attacker who controls a thread would make them.
-//! lab/notes/system-calls.md lists the allowed system calls.
+//! Tests what an attacker can do who controls a thread of a run. The tests use ptrace to inject
+//! system calls into the threads of a run. An attacker who controls a thread could make the same
+//! calls. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -25,22 +25,22 @@ use steerage_guard::sandbox::call_name;
 use crate::forward::{ROUTER, linked};
 use crate::program::{self, Started};
 
-/// A limit that is higher than the number of every system call.
+/// The numbers of all system calls are below this limit.
 const NUMBERS: u64 = 512;
 
 /// The size of the instruction `syscall` in bytes.
 const INSTRUCTION_BYTES: u64 = 2;
 
-/// System calls that the kernel lets through every filter, because return probes use them:
-/// uretprobe and uprobe (`arch/x86/kernel/uprobes.c`). Outside of probes, uretprobe ends a process
-/// by SIGILL, and uprobe fails.
+/// The system calls uretprobe and uprobe, which no seccomp filter can deny, because the kernel's
+/// probes use them (`arch/x86/kernel/uprobes.c`). If a process calls them outside of a probe,
+/// uretprobe ends the process by SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
 /// The result of a system call that was injected into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The seccomp filter denied the call. The thread got SIGSYS, which ends a process that is not
-    /// traced.
+    /// The seccomp filter denied the system call. The thread got SIGSYS, which ends a process that
+    /// is not traced.
     Denied,
     /// The kernel executed the call. The value is its result.
     Made(i64),
@@ -54,8 +54,8 @@ struct Hijacked {
 }
 
 impl Hijacked {
-    /// Stops a thread. Returns `None` and prints the reason to standard error if tracing is not
-    /// allowed.
+    /// Stops a thread. If tracing is not allowed, returns `None` and prints the reason to standard
+    /// error.
     fn new(id: i32) -> Option<Self> {
         let id = Pid::from_raw(id);
         if let Err(error) = ptrace::seize(id, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
@@ -85,7 +85,7 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        // A denied system call also ends, and the signal SIGSYS arrives at its end.
+        // A denied system call also reaches its end, and the signal SIGSYS arrives there.
         let (own, is_denied) = until_system_call(self.id);
         self.own = own;
         if is_denied { Outcome::Denied } else { Outcome::Made(result) }
@@ -117,8 +117,8 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Continues to the start of the thread's next system call. Returns the registers at this start,
-/// and whether a SIGSYS arrived. The SIGSYS is not delivered to the thread.
+/// Continues to the start of the thread's next system call. Returns the registers at the start of
+/// that call, and whether a SIGSYS arrived before. The SIGSYS is not delivered to the thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -126,8 +126,8 @@ fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
         passed_on = match waited(id) {
             WaitStatus::PtraceSyscall(_) => {
                 let registers = ptrace::getregs(id).unwrap();
-                // Before the kernel executes a system call, it sets the result register to this
-                // value.
+                // Before the kernel executes a system call, it sets the register of the result to
+                // this value.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
                     return (registers, is_denied);
                 }
@@ -148,7 +148,8 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The rows of the tables of system calls and files in lab/notes/system-calls.md.
+/// Returns the rows of the tables in lab/notes/system-calls.md, which list the allowed system calls
+/// and files.
 fn rows() -> Vec<Vec<&'static str>> {
     [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
         .into_iter()
@@ -158,8 +159,9 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls that lab/notes/system-calls.md allows for the threads of a command. Column 1 is
-/// for all threads, and column 2 for packet threads. `devices` are the rows for the run's devices.
+/// The system calls that lab/notes/system-calls.md allows for the threads of a command. Column 1 of
+/// the table applies to all threads, and column 2 applies to packet threads. `devices` names the
+/// rows of the table that apply to the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -195,9 +197,9 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// For each thread name, injects every system call that lab/notes/system-calls.md does not list
-/// into one thread, with several arguments. Finally, `attack` injects a few allowed system calls,
-/// which shows that the thread is unchanged.
+/// For each thread name, injects system calls into one thread: every system call that
+/// lab/notes/system-calls.md does not list, with several arguments. Finally, `attack` injects a few
+/// allowed system calls. If they succeed, the earlier calls have not changed the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -224,8 +226,9 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
         assert!(denied > 300, "{name}: {denied}");
         if handles_packets(&name) {
             attack_packets(&mut thread, process);
-            // No stop signal is sent to this thread, because the signal's handler makes a system
-            // call that this thread may not make. Stop signals go to other threads.
+            // The test sends no stop signal to this thread, because the signal's handler makes a
+            // system call that this thread may not make. The test sends stop signals to other
+            // threads.
             assert_eq!(thread.is_allowed("tgkill", [process, id as u64, libc::SIGTERM as u64, 0, 0, 0]), 0);
         }
         assert_eq!(thread.is_allowed("getpid", [0; 6]), i64::from(run.id()), "{name}");
@@ -248,7 +251,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // The requests are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
+        // These requests of the system call `ioctl` are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -265,8 +268,8 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Whether the test attacks the threads of all commands, as in `.ci/full attacks`. Otherwise, the
-/// test attacks only one command.
+/// Whether the test attacks the threads of all commands, as in `.ci/full attacks`. By default, the
+/// test attacks the threads of only one command.
 fn attacks_all() -> bool {
     std::env::var_os("STEERAGE_ATTACKS").is_some()
 }
@@ -324,7 +327,7 @@ fn sockets(run: &Started) -> Vec<(u64, String)> {
     entries.filter_map(socket).collect()
 }
 
-/// The rows of a list of sockets in /proc, such as the list of packet sockets.
+/// The rows of a file in /proc that lists sockets, such as the packet sockets.
 fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
     let table = fs::read_to_string(format!("/proc/{}/net/{kind}", run.id())).unwrap();
     table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
@@ -337,7 +340,8 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// The length of a frame of zeros on the stack of a thread.
+/// An attacked thread tries to send a frame of this length, which consists of zeros on the thread's
+/// stack.
 const FRAME_BYTES: u64 = 60;
 
 /// A thread that only listens cannot send through its socket with any system call. A sending thread
@@ -362,7 +366,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
         assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
         for (socket, listens) in sockets {
-            // With an address as argument, the thread could send through another interface.
+            // If the thread could pass an address to a system call, it could send through another
+            // interface.
             thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
             thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
             thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);
@@ -386,9 +391,9 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// A message to another process can carry a packet socket, and the other process could then send
-/// through any interface. A message that a process sends to itself gives the socket a second
-/// descriptor.
+/// A thread could send a packet socket to another process in a message, and that process could then
+/// send through any interface. A thread could also send the socket to its own process, which would
+/// give the socket a second descriptor.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {
@@ -431,7 +436,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     run.stop(Signal::SIGTERM);
 }
 
-/// `parallel` ends its jobs with signals. No thread can signal another process.
+/// `parallel` may send signals only to its own jobs. No thread can signal another process.
 #[test]
 fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
@@ -453,7 +458,8 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Checks that a thread cannot replace a socket by another socket under the same descriptor.
+/// Checks that a thread cannot close a socket. If the thread could close a socket, another socket
+/// could get the same descriptor.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

@@ -1,6 +1,6 @@
-//! Tests with packets that are taken from bonds and from VLAN interfaces. Each end has a bond of
-//! two cables. This kernel may not support bonds and VLAN interfaces; `.ci/other-kernel` starts a
-//! kernel that does.
+//! Tests of runs that take packets from bonds and from VLAN interfaces. Each of the two network
+//! namespaces has a bond, and two cables join the bonds. The running kernel may not support bonds
+//! and VLAN interfaces. The script `.ci/other-kernel` starts a kernel that supports them.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -19,8 +19,8 @@ use crate::program::{Started, command, run};
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP takes a link out of use if no LACP messages arrive. The value is for
-/// LACP's fast rate (IEEE 802.1AX, 6.4.4).
+/// The time after which LACP takes a link out of use if no LACP messages arrive. This timeout is
+/// that of LACP's fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
@@ -48,7 +48,7 @@ impl Bonds {
         kernel.set_nonblocking(true).unwrap();
         let bonds = Self { ends, kernel };
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
-        // The kernels resolve the neighbours before the run takes packets.
+        // The kernels of both ends resolve their neighbours before the run takes packets.
         bonds.send(1);
         until("the first datagram arrives", || bonds.passed() == 1);
         Some(bonds)
@@ -60,13 +60,13 @@ impl Bonds {
         ends.must(end, &format!("link set {port} up"));
     }
 
-    /// For each end, the number of ports of the bond that its kernel uses, or could use.
+    /// For each end, the number of the bond's ports that the kernel uses, or could use.
     fn ports_up(&self) -> [usize; 2] {
         [0, 1].map(|end| {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             match text.lines().find_map(|line| line.trim().strip_prefix("Number of ports: ")) {
                 Some(ports) => ports.parse().unwrap(),
-                // Each port has a line like this, and the bond itself has one too.
+                // The file has such a line for each port, and one more line for the bond itself.
                 None => text.lines().filter(|line| *line == "MII Status: up").count() - 1,
             }
         })
@@ -117,7 +117,7 @@ impl Bonds {
         })
     }
 
-    /// The number of datagrams that the kernel received since the last call.
+    /// Returns the number of datagrams that the kernel has received since the last call.
     fn passed(&self) -> usize {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
@@ -142,15 +142,15 @@ fn a_port_leaves_a_bond_and_returns() {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
         let sent = bonds.send_during(|| {
-            // The port at the sender leaves its bond first, so that no datagram goes to a port that
-            // has left its bond.
+            // The sender's port leaves its bond first. If it left second, datagrams would go to a
+            // receiving port that has already left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");
             Bonds::add(&bonds.ends, 1, "q1");
             until("both ports are in use", || bonds.ports_up() == [2, 2]);
             if options.contains("802.3ad") {
-                // The kernel still receives the LACP messages.
+                // During the run, the kernel still receives the LACP messages.
                 let start = Instant::now();
                 until("LACP had to time out", || start.elapsed() > 2 * LACP_TIMEOUT);
                 assert_eq!(bonds.ports_up(), [2, 2]);
@@ -177,8 +177,8 @@ fn the_active_port_of_a_bond_changes() {
     active(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // The far end sends through a port that is not active at the near end. The kernel also drops
-    // packets from such a port.
+    // Here, the far end sends packets through a port that is not active at the near end. The kernel
+    // also drops packets from such a port.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     active(1);
@@ -191,8 +191,8 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
-/// If a new port joins the bond during a run, its packets go to the kernel. The run prints this,
-/// and counts the packets.
+/// If a new port joins the bond during a run, its packets go to the kernel. The run prints a
+/// message about this port, and counts the packets that go to the kernel.
 #[test]
 fn a_new_port_of_a_bond_is_left_to_the_kernel() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -212,13 +212,13 @@ fn a_new_port_of_a_bond_is_left_to_the_kernel() {
     assert!(counted >= passed as u64, "{report}");
 }
 
-/// The number of packets that the run has received.
+/// Returns the number of packets that the run has received so far.
 fn received_so_far(started: &Started) -> u64 {
     let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);
     ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
-/// Packets of a VLAN interface on a bond are taken after the driver (skb mode).
+/// For a VLAN interface on a bond, the XDP program runs after the driver, in skb mode.
 #[test]
 fn a_vlan_on_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };
@@ -266,8 +266,8 @@ fn packets_are_forwarded_between_vlans() {
     let sink = ends.within(2, || bind_when_free(("10.212.0.2", 9)));
     setsockopt(&sink, RcvBufForce, &(8 << 20)).unwrap();
     sink.set_nonblocking(true).unwrap();
-    // The router itself sends empty datagrams to this port, so that its kernel resolves the
-    // neighbour.
+    // Datagrams to this port are empty. The router's own kernel sends them, so that it resolves the
+    // address of the neighbour.
     let arrived = || std::iter::from_fn(|| sink.recv(&mut [0; 100]).ok()).filter(|len| *len > 0).count();
     let send = |count: usize| {
         ends.within(1, || {

@@ -1,4 +1,4 @@
-//! Tests with the real drivers of emulated cards. The cards are connected in pairs.
+//! Tests with emulated network cards and their real drivers. The cards are connected in pairs.
 //! `.ci/other-kernel` with `STEERAGE_CARDS` runs these tests. Each test prints its results for the
 //! table of docs/af_xdp.md.
 
@@ -26,7 +26,7 @@ use crate::program::{Ends, Ran, Started, command};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
-/// The address of the host behind the router. The near end is the router.
+/// The address of the host on the other side of the router. The near end is the router.
 const INNER: &str = "10.211.0.2";
 
 const COUNT: usize = 3_000;
@@ -34,11 +34,13 @@ const COUNT: usize = 3_000;
 /// The number of source ports of the datagrams.
 const FLOWS: usize = 50;
 
-/// The length of a datagram, and of its frame with the headers of Ethernet, IPv4 and UDP.
+/// The length of a datagram's payload, and the length of its frame with the Ethernet, IPv4 and UDP
+/// headers.
 const BYTES: usize = 100;
 const FRAME_BYTES: usize = 14 + 20 + 8 + BYTES;
 
-/// The length of the last datagram of a flow. Tests recognise the last datagram by its length.
+/// The length of the last datagram of a flow. The tests recognise the last datagram of a flow by
+/// its length.
 const LAST_BYTES: usize = BYTES + 1;
 
 /// After this many datagrams, the sender waits for a moment, because emulated cards are slow.
@@ -55,10 +57,10 @@ struct Expected {
     native: bool,
     /// Whether AF_XDP sockets receive without a copy.
     zero_copy: bool,
-    /// Whether the card can add a timestamp to received PTP events.
+    /// Whether the card can add a timestamp to received PTP event messages.
     stamps_ptp: bool,
-    /// The driver loses its XDP program when its interface goes down (`vmxnet3_rq_cleanup_all` of
-    /// Linux 7.3), although the kernel still shows the program.
+    /// Whether the driver loses its XDP program when the interface goes down, although the kernel
+    /// still lists the program. vmxnet3 does so (`vmxnet3_rq_cleanup_all` of Linux 7.3).
     forgets: bool,
 }
 
@@ -68,7 +70,7 @@ fn expected(driver: &str) -> Expected {
     Expected { native, zero_copy, stamps_ptp, forgets: driver == "vmxnet3" }
 }
 
-/// Two cards with the same driver, each in its own network namespace.
+/// A pair of cards with the same driver. Each card is in its own network namespace.
 struct Pair {
     ends: Namespaces,
     driver: String,
@@ -78,10 +80,10 @@ struct Pair {
     kernel: UdpSocket,
 }
 
-/// Only one test at a time uses the cards.
+/// The lock lets only one test at a time use the cards.
 static CARDS: Mutex<()> = Mutex::new(());
 
-/// The interfaces of each driver that has two interfaces.
+/// Returns, for each driver with two cards in this machine, the two interfaces.
 fn pairs() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in fs::read_dir("/sys/class/net").unwrap() {
@@ -106,7 +108,7 @@ fn each_mode(test: impl Fn(&Pair)) {
     each_of(true, test);
 }
 
-/// If the test fails with one driver, it still runs with the other drivers.
+/// If the test fails with one driver, it is still called with the other drivers.
 fn each_of(modes: bool, test: impl Fn(&Pair)) {
     let Ok(cards) = std::env::var("STEERAGE_CARDS") else {
         skip_on_this_kernel("there are no pairs of emulated cards");
@@ -143,7 +145,8 @@ impl Pair {
         pair
     }
 
-    /// Waits until datagrams arrive at the kernel, and until no datagram is in flight.
+    /// Sends datagrams until some arrive at the kernel, and then waits until no datagram is in
+    /// flight.
     fn connects(&self) {
         until("datagrams pass", || {
             self.send(NEAR, 1, BYTES);
@@ -157,7 +160,8 @@ impl Pair {
         self.ends.within(1, || send_from(FAR, to, count, bytes));
     }
 
-    /// The number of datagrams of this length that the kernel received since the last call.
+    /// Returns the number of datagrams of this length that the kernel has received since the last
+    /// call.
     fn passed(&self, bytes: usize) -> usize {
         arrived_at(&self.kernel, bytes)
     }
@@ -171,9 +175,9 @@ impl Pair {
         self.ends.within(0, || Ran::of(command(args).output().unwrap()))
     }
 
-    /// Waits until the run has received a datagram, and until no datagram is in flight. Some
-    /// drivers restart their card for an XDP program, so the first datagrams may be lost. Returns
-    /// the number of datagrams that the run has received.
+    /// Sends datagrams until the run has received one, and then waits until no datagram is in
+    /// flight. Some drivers restart their card for an XDP program, so the first datagrams may be
+    /// lost. Returns the number of datagrams that the run has received.
     fn reconnects(&self, started: &Started) -> usize {
         let before = self.count_now(started).0;
         until("the run receives a datagram", || {
@@ -185,7 +189,8 @@ impl Pair {
     }
 
     /// Waits until all sent datagrams have arrived, either at the run or at the kernel. The
-    /// datagrams of a flow stay in order, so the flow's last datagram arrives after all others.
+    /// datagrams of a flow stay in order, so the last datagram of each flow arrives after the
+    /// flow's other datagrams.
     fn settle(&self, started: Option<&Started>) {
         let taken = || started.map_or(0, |started| self.count_now(started).1);
         let (before, mut passed) = (taken(), 0);
@@ -196,8 +201,8 @@ impl Pair {
         });
     }
 
-    /// The number of datagrams that the run has received, and the number of them that were the last
-    /// datagram of their flow.
+    /// Returns the number of datagrams that the run has received, and how many of them were the
+    /// last datagram of their flow.
     fn count_now(&self, started: &Started) -> (usize, usize) {
         let ran = self.once(&["top", "--once", "--json", "--to", &started.id().to_string()]);
         let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -216,9 +221,9 @@ impl Pair {
         (count("Combined:") + count("RX:")).max(1)
     }
 
-    /// Sends datagrams, and waits until each of them has gone to the run or to the kernel. Returns
-    /// the number of datagrams that the kernel has received. `before` is the number of datagrams
-    /// that the run had received before.
+    /// Sends datagrams, and waits until each datagram has gone to the run or to the kernel. Returns
+    /// the number of datagrams that went to the kernel. `before` is the number of datagrams that
+    /// the run had received before this call.
     fn pass(&self, started: &Started, before: usize) -> usize {
         self.send(NEAR, COUNT, BYTES);
         let mut passed = 0;
@@ -238,21 +243,21 @@ impl Pair {
     }
 }
 
-/// Reserves this many huge pages. If the driver supports zero-copy mode, a run with its memory in
-/// huge pages receives without a copy.
+/// Reserves this many huge pages. If the driver supports zero-copy mode, a run whose memory is in
+/// huge pages receives packets without copying them.
 fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
 
-/// Stops the run. No packet may be in flight or reordered. Returns the report, and the mode of its
-/// queues.
+/// Stops the run. At the end of the run, no packet may be in flight, and no packet may have been
+/// reordered. Returns the report, and the mode of its queues.
 fn stop(started: Started) -> (Value, String) {
     let report = started.stop(Signal::SIGINT);
     let snapshot = &report["snapshot"];
     assert_eq!((&snapshot["reordered"], &snapshot["in_flight"]), (&json!(0), &json!(0)), "{report}");
     let mode = queues(&report)[0]["mode"].as_str().unwrap_or_default().to_owned();
-    // When a zero-copy socket is closed, the driver may still write to the pages that it had, so
-    // these pages do not return to the pool.
+    // When a zero-copy socket is closed, the driver may still write to the socket's pages, so these
+    // pages do not return to the pool.
     let kept = if mode.contains("zero-copy") { queues(&report).len() as u64 * u64::from(RING_DEFAULT) } else { 0 };
     let missing = snapshot["pages"].as_u64().unwrap() - snapshot["pages_free"].as_u64().unwrap();
     assert!(missing <= kept, "{missing} pages are missing: {report}");
@@ -279,7 +284,7 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     }
 }
 
-/// The number of datagrams of this length that arrived since the last call.
+/// Returns the number of datagrams of this length that have arrived since the last call.
 fn arrived_at(socket: &UdpSocket, bytes: usize) -> usize {
     let lengths = std::iter::from_fn(|| socket.recv(&mut [0; 2 * BYTES]).ok());
     lengths.filter(|len| *len == bytes).count()
@@ -313,7 +318,7 @@ fn cards_are_listened_to() {
     });
 }
 
-/// The commands describe each card exactly as its driver behaves.
+/// What the commands print about each card must match the behaviour of its driver.
 #[test]
 fn cards_are_described() {
     each_pair(|pair| {
@@ -441,14 +446,15 @@ fn a_driver_is_unbound_under_load() {
     });
 }
 
-/// The directory of the near card's PCI device.
+/// Returns the directory of the near card's PCI device in /sys.
 fn pci_device(pair: &Pair) -> PathBuf {
     let link = pair.ends.command(0, &["readlink", "-f", &format!("/sys/class/net/{}/device", pair.near)]).output();
     PathBuf::from(String::from_utf8(link.unwrap().stdout).unwrap().trim())
 }
 
-/// None of the emulated cards supports rules, although the driver igb reports this feature. The
-/// program refuses a rule with one line, and changes nothing.
+/// None of the emulated cards supports rules that assign packets to queues, although the driver igb
+/// reports this feature. The program refuses a rule with an error message of one line, and changes
+/// nothing.
 #[test]
 fn a_rule_that_the_card_does_not_have_is_refused() {
     each_pair(|pair| {
@@ -512,8 +518,8 @@ fn packets_are_forwarded_from_a_card() {
                 assert_eq!(arrived, [FLOWS; 2], "{}: {card}", pair.driver);
             };
             exchange(LAST_BYTES);
-            // A debug build in an emulated machine is slow, so each round waits for the end of the
-            // round before.
+            // A debug build in an emulated machine is slow, so each round starts only after the end
+            // of the previous round.
             (0..COUNT / FLOWS).for_each(|_| exchange(BYTES));
             let (report, mode) = stop(started);
             let dropped = &report["snapshot"]["dropped"];
@@ -523,8 +529,8 @@ fn packets_are_forwarded_from_a_card() {
     });
 }
 
-/// A script that sends PTP events from one interface to the link address of another. The igb card
-/// adds a timestamp to these packets.
+/// A script that sends PTP event messages from one interface to the link address of another
+/// interface. The igb card adds a timestamp to these packets.
 const SEND_PTP: &str = "\
 import socket, sys
 out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -535,7 +541,7 @@ for _ in range(int(sys.argv[3])):
     out.send(address(sys.argv[2]) + out.getsockname()[4] + b'\\x88\\xf7' + sync)
 ";
 
-/// A script that switches on timestamps for PTP events (`SIOCSHWTSTAMP`,
+/// A script that switches on the card's timestamps for PTP event messages (`SIOCSHWTSTAMP`,
 /// `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the card's clock to a million seconds.
 const STAMP_PTP: &str = "\
 import array, fcntl, os, re, socket, struct, subprocess, sys, time
@@ -548,9 +554,9 @@ time.clock_settime(~clock << 3 | 3, 1e6)
 ";
 
 /// With `time=card`, packets have the time of the card's clock, which differs from the system's
-/// clock. Frames without a timestamp of the card have the system's time. After a reset, the
-/// emulated card adds a timestamp to only one frame. The card keeps this timestamp until a register
-/// is read that the driver does not read (`RXSATRH`, in `igb_core.c` of qemu).
+/// clock. Frames to which the card has not added a timestamp have the system's time. After a reset,
+/// the emulated card adds a timestamp to only one frame. The card keeps this timestamp until the
+/// register `RXSATRH` is read (`igb_core.c` of qemu), and the driver does not read this register.
 #[test]
 fn the_card_stamps_packets() {
     const FRAMES: usize = 20;

@@ -1,5 +1,5 @@
-//! Tests that read and change the settings of a running instance: with `get` and `set`, and through
-//! mounted files with common programs.
+//! Tests that read and change the settings of a running instance. They use the commands `get` and
+//! `set`, and common programs that access the mounted control tree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,13 +24,14 @@ use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip, until};
 use crate::program::{Ends, Ran, Started, assert_balanced, command};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
-/// A time limit for unmounting. fusermount3 takes less time, even on a busy machine.
+/// The time limit for unmounting the control tree. fusermount3 takes less time, even on a busy
+/// machine.
 const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for the control sockets and the mount of one test.
+/// A directory for the control sockets of one test, and for its mounted control tree.
 struct Place(Scratch);
 
 impl Place {
@@ -66,13 +67,13 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// Starts a run whose control tree is mounted. Returns `None` and prints the reason to standard
-    /// error if mounting is impossible. In CI, the test fails if mounting is impossible.
+    /// Starts a run whose control tree is mounted. If mounting is impossible, returns `None` and
+    /// prints the reason to standard error. In CI, the test fails if mounting is impossible.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
 
-    /// Like `mounted`, with another command line.
+    /// Like `mounted`, but starts the run with another command line.
     fn mounted_of(&self, args: &[&str]) -> Option<Started> {
         if !fs::exists("/dev/fuse").unwrap_or(false) {
             skip("mounting takes /dev/fuse");
@@ -99,12 +100,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Unless the test failed, the runs have ended at this point.
+        // At this point, the runs have ended, unless the test failed.
         let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
     }
 }
 
-/// The child processes of a process.
+/// Returns the child processes of a process.
 fn children(of: u32) -> Vec<u32> {
     let is_child = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -138,8 +139,8 @@ fn get_and_set_ask_the_only_instance() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
     }
-    // The synthetic device writes each frame directly to a page, so there is no ring from which
-    // frames could be copied.
+    // The synthetic device has no ring from which frames would be copied, because it writes each
+    // frame directly to a page.
     let copybreak = "sys/class/net/synthetic/queues/rx-1/copybreak";
     let refused = place.run(&["set", copybreak, "200"]);
     let says = ": cannot set copybreak of receive queue 1: Operation not supported: ";
@@ -159,8 +160,8 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
-/// A queue that starts with an empty mask shows the same values as a queue whose mask is emptied
-/// later.
+/// The control tree shows the same values for a queue that starts with an empty mask and for a
+/// queue whose mask is emptied later.
 #[test]
 fn masks_of_the_start_are_shown() {
     let place = Place::new();
@@ -206,7 +207,8 @@ fn without_a_socket_nobody_can_ask() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The next search for instances removes the control socket of an instance that was killed.
+/// When a command searches for instances, it removes the control sockets of instances that were
+/// killed.
 #[test]
 fn a_killed_instance_is_not_in_the_way() {
     let place = Place::new();
@@ -255,11 +257,11 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // A loop that users often write to set RPS on all queues of an interface.
+    // With a loop like this one, users often set RPS on all queues of an interface.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // Users often set these other files together with RPS.
+    // Users often set the following files together with RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"
@@ -272,7 +274,7 @@ fn cat_echo_ls_and_find_work() {
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Value too large for defined data type"), "{refused:?}");
-    // Not even root can write to this file.
+    // This file is read-only, even for root.
     assert!(shell("echo 1 > proc/net/softnet_stat").err.contains("Permission denied"));
     assert!(shell("rm proc/net/softnet_stat").code != Some(0) && shell("touch x").code != Some(0));
     assert_eq!(said(&format!("cat {MASK}")), "6\n");
@@ -312,8 +314,8 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // If a process of another user inherits the open file, the permission check applies to the user
-    // who writes.
+    // A process of another user may inherit the open file. The permission check then applies to the
+    // user who writes, and not to the user who opened the file.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -324,8 +326,8 @@ fn others_may_look_and_not_write() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The only process with a privilege is `fusermount3`, which unmounts the tree and ends together
-/// with the run.
+/// The process `fusermount3` is the only process with a privilege. `fusermount3` unmounts the tree,
+/// and ends together with the run.
 #[test]
 fn the_run_keeps_no_privilege_to_unmount() {
     let place = Place::new();
@@ -350,8 +352,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     if first.is_none() {
         return;
     }
-    // fusermount3 may not find the mount in /proc/mounts if other mounts change at the same moment.
-    // The next run then replaces the dead mount.
+    // If other mounts change at the same moment, fusermount3 may not find the mount in
+    // /proc/mounts. The mount then remains without a server, and the next run replaces it.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -375,8 +377,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // A second run does not take over the mount of a running instance. A directory that contains
-    // files is not hidden by a mount.
+    // While an instance is running, a second run does not take over the instance's mount. The
+    // program does not mount the tree over a directory that contains files.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");
@@ -386,8 +388,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A stopped process does not answer requests for its control tree. Another run must not access a
-/// mounted tree to find out which process has mounted it.
+/// A process that is stopped does not answer requests for its control tree. Another run must
+/// therefore find out which process has mounted a tree without accessing the tree.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -404,12 +406,12 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user repeatedly exchanges a directory on the path. The program refuses to mount the
-/// tree, because the tree could hide a directory of root.
+/// Another user repeatedly exchanges a directory on the path. The program refuses to mount the tree
+/// there, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// The number of runs that are tried. Before the program checked the path, about one of twelve
-    /// runs mounted at the exchanged path.
+    /// The number of runs that the test starts. Without the check of the path, about one of twelve
+    /// runs mounted the tree at the exchanged path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {
@@ -456,7 +458,7 @@ fn without_fusermount3_one_line_names_its_package() {
     );
 }
 
-/// The lines of the metrics page of node_exporter.
+/// Returns the lines of the metrics page of node_exporter.
 fn metrics(address: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -466,13 +468,14 @@ fn metrics(address: &str) -> Vec<String> {
     page.lines().filter(|line| line.starts_with("node_")).map(str::to_owned).collect()
 }
 
-/// If Debian's node_exporter reads the control tree instead of /proc and /sys, it shows the same
+/// Debian's node_exporter reads the control tree instead of /proc and /sys, and must show the same
 /// counts as the tree.
 #[test]
 fn node_exporter_reads_the_tree() {
     const EXPORTER: &str = "prometheus-node-exporter";
     let place = Place::new();
-    // An interface that the run only listens to, and a source of 30,000 packets.
+    // The devices of this run are an interface to which it only listens, and a source of 30,000
+    // packets.
     let devices =
         ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
     let Some(()) = place.mounted().map(|run| drop(run.stop(Signal::SIGTERM))) else { return };
@@ -504,8 +507,8 @@ fn node_exporter_reads_the_tree() {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
-    // Other programs may use lo at any time, so the exporter's values are compared with the values
-    // before and after.
+    // Other programs may use the interface lo at any time. The exporter's values must therefore lie
+    // between the values read before and the values read after.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()
@@ -540,7 +543,8 @@ fn node_exporter_reads_the_tree() {
     run.stop(Signal::SIGTERM);
 }
 
-/// Renames the interface `near0`. Older kernels allow this only while the interface is down.
+/// Renames the interface `near0`. Older kernels allow an interface to be renamed only while it is
+/// down.
 fn rename(net: &Net) {
     for change in ["near0 down", "near0 name renamed0", "renamed0 up"] {
         let words = ["-n", &net.near, "link", "set", "dev"].into_iter().chain(change.split(' '));
@@ -548,8 +552,8 @@ fn rename(net: &Net) {
     }
 }
 
-/// The program identifies an interface by its index. After a rename, the tree and the report have
-/// the new name.
+/// The program identifies an interface by the interface's index, and not by its name. After the
+/// interface is renamed, the tree and the report contain the new name.
 #[test]
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };
@@ -579,7 +583,7 @@ fn a_renamed_interface_is_followed() {
     assert_eq!(report["snapshot"]["queues"][0]["device"], "renamed0");
 }
 
-/// The kernel may cache file names of the tree for an hour, but not the names of interfaces.
+/// The kernel may cache most file names of the tree for an hour, but not the names of interfaces.
 #[test]
 fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
     let Some(net) = Net::new() else { return };

@@ -1,5 +1,5 @@
-//! Tests with interfaces that steerage shares with XDP programs of libxdp: xdp-loader and
-//! xdp-filter of Debian's package xdp-tools.
+//! Tests with interfaces that steerage shares with other XDP programs through the dispatcher of
+//! libxdp. The tools xdp-loader and xdp-filter of Debian's package xdp-tools load these programs.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -21,7 +21,7 @@ use crate::program::{Ran, Started, command};
 struct Shared {
     net: Net,
     pins: PathBuf,
-    /// UDP sockets on ports 9 and 10, which receive the packets that go to the kernel.
+    /// UDP sockets on ports 9 and 10, for the packets that go to the kernel.
     kernel: [UdpSocket; 2],
 }
 
@@ -51,8 +51,8 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools, which must succeed. The programs use a lock file, and fail
-    /// instead of waiting if another program holds the lock.
+    /// Runs a program of xdp-tools. The test fails if the program fails. The programs of xdp-tools
+    /// use a lock file. If another program holds the lock, they fail instead of waiting.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,8 +69,8 @@ impl Shared {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
 
-    /// The priority, the name and the identifier of each XDP program in the dispatcher, in the
-    /// order in which xdp-loader lists them.
+    /// Lists the priority, the name and the identifier of each XDP program in the dispatcher, in
+    /// the order of xdp-loader's output.
     fn listed(&self) -> Vec<Vec<String>> {
         let status = self.tool("xdp-loader status near0");
         let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
@@ -129,7 +129,7 @@ impl Drop for Shared {
     }
 }
 
-/// The path of an object file of libxdp.
+/// Returns the path of an object file of libxdp.
 fn object(name: &str) -> String {
     let folders = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path().join("bpf").join(name));
     let mut there = folders.filter(|path| path.exists());
@@ -174,7 +174,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
     }
 }
 
-/// xdp-filter, which has priority 10, drops port 9. steerage takes the packets of that port only if
+/// xdp-filter has priority 10, and drops packets to port 9. steerage takes these packets only if
 /// its XDP program runs before xdp-filter.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
@@ -226,12 +226,12 @@ fn the_program_of_a_killed_run_is_removed() {
     started.signal(Signal::SIGKILL);
     assert_eq!(started.end_unread(), None);
     until("the helper removes it", || shared.programs() == [PASS]);
-    // The directory of the XDP program's lock is removed too.
+    // The directory that contains the lock of the XDP program is removed too.
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // No process is left that could remove the XDP program. The program then passes all packets to
-    // the kernel.
+    // At this point, no process is left that could remove the XDP program. The XDP program then
+    // passes all packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);
@@ -260,7 +260,8 @@ fn two_runs_do_not_share_an_interface() {
     assert_eq!(received(&started.stop_at_rest()), 0);
 }
 
-/// If a later device cannot be opened, the program of the first device is removed without a helper.
+/// If a later device cannot be opened, the run itself removes the XDP program of the first device,
+/// without the helper process.
 #[test]
 fn a_run_that_does_not_start_leaves_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -270,8 +271,8 @@ fn a_run_that_does_not_start_leaves_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// If the user requests a mode that differs from the mode of the dispatcher, the run is refused,
-/// and nothing changes.
+/// If the user requests another XDP mode than the mode of the dispatcher, the run is refused, and
+/// nothing changes.
 #[test]
 fn the_mode_is_that_of_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -284,8 +285,8 @@ fn the_mode_is_that_of_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// During the run, the test detaches the dispatcher, or removes only steerage's XDP program from
-/// it. The run notices both.
+/// During the run, the test either detaches the dispatcher, or removes only steerage's XDP program
+/// from the dispatcher. The run notices both.
 #[test]
 fn a_program_that_is_taken_away_is_missed() {
     for (tool, left) in [("ip link set near0 xdp off", &[][..]), ("xdp-loader unload near0 --id", &[PASS])] {

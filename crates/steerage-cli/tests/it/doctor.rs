@@ -1,5 +1,5 @@
-//! Tests `steerage doctor`, which prints a line for each check, or JSON, even if parts of the
-//! machine are missing.
+//! Tests `steerage doctor`. The command prints one line for each check, or JSON, even if parts of
+//! the machine are missing.
 
 use std::process::Command;
 

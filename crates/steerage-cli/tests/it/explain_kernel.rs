@@ -1,4 +1,5 @@
-//! `steerage explain IFACE` reads how much CPU time the kernel spends on the interface.
+//! Tests `steerage explain IFACE`, which reads how much CPU time the kernel spends on the packets
+//! of the interface.
 
 use std::net::UdpSocket;
 use std::process::Command;

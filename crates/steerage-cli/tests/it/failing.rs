@@ -29,7 +29,7 @@ fn capture() -> Vec<u8> {
     pcap((0..PACKETS).map(|second| (second, 0, [0; 60])))
 }
 
-/// A file system with one file, `1.pcap`, that cannot be read after its first bytes.
+/// A file system with the single file `1.pcap`. Only the first bytes of the file can be read.
 struct Failing(Vec<u8>);
 
 impl Failing {
@@ -109,8 +109,8 @@ fn a_file_system_that_fails_gives_one_line() {
     });
 }
 
-/// A mounted disk loses its end, because the file of its loop device is truncated. On ext4, the
-/// kernel grants leases, so the program maps the capture into memory.
+/// In this test, a mounted disk loses its end, because the file of its loop device is truncated. On
+/// ext4, the kernel grants leases, so the program maps the capture into memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -128,7 +128,7 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        // A process that another test is starting may hold the open file for a moment.
+        // A process that another test is starting may hold the file open for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
         // After the disk is unmounted and mounted again, no byte of the capture is in the page
         // cache.
@@ -142,7 +142,7 @@ fn a_disk_that_fails_gives_one_line() {
     });
 }
 
-/// The offset of a file's first byte on its disk, which `filefrag` reports in blocks.
+/// Returns the offset on the disk of a file's first byte. `filefrag` reports this offset in blocks.
 fn first_block(path: &Path) -> u64 {
     let output = Command::new("filefrag").args(["-b4096", "-v"]).arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,4 +1,5 @@
-//! Tests `-f` on capture files: every command gets the packets that `tcpdump -r FILE EXPR` shows.
+//! Tests the option `-f` with capture files. Every command must get the same packets that `tcpdump
+//! -r FILE EXPR` shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,7 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// A filter that passes some of the capture's 601 packets. The packets that pass the filter all
-/// differ from one another.
+/// A filter that some of the capture's 601 packets match. No two of the matching packets are equal.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
 /// The path of the capture, and the packets that pass the filter, as tcpdump prints them. Each
@@ -26,10 +26,11 @@ fn afs() -> Option<(String, Vec<String>)> {
     Some((afs, lines))
 }
 
-/// The sorted lines of the packets in a file that pass the filter.
+/// Returns tcpdump's lines for the packets of a file that pass the filter, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // In tcpdump's output, the bytes of a packet follow the packet's line and are indented.
+    // In tcpdump's output, each packet has one line, and indented lines with the packet's bytes
+    // follow it.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -122,8 +123,8 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // The output of jobs is merged line by line, so lines with the bytes of a packet may not follow
-    // the packet's line directly.
+    // The output of jobs is merged line by line. The lines with the bytes of a packet may therefore
+    // be separated from the packet's first line.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

@@ -1,6 +1,6 @@
-//! Runs the commands for nfdump and pmacct in docs/meter.md exactly as they are printed, in a
-//! separate network namespace. `.ci/parquet` runs the commands for DuckDB, because they need a
-//! Python package. The expected counts are from tshark.
+//! Runs the commands for nfdump and pmacct from docs/meter.md exactly as they are written there.
+//! The commands run in a separate network namespace. `.ci/parquet` runs the commands for DuckDB,
+//! because they need a Python package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,15 +14,14 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// A timeout in seconds for the start, the reading and the end of a collector. All collectors need
-/// less time.
+/// The maximum time in seconds for each of these: the start of a collector, its reading of all
+/// datagrams, and its end. All collectors need less time.
 const PATIENCE: &str = "30";
 
 /// The sections of docs/meter.md whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
-/// The source and the destination of the largest flow in the capture, as tshark prints them with
-/// `-T fields`.
+/// The source and the destination of the largest flow in the capture, from tshark with `-T fields`.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
 
 fn examples() -> PathBuf {
@@ -35,27 +34,29 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// A bash function that returns whether the collector has read all datagrams. In the list of
-/// sockets, two lengths follow the addresses, and the second length is that of the receive queue.
+/// The source of a bash function that returns whether the collector has read all datagrams. In the
+/// list of sockets, the addresses are followed by the lengths of two queues, of which the second is
+/// the receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
-/// The shell commands of a section, except those that need an interface.
+/// Returns the shell commands of a section, except the commands that need an interface.
 fn commands(heading: &str) -> String {
     let blocks = section(heading).split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
     let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with("sudo "));
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// The commands that the test inserts before a command to wait, as a user would wait. Collectors
-/// are slower than a script.
+/// The commands that the test inserts before a command of the page, so that the script waits as a
+/// user would. Collectors are slower than a script.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
-        // nfacctd has two processes, and each of them reports when it is ready.
+        // nfacctd has two processes, and each process reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // When nfacctd ends, it prints its records, but not records that it has read just before.
+        // When nfacctd ends, it prints its records, except those that it has read shortly before
+        // its end.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -96,8 +97,8 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
-/// The capture's frames: source, destination, and the number of the connection in tshark. All
-/// frames of the capture contain IP packets. `None` if there is no tshark.
+/// For each frame of the capture, the source, the destination, and tshark's number for the
+/// connection. All frames of the capture contain IP packets. `None` if there is no tshark.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }
@@ -119,7 +120,7 @@ fn how_to_pmacct() {
         return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
-    // The collector prints each record in the second in which the record arrived.
+    // The collector prints each record within the second in which the record arrived.
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
     let packets = header.iter().position(|column| *column == "PACKETS").unwrap();

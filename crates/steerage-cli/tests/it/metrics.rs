@@ -9,10 +9,10 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// The option to serve metrics on a free port.
+/// The option that makes a run serve its metrics on a free port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
-/// The address of the metrics, as the program prints it.
+/// Reads the address of the metrics page from the program's output.
 pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();
@@ -29,8 +29,8 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// For each command that receives packets, the metrics are never ahead of the final report, and
-/// never behind an earlier report.
+/// For each command that receives packets, no counter in the metrics is higher than in a later
+/// report, or lower than in an earlier report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));
@@ -81,8 +81,8 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A browser that used the name of another site to reach this machine gets no metrics. If the
-/// browser uses a name that the user has configured, it gets metrics.
+/// A browser may reach this machine under the name of another site. It then gets no metrics. If the
+/// browser uses a name that the user has configured, it gets the metrics.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

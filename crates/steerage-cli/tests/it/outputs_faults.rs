@@ -1,7 +1,7 @@
-//! Tests an error at each write of a capture file. The contents of the file match the report, and
-//! the run fails with the true reason.
+//! Tests what happens if one of the writes to a capture file fails. The contents of the file match
+//! the report, and the run fails with the true reason.
 //!
-//! `RLIMIT_FSIZE` makes the kernel fail a write of the unchanged program.
+//! With the limit `RLIMIT_FSIZE`, the kernel makes a write fail, although the program is unchanged.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,19 +15,20 @@ use crate::program::{Ran, assert_balanced};
 /// The unit of the shell's `ulimit -f`, in bytes. POSIX defines 512 bytes.
 const BLOCK: usize = 512;
 
-/// The number of packets that each run sends. A packet takes a little more than a unit of the
-/// limit. Together the packets take more than the writer writes at a time (256 KiB).
+/// The number of packets that each run sends. In the file, a packet takes a little more than one
+/// unit of the limit. All packets together take more space than the writer writes in one call (256
+/// KiB).
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The file size limits of the runs. For each of the first writes, one limit is within the write
-/// and one is at its end. With the last limit, no write fails.
+/// The file size limits of the runs. For each of the first writes, one limit ends in the middle of
+/// the write and one limit ends exactly after it. With the last of these limits, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Runs the program with a limit for the size of files.
+/// Runs the program with a limit for the size of the files that it writes.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");
@@ -35,8 +36,8 @@ fn limited(blocks: usize, args: &[&str]) -> Ran {
     Ran::of(shell.output().unwrap())
 }
 
-/// The number of packets in a capture that the test has written: pcap with nanoseconds, in this
-/// machine's byte order.
+/// Counts the packets in a capture that the program has written. The format of the capture is pcap
+/// with nanoseconds, in this machine's byte order.
 fn packets_in(file: &Path) -> u64 {
     let bytes = std::fs::read(file).unwrap_or_default();
     let (mut at, mut packets) = (24, 0);
@@ -93,7 +94,7 @@ fn a_job_gets_its_whole_file_or_is_not_run() {
         let all = count("lost") == 0;
         assert_eq!(ran.code, Some(if all { 0 } else { 255 }), "{blocks}: {ran:?}");
         assert!(all || ran.err.lines().last().unwrap().contains("File too large"), "{blocks}: {ran:?}");
-        // A job that ran has read all of its packets.
+        // A job that was started has read all of its packets.
         let mut run = 0;
         for job in summary["jobs"].as_array().unwrap() {
             let whole = job["incomplete"].is_null();

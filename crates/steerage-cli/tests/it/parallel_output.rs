@@ -1,5 +1,5 @@
-//! Tests the bytes that `steerage parallel` passes on. GNU parallel with the same jobs, or a single
-//! job, must write the same bytes.
+//! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel with
+//! the same jobs must write the same bytes, and so must a single job.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -33,7 +33,7 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Scripts whose outputs end in different ways, or have different separators.
+/// Scripts whose outputs end in different ways, or use different separators.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -50,7 +50,8 @@ const SCRIPTS: [&str; 9] = [
 fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     for script in SCRIPTS {
         for options in [&["-k"][..], &["-k", "--tag"]] {
-            // GNU parallel also writes the tag after each carriage return.
+            // Unlike steerage, GNU parallel also writes the tag of a job after each carriage
+            // return.
             if options.contains(&"--tag") && script.contains("\\r") {
                 continue;
             }
@@ -62,8 +63,8 @@ fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     }
 }
 
-/// The output of a single job is passed on unchanged, in each mode. With several jobs, no line
-/// contains the output of two jobs.
+/// In each mode, the program passes on the output of a single job unchanged. If there are several
+/// jobs, no line of the merged output mixes the output of two jobs.
 #[test]
 fn lines_of_two_jobs_do_not_join() {
     for script in SCRIPTS {
@@ -76,15 +77,15 @@ fn lines_of_two_jobs_do_not_join() {
     let mut lines: Vec<&str> = out.split('\n').collect();
     lines.sort_unstable();
     assert_eq!(lines, ["no newline 1", "no newline 2", "no newline 3"]);
-    // Lines on standard error are for people, so each of them ends with a newline.
+    // People read the lines on standard error, so the program ends each of them with a newline.
     let err = steerage(&["-j", "2", "-k"], "cat >/dev/null; printf 'error %s' $1 >&2").stderr;
     let mut lines: Vec<&str> = str::from_utf8(&err).unwrap().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["error 1", "error 2"]);
 }
 
-/// The header is printed once, as the first line, in each order of the jobs' output, and with any
-/// separator of columns.
+/// The header line is printed once, as the first line, in whichever order the outputs of the jobs
+/// are merged. The columns may have any separator.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
@@ -141,7 +142,8 @@ fn a_line_too_long_for_a_header_is_passed_on() {
     }
 }
 
-/// Output of a kind that cannot be merged is refused, unless the outputs of the jobs stay separate.
+/// The program refuses kinds of output that it cannot merge, unless the outputs of the jobs stay
+/// separate.
 #[test]
 fn output_of_an_unknown_kind_is_not_merged() {
     for (start, kind) in [
@@ -156,18 +158,18 @@ fn output_of_an_unknown_kind_is_not_merged() {
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-            // A job that writes more than fits into its pipe is killed by SIGPIPE, which is
-            // reported in another line.
+            // If a job writes more than fits into its pipe, SIGPIPE kills the job, and another line
+            // reports this.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
             assert!(steerage(options, &script).status.success(), "{options:?}");
         }
     }
-    // A line that only looks like the start of a JSON array is passed on.
+    // A line that only looks like the start of a JSON array is passed on like any other line.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
-    // Each of these JSON lines is an array. One line has no newline at its end, and one is longer
-    // than the longest line in memory.
+    // Each of these JSON lines is an array. One line has no newline at its end, and another line is
+    // longer than the maximum line that is kept in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
@@ -179,7 +181,7 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // The jobs write outputs of two kinds, or the option does not fit the kind of output.
+    // The jobs write two different kinds of output, or the option does not fit the kind of output.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
@@ -192,8 +194,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
 }
 
-/// The JSON arrays of all jobs become one array, in each order of the jobs, however long the
-/// elements are.
+/// The JSON arrays of all jobs become one array, in whichever order the jobs are merged, and
+/// however long the elements are.
 #[test]
 fn json_arrays_are_joined() {
     let long = "head -c 2500000 /dev/zero | tr '\\000' x";
@@ -229,8 +231,8 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// Lines are sorted by the time at their start. The lines are also sorted if one job writes only at
-/// the end and the lines of the other jobs do not fit into memory.
+/// The program sorts lines by the time at their start. The program also sorts lines if one job
+/// writes only at the end and the lines of the other jobs do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each of the other jobs has written 3 MB.
@@ -257,8 +259,8 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// The line of column names is printed once if the user requests this. If the user does not request
-/// it, a note names the option that removes repeated header lines.
+/// If the user requests it, the program prints the line of column names only once. If the user does
+/// not request this, the program prints a note with the option that removes repeated header lines.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

@@ -1,5 +1,5 @@
-//! Tests `steerage parallel` with common tools. The output of the jobs equals the output of a
-//! single process of the tool, except for the order of lines.
+//! Tests `steerage parallel` with common tools. Except for the order of lines, the merged output of
+//! the jobs must equal the output of a single process of the tool.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,8 +29,8 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// A capture with a packet whose time is out of range. For this packet, jobs see the time at which
-/// steerage split it.
+/// A capture that contains a packet whose time is out of range. For this packet, the jobs see the
+/// time at which steerage passed the packet to a job.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
 /// The real captures, the capture of the examples (DNS, HTTP, voice), and a generated capture. Each
@@ -43,8 +43,8 @@ fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     found.chain([examples, made]).collect()
 }
 
-/// Sorts the lines, and removes frame numbers from them. Frame numbers count the frames of the
-/// whole capture, so they differ in jobs.
+/// Sorts the lines, and removes frame numbers from them. In the output of a job, frame numbers
+/// count only the frames of that job, so they differ from the numbers in the whole capture.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
     lines.sort_unstable();
@@ -59,7 +59,8 @@ fn without_frame_numbers(line: &str) -> String {
     first + &parts.map(|part| part.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit())).collect::<String>()
 }
 
-/// The output of a single process of the tool. `None` if the tool is missing.
+/// Returns the output of a single process of the tool, which reads the whole capture. `None` if the
+/// tool is missing.
 fn alone(tool: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool[0]).args(&tool[1..]).arg(file).output() else {
         skip(&format!("{} is absent", tool[0]));
@@ -84,7 +85,7 @@ fn what_tshark_says_is_that_of_one_process() {
     for capture in captures(&scratch) {
         let Some(one) = alone(&tool, &capture) else { return };
         let name = capture.to_str().unwrap();
-        // For the Rx protocol of AFS, tshark matches replies with calls from and to other ports.
+        // For the Rx protocol of AFS, tshark assigns replies to calls even if the ports differ.
         let key = if name.ends_with("afs.pcap") { "hosts" } else { "flow" };
         let ran =
             run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
@@ -97,7 +98,7 @@ fn what_tshark_says_is_that_of_one_process() {
 #[test]
 fn the_lines_of_tcpdump_are_those_of_one_process() {
     let scratch = Scratch::new();
-    // For AFS, tcpdump matches replies with calls to other hosts.
+    // For AFS, tcpdump assigns replies to calls even if the hosts differ.
     for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
         let name = capture.to_str().unwrap();
         let tool = ["tcpdump", "-n", "-tt", "-r"];
@@ -108,7 +109,7 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
     }
 }
 
-/// The frames of a capture that tshark reads, each with all of its bytes and its time.
+/// Returns the frames of a capture, as tshark reads them: all bytes of each frame, and its time.
 fn frames(capture: &Path) -> Vec<String> {
     let output =
         Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
@@ -121,8 +122,9 @@ fn is_sorted_by_time(frames: &[String]) -> bool {
     frames.is_sorted_by_key(|frame| frame.split(' ').next().map(str::to_owned))
 }
 
-/// If the jobs write captures to standard output, the merged output is one capture, sorted by time.
-/// The merged capture has the same packets as the capture of a single process.
+/// If the jobs write captures to standard output, the program merges them into one capture, sorted
+/// by time. The merged capture must contain the same packets as the capture that a single process
+/// writes.
 #[test]
 fn captures_that_tools_write_are_one_file() {
     let scratch = Scratch::new();
@@ -161,8 +163,8 @@ fn captures_that_tools_write_are_one_file() {
     }
 }
 
-/// The merged JSON of tshark is one array, and its lines for Elasticsearch stay in pairs. Tables
-/// have one header line, and lines with a time are sorted.
+/// tshark's JSON outputs are merged into one array, and its lines for Elasticsearch stay in pairs.
+/// A merged table has one header line, and lines that begin with a time are sorted.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -198,7 +200,7 @@ fn the_formats_of_tshark_are_merged() {
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
 }
 
-/// The other jobs do not wait for a job that writes nothing, whenever it ends.
+/// If a job writes nothing, the other jobs do not wait for it, whenever it ends.
 #[test]
 fn a_job_without_output_does_not_hold_captures_back() {
     let scratch = Scratch::new();
@@ -221,8 +223,8 @@ fn a_job_without_output_does_not_hold_captures_back() {
     }
 }
 
-/// The captures that editcap writes are merged into one capture, and the summaries of capinfos
-/// follow one another.
+/// The captures that the editcap jobs write are merged into one capture. The summaries of the
+/// capinfos jobs are printed one after another.
 #[test]
 fn editcap_and_capinfos_are_merged_as_the_table_says() {
     let scratch = Scratch::new();
@@ -243,7 +245,7 @@ fn editcap_and_capinfos_are_merged_as_the_table_says() {
     assert_eq!(packets.sum::<u64>(), 5000, "{summaries:?}");
 }
 
-/// The lines of tcpdump are sorted by time, even if a packet has several lines.
+/// The packets in tcpdump's output are sorted by time, even if a packet has several lines.
 #[test]
 fn the_lines_of_tcpdump_are_sorted_by_time() {
     let scratch = Scratch::new();
@@ -267,7 +269,8 @@ fn the_lines_of_tcpdump_are_sorted_by_time() {
     }
 }
 
-/// The flows that nfdump finds in a directory and its subdirectories, one line each.
+/// Returns the flows that nfdump finds in a directory and its subdirectories, one line for each
+/// flow.
 fn nfdumped(directory: &Path) -> Vec<String> {
     let fields = "fmt:%ts %te %pr %sap %dap %pkt %byt";
     let output = Command::new("nfdump").args(["-q", "-N", "-o", fields, "-R"]).arg(directory).output().unwrap();
@@ -303,13 +306,14 @@ fn jobs_get_packets_without_their_tunnels() {
     for name in tunnels {
         let Some(capture) = tshark::capture(&format!("{name}.pcap")) else { return };
         let fields = ["frame.time_epoch", "ip.src", "ip.dst", "ip.id", "ipv6.src", "ipv6.dst", "tcp.seq_raw"];
-        // For ARP in a tunnel, these fields of tshark have no inner addresses, so ARP is left out.
+        // The filter leaves out ARP, because these fields of tshark have no inner addresses for ARP
+        // in a tunnel.
         let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=l", "-Y", "not arp"];
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // Without the tunnel, packets have only one IP header, so all occurrences of a field are
-        // compared.
+        // After the tunnel is removed, packets have only one IP header, so the test compares all
+        // occurrences of a field.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -353,7 +357,7 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // The jobs cannot see the end of their input, because an interface has no end. SIGTERM
-    // therefore ended the jobs.
+    // The input of these jobs is an interface, which has no end. Therefore, SIGTERM must have ended
+    // the jobs.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

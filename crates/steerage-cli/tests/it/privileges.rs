@@ -1,4 +1,4 @@
-//! Tests the privileges of a run. While a run handles packets, it has no capability.
+//! Tests the privileges of a run. Tests that a run has no capability while it handles packets.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -27,12 +27,12 @@ use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// The bits of capabilities, by their numbers in linux/capability.h.
+/// The bits of capabilities. The numbers of the bits are from linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
 
-/// A thread, with the status that /proc shows.
+/// A thread, with the contents of its file `status` in /proc.
 #[derive(Debug)]
 struct Task {
     name: String,
@@ -53,8 +53,7 @@ impl Task {
         u64::from_str_radix(self.field(key), 16).unwrap()
     }
 
-    /// The union of all capability sets that a thread could use, or from which it could get
-    /// capabilities.
+    /// Returns all capabilities that a thread has or could get: the union of its capability sets.
     fn all(&self) -> u64 {
         ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"]
             .iter()
@@ -64,7 +63,8 @@ impl Task {
 }
 
 /// The threads of the run. Waits until there are at least `at_least` packet threads, and until all
-/// threads have their own names. A new thread first has the name of the thread that created it.
+/// threads have their final names. At first, a new thread has the name of the thread that created
+/// it.
 fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
     let start = Instant::now();
     let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
@@ -110,7 +110,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         assert!(tasks.len() > 3, "{tasks:?}");
         for task in &tasks {
             assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "2"), "{task:?}");
-            // The process has two seccomp filters, and packet threads have two more.
+            // All threads have the two seccomp filters of the process, and packet threads have two
+            // more filters.
             let filters = if task.handles_packets() { "4" } else { "2" };
             assert_eq!(task.field("Seccomp_filters:"), filters, "{task:?}");
         }
@@ -118,8 +119,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     }
 }
 
-/// `--no-sandbox` leaves out only the sandbox. With `--no-sandbox`, the program still drops its
-/// capabilities.
+/// The option `--no-sandbox` switches off only the sandbox. With `--no-sandbox`, the program still
+/// drops its capabilities.
 #[test]
 fn no_sandbox_is_for_debugging() {
     let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());
@@ -129,8 +130,8 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
-/// Commands that read from a run or a file have no more privileges than a run. Each command blocks
-/// after its first request, because the test does not reply.
+/// Commands that read from a run or a file have no more privileges than a run. Each of these
+/// commands blocks after its first request, because the test does not reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -164,8 +165,8 @@ fn commands_without_packets_have_no_capability_either() {
 }
 
 /// Commands that only print or check something also enter the sandbox, unless the user gives
-/// `--no-sandbox`. The test checks each command after it has begun to read or write. A command
-/// enters the sandbox before it reads or writes.
+/// `--no-sandbox`. The test checks the privileges of each command after the command has begun to
+/// read or write. A command enters the sandbox before it reads or writes.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -175,7 +176,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let commands: [&[&str]; 4] = [&["check", fifo], &["help"], &["man"], &["completions", "bash"]];
     for args in commands {
         for (option, seccomp) in [(&[][..], "2"), (&["--no-sandbox"][..], "0")] {
-            // The printed text does not fit into this pipe, so the command blocks.
+            // The text that the command prints does not fit into this pipe, so the command blocks.
             let (mut output, input) = io::pipe().unwrap();
             fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
             let mut command = command(&[&args[..1], option, &args[1..]].concat());
@@ -203,8 +204,8 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     }
 }
 
-/// The policy uses the CPU time that other programs take, so the sandbox must allow reading the
-/// file with this time.
+/// The policy uses the CPU time that other programs take. The sandbox must therefore allow reading
+/// the file that contains this time.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
     let stop = AtomicBool::new(false);
@@ -256,7 +257,7 @@ fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     thread::scope(|scope| scope.spawn(ran).join().unwrap())
 }
 
-/// A kernel can be built without Landlock, or be started without it.
+/// A kernel can be built without Landlock, or be started without Landlock.
 #[test]
 fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
@@ -274,8 +275,8 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
-/// A container's seccomp profile can deny Landlock although the kernel supports it. The user could
-/// change the profile, so the program prints a warning of one line.
+/// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
+/// could change this profile, so the program prints a warning of one line.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
@@ -293,8 +294,8 @@ fn landlock_that_is_denied_is_reported_once() {
     }
 }
 
-/// If the kernel supports a mechanism of the sandbox but refuses it, the run ends. No packet is
-/// handled outside of the sandbox.
+/// If the kernel supports a mechanism of the sandbox but refuses to apply it, the run ends. No
+/// packet is handled outside of the sandbox.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -302,8 +303,8 @@ fn a_sandbox_that_is_refused_ends_the_run() {
     assert!(ran.complaint().starts_with("steerage: cannot enter the sandbox: "), "{ran:?}");
 }
 
-/// In a shell, `<(command)` is replaced by the path of a descriptor, which is a pipe. Landlock has
-/// no rules for pipes, and does not restrict them.
+/// A shell replaces `<(command)` by the path of a file descriptor, which is a pipe. Landlock has no
+/// rules for pipes, and does not restrict them.
 #[test]
 fn pipes_of_the_shell_are_read() {
     let scratch = Scratch::new();
@@ -323,9 +324,9 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If there are several captures, the run opens each capture only after it has read the captures
+/// If a run reads several captures, it opens each capture only after it has read the captures
 /// before it. The thread that opens the captures handles no packets. Only the thread that opens
-/// captures keeps the capability.
+/// captures keeps the capability to read them.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -338,7 +339,8 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // This handle keeps the FIFO open without writing to it, so the run waits for the FIFO.
+    // This file handle keeps the FIFO open, but nothing is written to it. The run therefore waits
+    // for data from the FIFO.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -353,7 +355,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. Only the thread that
-/// creates the files keeps the capability.
+/// creates output files keeps the capability to do so.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -370,7 +372,7 @@ fn what_files_need_stays_with_the_thread_that_writes_them() {
         let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
         assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
     }
-    // The program creates the second file during the run.
+    // The program creates the second output file during the run.
     let start = Instant::now();
     while files_in(&theirs).len() < 2 {
         assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));
@@ -385,8 +387,8 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// If reading a capture requires root's capability, the run still reads the capture after the
-/// captures before it.
+/// If only root's capability allows reading a capture, the run can still read it, even after other
+/// captures.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -402,14 +404,14 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
-/// A user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`. When packets
-/// arrive, the run no longer has this capability.
+/// In this test, a user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`.
+/// When packets arrive, the run no longer has this capability.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {
         return;
     }
-    // The build directory may be readable only for root, so the program is copied to another
+    // The program is copied to another directory, because only root may be able to read the build
     // directory.
     let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();

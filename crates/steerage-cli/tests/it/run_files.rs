@@ -1,5 +1,5 @@
-//! Tests `steerage run` and `steerage check`: options in a run file have the same effect as on the
-//! command line.
+//! Tests `steerage run` and `steerage check`. Options in a run file have the same effect as the
+//! same options on the command line.
 
 use std::fs;
 use std::path::Path;
@@ -15,12 +15,13 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
     let ran = run(&[&[command, path.to_str().unwrap()], more].concat());
-    // The directory of the file is removed from the output.
+    // In the returned output, the path of the file's directory is left out.
     let short = |text: &str| text.replace(path.to_str().unwrap(), name);
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
 
-/// The error line for a wrong run file. `check` and `run` must print the same line.
+/// Returns the line that the program prints for a wrong run file. `check` and `run` must print the
+/// same line.
 fn wrong(text: &str, more: &[&str]) -> String {
     let checked = with_file("check", "wrong.toml", text, more);
     let ran = with_file("run", "wrong.toml", text, more);
@@ -54,8 +55,8 @@ fn a_file_runs_as_its_command_line_would() {
     assert_eq!(report["snapshot"]["cpus"][0]["processed"], 0);
 }
 
-/// Before a user runs a file of another user, the user may check the file. The program therefore
-/// prints the file's text without control characters.
+/// A user may check a run file of another user before using it. The program therefore prints the
+/// text of the file without control characters.
 #[test]
 fn control_characters_of_a_file_are_not_shown() {
     let text = "command = \"count\"\ndevices = [\"a\\u001b[2J\"]\nhash-key = \"\\u009b\"\n";
@@ -80,13 +81,13 @@ fn what_stands_behind_the_file_takes_its_place() {
     assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["snapshot"]["received"], 7);
-    // On a command line, the device could be mistaken for the value of the option before it.
+    // On a command line, this device could be mistaken for the value of the option before it.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
 
-    // Mistakes in the arguments after the file's name are reported as mistakes of the command line,
-    // and `--help` works in this place.
+    // Mistakes in the arguments after the file's name are reported as mistakes of the command line.
+    // `--help` also works after the file's name.
     let usage = with_file("run", "over.toml", RUN, &["--backlog", "0"]);
     assert_eq!(usage.code, Some(2));
     let expected = "steerage: invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help";
@@ -232,7 +233,8 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option is a valid key of a run file. A key is refused only if its value is wrong.
+/// Every long option of a command is a valid key of a run file. The program refuses such a key only
+/// if its value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {
@@ -262,7 +264,7 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
     let ran = with_file("run", "jobs.toml", JOBS, &[]);
     assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 2), "{ran:?}");
     assert_eq!(crate::parallel::summary(&ran)["delivered"], 1000);
-    // The words after `--` on the command line replace the job in the file.
+    // The words after `--` on the command line replace the job in the run file.
     let ran = with_file("run", "jobs.toml", JOBS, &["--jobs", "1", "--", "sh", "-c", "cat >/dev/null; echo other"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "1\tother\n"), "{ran:?}");
     let checked = with_file("check", "jobs.toml", JOBS, &[]);

@@ -1,4 +1,4 @@
-//! Tests of the program on a terminal: its messages, and the live table, which the program erases
+//! Tests the program on a terminal: its messages, and the live table, which it must erase
 //! completely.
 
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ fn on_terminal(args: &[&str]) -> (Child, File) {
     (child, File::from(pty.master))
 }
 
-/// Reads the program's output on the terminal until `wanted` has appeared, or to the end.
+/// Reads the program's output on the terminal until `wanted` has appeared, or up to its end.
 fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
@@ -49,7 +49,7 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    // The table has the lines of `top`, and a line with the counts.
+    // The live table consists of the lines of `top`, and a line with the counts.
     assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
     for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
@@ -76,7 +76,7 @@ fn endless_traffic_says_when_it_will_stop() {
     out_of(child);
 }
 
-/// With `-c`, the run ends on its own. A run that ends at once draws no table.
+/// With the option `-c`, the run ends on its own. A run that ends immediately draws no table.
 #[test]
 fn a_short_run_leaves_standard_error_alone() {
     for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
@@ -86,7 +86,8 @@ fn a_short_run_leaves_standard_error_alone() {
     }
 }
 
-/// A capture of `frames` frames of 1400 random bytes, one per second.
+/// Creates a capture of `frames` frames of 1400 random bytes. The times of the frames are one
+/// second apart.
 fn capture(name: &str, frames: u32) -> PathBuf {
     let mut state = 1_u64;
     let mut random = || {
@@ -100,8 +101,8 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// The progress over several files is the share of their stored bytes that was read. One of the
-/// files is compressed.
+/// If a run reads several files, its progress is the share of the stored bytes that it has read.
+/// One of the files of this test is compressed.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
@@ -110,12 +111,12 @@ fn progress_is_by_the_bytes_of_all_files() {
     let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
     let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
     for command in ["count", "meter"] {
-        // At the recorded speed, the files would take an hour and a half.
+        // At the recorded speed, reading the files would take an hour and a half.
         let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
         let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
         let drawn = screen(&mut terminal, Some(" left"));
         let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
-        // At this time, a part of the first file has been read, and nothing of the second file.
+        // At this time, the run has read a part of the first file, and nothing of the second file.
         let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -124,8 +125,8 @@ fn progress_is_by_the_bytes_of_all_files() {
     }
 }
 
-/// The progress line shows how much of the file was read, and the remaining time. The summary
-/// replaces the line.
+/// The progress line shows how much of the file the run has read, and the remaining time. The
+/// summary replaces the line.
 #[test]
 fn the_progress_of_jobs_is_drawn_and_erased() {
     let file = capture("progress-jobs.pcap", 3000);
@@ -159,7 +160,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // Dropping `started` closes this process's copies of the terminal.
+    // Dropping `started` closes this process's file descriptors of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
     // The program draws the table and erases it, prints a report, and then draws the table again.
@@ -175,8 +176,8 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// If the user starts the program without a command on a terminal, it prints what the machine can
-/// do and three commands. If standard output is a pipe, it prints the help.
+/// If the user starts the program on a terminal without a command, the program prints what the
+/// machine can do, and three commands. If standard output is a pipe, the program prints the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();
@@ -194,7 +195,7 @@ fn without_a_command_a_terminal_shows_a_start() {
     assert!(piped.code == Some(2) && piped.err.contains("Usage: steerage") && piped.out.is_empty(), "{piped:?}");
 }
 
-/// On a terminal, `doctor` wraps lines between words, and shows missing items in a colour.
+/// On a terminal, `doctor` wraps lines between words, and prints missing items in a colour.
 #[test]
 fn doctor_fits_a_terminal() {
     let shown = |no_colour: &str| {
@@ -207,7 +208,7 @@ fn doctor_fits_a_terminal() {
         page
     };
     let plain = shown("1");
-    // A command or a path that does not fit into the rest of a line is not divided.
+    // If a command or a path does not fit into the rest of a line, it is not divided.
     let long = plain.lines().filter(|line| line.chars().count() > 60);
     assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
     let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();

@@ -1,5 +1,5 @@
-//! Tests of `steerage top`: it prints one table into a pipe, and on a terminal it draws a screen
-//! that reacts to keys.
+//! Tests `steerage top`. If the output of `top` is a pipe, `top` prints one table. On a terminal,
+//! it draws a screen and reacts to keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ impl Watched {
         Self { run, socket }
     }
 
-    /// The mask of the run's queue, read from the run's own report.
+    /// Returns the mask of the run's queue, which it reads from the run's own report.
     fn mask(&mut self) -> String {
         self.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&self.run.line()).unwrap();
@@ -62,8 +62,8 @@ impl Watched {
     }
 }
 
-/// `top` shows the flows with the most bytes during the run, after `meter` has scanned its flows
-/// once.
+/// During a run of `meter`, `top` shows the flows with the most bytes, after `meter` has scanned
+/// its flows once.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -104,7 +104,8 @@ fn one_table_into_a_pipe() {
     assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
 }
 
-/// A program on a terminal of 80 columns and 24 lines. The program is killed when its test ends.
+/// A program on a terminal of 80 columns and 24 lines. The program is killed when the test that
+/// started it ends.
 struct OnTerminal {
     child: Child,
     keys: File,
@@ -123,8 +124,8 @@ impl OnTerminal {
         drop((pty.slave, command));
         let keys = File::from(pty.master);
         let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
-        // A thread reads from the terminal all the time, because the program would otherwise block.
-        // If no process can write to the terminal any more, reading returns the error EIO.
+        // A thread reads from the terminal all the time, so that the program does not block. If no
+        // process can write to the terminal any more, reading returns the error EIO.
         thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut part) {
@@ -189,7 +190,7 @@ fn a_mask_is_changed_from_the_screen() {
     assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
 }
 
-/// The text on the screen, without escape sequences, as lines.
+/// Returns the lines on the screen, without escape sequences.
 fn plain_lines(seen: &str) -> Vec<String> {
     let mut text = String::new();
     let mut characters = seen.chars();
@@ -219,11 +220,11 @@ fn meter_shows_flows_live_and_has_keys() {
     let (seen, code) = meter.end();
     assert_eq!(code, Some(0), "{seen:?}");
     let lines = plain_lines(&seen);
-    // The first line of the report has the device's name, and may have any length.
+    // The first line of the report contains the name of the device, so it may have any length.
     let mut others = lines.iter().filter(|line| !line.starts_with("synthetic:"));
     assert!(others.all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
-    // The report follows after the table is erased, and its lines also fit the terminal.
+    // The program erases the table and then prints the report, whose lines also fit the terminal.
     let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
     assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
 }

@@ -1,4 +1,4 @@
-//! Tests of the device `udp:ADDR:PORT`: packets that peers send to its socket, and packets that its
+//! Tests the device `udp:ADDR:PORT`: packets that peers send to its socket, and packets that its
 //! socket sends.
 
 use std::net::UdpSocket;
@@ -10,8 +10,8 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// The loopback addresses for IPv4 and IPv6. Both ends have the same address, and no other test
-/// uses the namespace.
+/// The loopback addresses for IPv4 and IPv6. Both ends of a transfer use the same address. No other
+/// test uses the namespace of this test.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
@@ -68,8 +68,8 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
     }
 }
 
-/// If the source of a packet in a capture is the address of the socket, the socket sends the
-/// packet. All other packets are refused.
+/// The device sends a packet of a capture if the packet's source is the address of the device's
+/// socket. All other packets are refused.
 #[test]
 fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -80,7 +80,7 @@ fn only_packets_from_the_socket_leave_by_it() {
     let frame = |source_port: u16, payload: &[u8]| {
         FrameBuilder::udp(([127, 0, 0, 1], source_port), ([127, 0, 0, 1], 9999)).packet(payload)
     };
-    // The header of a capture with raw IP packets (LINKTYPE_RAW is 101).
+    // The header of a pcap file with raw IP packets. The link type LINKTYPE_RAW has the number 101.
     let mut capture = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_ne_bytes).concat();
     let frames = [frame(PORT, b"first"), frame(PORT + 1, b"of another port"), frame(PORT, b"second")];
     for frame in &frames {

@@ -8,8 +8,8 @@ use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
 use crate::explained::TrafficExplanation;
 use crate::shares::Shares;
 
-/// The time in seconds that a CPU may do other work while packets arrive. A time slice of the
-/// kernel's scheduler is at least 4 ms at 250 ticks per second.
+/// The time in seconds during which a CPU may do other work while packets arrive for it. A time
+/// slice of the kernel's scheduler is at least 4 ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
 /// The default backlog of Linux, which is also the default of steerage.
@@ -18,13 +18,13 @@ const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 /// The name that commands contain in place of an interface if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
 
-/// A `netdev_max_backlog` above the default.
+/// A value for `netdev_max_backlog` that is above the default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// The backlog for the packets that arrive for the busiest CPU in a time slice. `None` if the
-    /// default backlog is large enough.
+    /// Returns the backlog that holds all packets which arrive for the busiest CPU in one time
+    /// slice. `None` if the default backlog is large enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -34,18 +34,18 @@ impl BacklogMax {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
-    /// The commands for the kernel's own steering. The list is empty for a capture that one CPU can
-    /// handle.
+    /// The commands for the kernel's own steering. For a capture that one CPU can handle, the list
+    /// is empty.
     pub(super) kernel: Vec<String>,
-    /// The command `steerage parallel`, if the device is a capture.
+    /// Returns the command `steerage parallel`, if the device is a capture.
     pub(super) parallel: Option<Parallel>,
 }
 
-/// The command that divides a capture among copies of a tool.
+/// The command `steerage parallel`, which divides a capture among copies of a tool.
 #[derive(Debug, Serialize)]
 pub(super) struct Parallel {
     pub(super) command: String,
-    /// The maximum speed-up over one copy of the tool.
+    /// The upper limit for the speed-up of all copies over one copy of the tool.
     pub(super) speed_up: f64,
 }
 
@@ -61,8 +61,8 @@ impl Parallel {
 }
 
 impl Commands {
-    /// Creates the commands. `stuck` says that one flow has more packets than a CPU can handle.
-    /// `torn` says that the default hash of network cards would separate the two directions of
+    /// Creates the commands. `stuck` is true if one flow has more packets than a CPU can handle.
+    /// `torn` is true if the default hash of network cards would separate the two directions of
     /// flows.
     pub(super) fn of(
         traffic: &TrafficExplanation,
@@ -76,7 +76,7 @@ impl Commands {
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        // If one CPU is enough, no command for the kernel is needed: a capture does not name its
+        // If one CPU is enough, no command for the kernel is needed. A capture does not name its
         // interface, and the verdict on an interface has its own commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
@@ -166,7 +166,8 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The results are 4,000 packets and 250,000 packets, both rounded up, and the maximum.
+        // The expected backlogs are 4,000 packets and 250,000 packets, each rounded up to a power
+        // of two, and then the maximum backlog.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }
@@ -179,7 +180,8 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
-        // The kernel accepts this name, and a shell must not execute it.
+        // The kernel accepts this interface name, so the command must quote the name. A shell must
+        // not execute it.
         let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
         assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);

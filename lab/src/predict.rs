@@ -89,7 +89,7 @@ impl Rates {
                     queues: 1,
                     flows: FLOWS as usize,
                     kind: Flows::Uniform,
-                    bursts: false,
+                    bursts: None,
                     per_second: f64::INFINITY,
                     seed: 1,
                 },

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use steerage_mem::ring::Consumer;
-use steerage_mem::{Inbox, KeptPages, Turns};
+use steerage_mem::{Admission, Inbox, KeptPages, Turns};
 
 use crate::ids::{CpuIndex, InputId};
 use crate::limits::IDLE_LOOKS;
@@ -61,13 +61,16 @@ pub(crate) struct Backlogs {
     turns: Turns,
     inboxes: Arc<[Inbox]>,
     me: CpuIndex,
+    /// Whether the CPU's `Admission` counts the frames of all rings.
+    are_admitted: bool,
 }
 
 impl Backlogs {
     /// Creates the backlogs of the CPU `me`. `random` decides which queue is served first.
     pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
         let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
-        Self { rings, rotation, turns: Turns::default(), inboxes, me }
+        let are_admitted = rings.iter().all(|ring| ring.is_admitted);
+        Self { rings, rotation, turns: Turns::default(), inboxes, me, are_admitted }
     }
 
     #[inline]
@@ -107,7 +110,10 @@ impl Backlogs {
         None
     }
 
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
-        self.rings.iter().filter(|ring| ring.consumer.waiting() > 0)
+    /// The backlogs that have frames. A frame is counted by the CPU's `Admission` before it is published, so rings are read only if
+    /// that count is not 0: with 256 queues, an idle CPU would read 256 cache lines of other CPUs each time it goes to sleep.
+    pub(crate) fn waiting(&self, admissions: &[Admission]) -> impl Iterator<Item = &Backlog> {
+        let are_empty = self.are_admitted && admissions[usize::from(self.me)].waiting() == 0;
+        self.rings.iter().filter(move |ring| !are_empty && ring.consumer.waiting() > 0)
     }
 }

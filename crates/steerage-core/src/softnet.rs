@@ -389,7 +389,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.close_queues();
         }
         let drained =
-            self.shared.all_closed() && self.backlogs.waiting().next().is_none() && !self.runner.cpu.waits_for_kept();
+            self.shared.all_closed() && self.backlogs.waiting(&self.shared.admissions).next().is_none() && !self.runner.cpu.waits_for_kept();
         self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
         if self.finished {
             self.runner.flush_outputs();

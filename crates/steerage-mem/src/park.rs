@@ -43,9 +43,10 @@ impl Sleepers {
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Whether `cpu` is about to sleep or asleep, and no CPU has woken it since.
-    pub fn is_about_to_sleep(&self, cpu: usize) -> bool {
-        self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
+    /// Which of the CPUs from `64 * word` on are about to sleep or asleep, and no CPU has woken them since: 64 CPUs, the first one in
+    /// the lowest bit.
+    pub fn word(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::Relaxed)
     }
 
     /// Orders everything that was published before against the following calls of

@@ -32,7 +32,7 @@ pub mod world;
 
 pub use arrivals::{Arrivals, Flows};
 pub use chance::Chance;
-pub use machine::{Machine, Profile};
+pub use machine::{Bursts, Machine, Profile};
 pub use meter::Meter;
 pub use racer::Racer;
 pub use scale::{ScaleRun, Scaled, Steering, Work};

@@ -43,7 +43,7 @@ pub enum Work {
 }
 
 /// A run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRun {
     /// The costs of the path.
     pub profile: Profile,

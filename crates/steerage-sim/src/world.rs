@@ -150,6 +150,8 @@ pub struct World<H: Handler> {
     described: Option<Described>,
     /// The times at which CPUs may go on, with entries that are out of date.
     turns: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    /// The CPUs that sleep, 64 in each word, the first one in the lowest bit.
+    asleep: Vec<u64>,
     /// Whether a bell may have rung since all bells were read.
     may_have_rung: bool,
     /// The CPU that ran since the bells were read. `None`: control was called after that.
@@ -161,7 +163,6 @@ pub struct World<H: Handler> {
 struct Described {
     meter: Arc<Meter>,
     idle_poll: Duration,
-    asleep: usize,
 }
 
 impl<H: Handler> std::fmt::Debug for World<H> {
@@ -191,6 +192,7 @@ impl<H: Handler> World<H> {
         };
         let cpus: Vec<VirtualCpu<H>> = parts.into_iter().map(enter).collect();
         let turns = (0..cpus.len()).map(|cpu| Reverse((Timestamp::ZERO, cpu))).collect();
+        let asleep = vec![0; cpus.len().div_ceil(64)];
         let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
         let next_control = (costs.control != Control::Stopped).then_some(clock);
         let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
@@ -206,6 +208,7 @@ impl<H: Handler> World<H> {
             racer,
             described: None,
             turns,
+            asleep,
             may_have_rung: true,
             ran: None,
             control_took: Vec::new(),
@@ -224,7 +227,7 @@ impl<H: Handler> World<H> {
                 cpu.stolen_at = Timestamp::from_nanos(world.chance.below(period));
             }
         }
-        world.described = Some(Described { meter, idle_poll, asleep: 0 });
+        world.described = Some(Described { meter, idle_poll });
         world
     }
 
@@ -389,6 +392,7 @@ impl<H: Handler> World<H> {
                     });
                     cpu.state = Doing::Asleep(until);
                     cpu.asleep_since = now;
+                    self.asleep[at / 64] |= 1 << (at % 64);
                 }
             }
             Some(Stepped::Finished) => cpu.state = Doing::Finished,
@@ -410,9 +414,6 @@ impl<H: Handler> World<H> {
         let cpu = &self.cpus[at];
         let outcome = stepped.map(|stepped| discriminant(&stepped));
         (at, discriminant(&phase), place, outcome, cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
-        if let Some(described) = &mut self.described {
-            described.asleep += usize::from(matches!(cpu.state, Doing::Asleep(_)));
-        }
         self.enter_turn(at);
         true
     }
@@ -420,11 +421,9 @@ impl<H: Handler> World<H> {
     /// A CPU that slept runs again from `turn` on.
     fn runs_again(&mut self, at: usize, turn: Timestamp) {
         let cpu = &mut self.cpus[at];
-        if let (Some(described), Doing::Asleep(_)) = (&mut self.described, cpu.state) {
-            described.asleep -= 1;
-        }
         cpu.state = Doing::Running;
         cpu.now.set(turn);
+        self.asleep[at / 64] &= !(1 << (at % 64));
     }
 
     fn is_sibling_busy(&self, at: usize) -> bool {
@@ -432,36 +431,44 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
+    /// Lets the CPUs run whose bells have rung. With 1,024 CPUs, this reads 16 words, and not the state of each CPU.
     fn hear_bells(&mut self) {
-        if !std::mem::take(&mut self.may_have_rung)
-            || self.described.as_ref().is_some_and(|described| described.asleep == 0)
-        {
+        if !std::mem::take(&mut self.may_have_rung) {
             return;
         }
-        for at in 0..self.cpus.len() {
-            let cpu = &mut self.cpus[at];
-            if !matches!(cpu.state, Doing::Asleep(_)) || !cpu.softnet.is_woken() {
-                continue;
+        for word in 0..self.asleep.len() {
+            // All CPUs show the same bits.
+            let mut woken = self.asleep[word];
+            if woken != 0 {
+                woken &= !self.cpus[0].softnet.sleepers(word);
             }
-            let now = self.clock.max(cpu.now.get());
-            let wake = match &mut self.described {
-                None => self.costs.wake,
-                Some(described) => {
-                    described.asleep -= 1;
-                    let Profile { line, woken, wake, .. } = described.meter.profile();
-                    if now.since(cpu.asleep_since) > described.idle_poll {
-                        if let Some(waker) = self.ran {
-                            described.meter.charge(waker, *wake);
-                        }
-                        Duration::from_nanos(*woken as u64)
-                    } else {
-                        Duration::from_nanos(line[1] as u64)
-                    }
-                }
-            };
-            cpu.state = Doing::Waking(now + wake);
-            self.enter_turn(at);
+            self.asleep[word] &= !woken;
+            while woken != 0 {
+                self.wakes_up(64 * word + woken.trailing_zeros() as usize);
+                woken &= woken - 1;
+            }
         }
+    }
+
+    fn wakes_up(&mut self, at: usize) {
+        let cpu = &mut self.cpus[at];
+        let now = self.clock.max(cpu.now.get());
+        let wake = match &self.described {
+            None => self.costs.wake,
+            Some(described) => {
+                let Profile { line, woken, wake, .. } = described.meter.profile();
+                if now.since(cpu.asleep_since) > described.idle_poll {
+                    if let Some(waker) = self.ran {
+                        described.meter.charge(waker, *wake);
+                    }
+                    Duration::from_nanos(*woken as u64)
+                } else {
+                    Duration::from_nanos(line[1] as u64)
+                }
+            }
+        };
+        cpu.state = Doing::Waking(now + wake);
+        self.enter_turn(at);
     }
 
     fn next_of(&self, at: usize) -> Option<Timestamp> {

@@ -35,7 +35,7 @@ impl Handler for Nothing {
 }
 
 fn arrivals(queues: usize) -> Arrivals {
-    Arrivals { queues, flows: 65_536, kind: Flows::Uniform, bursts: false, per_second: 1e6, seed: 1 }
+    Arrivals { queues, flows: 65_536, kind: Flows::Uniform, bursts: None, per_second: 1e6, seed: 1 }
 }
 
 fn build(cpus: usize, queues: usize) -> Result<Instance<Nothing>, LabError> {

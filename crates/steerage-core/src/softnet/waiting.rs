@@ -41,7 +41,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             return None;
         }
         let in_lanes = self.queues.iter().filter(|queue| queue.outbox.staying() > 0).map(OwnedQueue::can_wait);
-        let mut waiting = self.backlogs.waiting().map(|backlog| backlog.can_wait).chain(in_lanes).peekable();
+        let mut waiting =
+            self.backlogs.waiting(&shared.admissions).map(|backlog| backlog.can_wait).chain(in_lanes).peekable();
         let held_back = waiting.peek().is_some();
         if held_back && (!self.holds_back() || waiting.any(|can_wait| !can_wait)) {
             return None;
@@ -60,10 +61,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does
-    /// not wait on the bell.
-    pub fn is_woken(&self) -> bool {
-        !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
+    /// Which of the CPUs with the indices `64 * word` to `64 * word + 63` sleep, the first one in the lowest bit. The bit of a CPU
+    /// is set by [`arm`](Self::arm), and cleared when another CPU rings its bell. For a simulator, which does not wait on bells.
+    pub fn sleepers(&self, word: usize) -> u64 {
+        self.shared.sleepers.word(word)
     }
 
     /// The file descriptors of the bell and of the devices for which the CPU waits. The sleep ends

@@ -23,7 +23,7 @@ fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
         machine: Machine::of_one_cache(cpus),
         cpus,
         receivers: 1,
-        arrivals: Arrivals { queues: 1, flows: servers, kind, bursts: false, per_second, seed },
+        arrivals: Arrivals { queues: 1, flows: servers, kind, bursts: None, per_second, seed },
         steering,
         work,
         warm_up: Duration::from_secs_f64(packets / per_second / 10.0),

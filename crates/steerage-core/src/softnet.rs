@@ -182,7 +182,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let limits = shared.steering.lock().limits.all;
         let published = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
         let can_wait = !outputs.is_empty() && backlogs.iter().any(|backlog| backlog.can_wait);
-        let backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
+        let counts = (Arc::clone(&shared.inboxes), Arc::clone(&shared.admissions));
+        let backlogs = Backlogs::new(backlogs, index, counts, || platform.random());
         Self {
             backlogs,
             runner: Runner::new(index, &shared, make, outputs, cpu),
@@ -389,7 +390,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.close_queues();
         }
         let drained =
-            self.shared.all_closed() && self.backlogs.waiting(&self.shared.admissions).next().is_none() && !self.runner.cpu.waits_for_kept();
+            self.shared.all_closed() && self.backlogs.waiting().next().is_none() && !self.runner.cpu.waits_for_kept();
         self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
         if self.finished {
             self.runner.flush_outputs();

@@ -1,12 +1,7 @@
 //! CPUs on one thread, each with its own virtual time.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::io;
-use std::mem::discriminant;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +16,7 @@ use crate::chance::Chance;
 use crate::machine::Profile;
 use crate::meter::Meter;
 use crate::racer::Racer;
+use crate::turns::Turns;
 
 /// The clock and the random numbers of one virtual CPU.
 #[derive(Debug)]
@@ -142,14 +138,14 @@ pub struct World<H: Handler> {
     handle: Handle,
     chance: Chance,
     costs: Costs,
-    history: DefaultHasher,
+    history: History,
     steps: u64,
     clock: Timestamp,
     next_control: Option<Timestamp>,
     racer: Option<Arc<Racer>>,
     described: Option<Described>,
-    /// The times at which CPUs may go on, with entries that are out of date.
-    turns: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    /// The times at which CPUs go on.
+    turns: Turns,
     /// The CPUs that sleep, 64 in each word, the first one in the lowest bit.
     asleep: Vec<u64>,
     /// Whether a bell may have rung since all bells were read.
@@ -157,6 +153,19 @@ pub struct World<H: Handler> {
     /// The CPU that ran since the bells were read. `None`: control was called after that.
     ran: Option<usize>,
     control_took: Vec<Duration>,
+}
+
+/// A hash of numbers in their order. It begins with any number but 0.
+#[derive(Debug)]
+struct History(u64);
+
+impl History {
+    fn add<const N: usize>(&mut self, numbers: [u64; N]) {
+        for number in numbers {
+            // The multiplication mixes each bit into the bits above, and the rotation brings those down.
+            self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+        }
+    }
 }
 
 /// A machine whose costs are described, and the time for which its idle CPUs keep polling.
@@ -191,9 +200,10 @@ impl<H: Handler> World<H> {
             }
         };
         let cpus: Vec<VirtualCpu<H>> = parts.into_iter().map(enter).collect();
-        let turns = (0..cpus.len()).map(|cpu| Reverse((Timestamp::ZERO, cpu))).collect();
+        let mut turns = Turns::new(cpus.len());
+        (0..cpus.len()).for_each(|cpu| turns.set(cpu, Some(0)));
         let asleep = vec![0; cpus.len().div_ceil(64)];
-        let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
+        let (history, clock) = (History(1), Timestamp::ZERO);
         let next_control = (costs.control != Control::Stopped).then_some(clock);
         let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
         Self {
@@ -272,7 +282,7 @@ impl<H: Handler> World<H> {
     /// A hash of everything that has happened: the actions of all CPUs, their times and their
     /// results.
     pub fn history(&self) -> u64 {
-        self.history.finish()
+        self.history.0
     }
 
     /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
@@ -319,7 +329,7 @@ impl<H: Handler> World<H> {
         self.next_control = self.handle.control(now).map(|next| next + delay);
         self.control_took.push(began.elapsed());
         (self.may_have_rung, self.ran) = (true, None);
-        ("control", now, self.next_control).hash(&mut self.history);
+        self.history.add([1, now.as_nanos(), self.next_control.map_or(0, Timestamp::as_nanos)]);
     }
 
     fn phase(&mut self) -> bool {
@@ -398,24 +408,31 @@ impl<H: Handler> World<H> {
             Some(Stepped::Finished) => cpu.state = Doing::Finished,
             _ => {}
         }
-        let (Phase::Poll(place)
-        | Phase::Steer(place)
-        | Phase::Publish(place)
-        | Phase::Handle(place)
-        | Phase::Finish(place)) = phase
-        else {
-            return self.record(at, phase, 0, stepped);
-        };
-        self.record(at, phase, place, stepped)
+        self.record(at, phase, stepped);
+        true
     }
 
-    /// Records the phase in the history, and when the CPU goes on. Returns true.
-    fn record(&mut self, at: usize, phase: Phase, place: usize, stepped: Option<Stepped>) -> bool {
+    /// Records the phase in the history, and when the CPU goes on.
+    fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
+        let (kind, place) = match phase {
+            Phase::Control => (0, 0),
+            Phase::Poll(place) => (1, place),
+            Phase::Steer(place) => (2, place),
+            Phase::Publish(place) => (3, place),
+            Phase::Wake => (4, 0),
+            Phase::Handle(place) => (5, place),
+            Phase::Finish(place) => (6, place),
+        };
+        let outcome = match stepped {
+            None => 0,
+            Some(Stepped::Worked) => 1,
+            Some(Stepped::Idle) => 2,
+            Some(Stepped::Finished) => 3,
+        };
         let cpu = &self.cpus[at];
-        let outcome = stepped.map(|stepped| discriminant(&stepped));
-        (at, discriminant(&phase), place, outcome, cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
+        let what = (at as u64) << 32 | (place as u64) << 8 | kind << 4 | outcome;
+        self.history.add([what, cpu.now.get().as_nanos(), cpu.softnet.handled() as u64]);
         self.enter_turn(at);
-        true
     }
 
     /// A CPU that slept runs again from `turn` on.
@@ -482,19 +499,12 @@ impl<H: Handler> World<H> {
     }
 
     fn enter_turn(&mut self, at: usize) {
-        if let Some(next) = self.next_of(at) {
-            self.turns.push(Reverse((next, at)));
-        }
+        self.turns.set(at, self.next_of(at).map(Timestamp::as_nanos));
     }
 
-    fn whose_turn(&mut self) -> Option<(Timestamp, usize)> {
-        while let Some(Reverse((turn, at))) = self.turns.peek().copied() {
-            if self.next_of(at) == Some(turn) {
-                return Some((turn, at));
-            }
-            self.turns.pop();
-        }
-        None
+    fn whose_turn(&self) -> Option<(Timestamp, usize)> {
+        let (turn, at) = self.turns.first()?;
+        Some((Timestamp::from_nanos(turn), at))
     }
 
     /// Runs until all CPUs have finished, for at most `steps_max` phases. `each` is called before

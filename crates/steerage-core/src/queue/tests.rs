@@ -9,7 +9,7 @@ use super::hash::QueueHasher;
 use super::*;
 use crate::backlog::{Backlog, Backlogs, Source};
 use crate::ids::InputId;
-use crate::limits::IDLE_LOOKS;
+use crate::limits::{IDLE_LOOKS, IDLE_LOOKS_MIN};
 use crate::page_cache::PagePool;
 
 struct Silent;
@@ -170,14 +170,12 @@ fn only_rings_in_use_are_looked_at() {
     assert_eq!(three.queue.pages.pool.cached(), 3);
 }
 
-#[test]
-fn a_ring_is_forgotten_after_many_empty_looks() {
-    let mut three = Three::new(0, None);
-    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1)).collect();
-    let backlog = Backlog {
+/// The backlog of CPU 0.
+fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
+    Backlog {
         source: Source {
             input: InputId(0),
-            queue: 0,
+            queue: three.queue.id,
             sends: None,
             kept_pages: Arc::clone(&three.kept_pages),
             hasher: hasher(),
@@ -188,10 +186,51 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         },
         consumer: three.consumers.remove(0),
         can_wait: false,
-        is_admitted: false,
+        is_admitted,
         idle_looks: 0,
+    }
+}
+
+/// The rings of 64 queues are checked only if one counter shows that frames wait, and are forgotten sooner than a single ring.
+#[test]
+fn the_rings_of_many_queues_are_checked_less() {
+    let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
+    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(64)).collect();
+    let mut threes: Vec<Three> = (0..64).map(|queue| Three::new(queue, Some(Arc::clone(&admissions)))).collect();
+    let rings = threes.iter_mut().map(|three| backlog(three, true)).collect();
+    let mut backlogs = Backlogs::new(rings, 0, (Arc::clone(&inboxes), Arc::clone(&admissions)), || 0);
+    let is_noted = |ring| inboxes[0].next(&mut inboxes[0].begin(ring)) == Some(ring);
+    let mut check = |rounds| {
+        (0..rounds).for_each(|_| {
+            backlogs.begin();
+            assert_eq!(backlogs.next_to_serve(false), None);
+        });
+        backlogs.waiting().count()
     };
-    let mut backlogs = Backlogs::new(vec![backlog], 0, Arc::clone(&inboxes), || 0);
+    inboxes[0].note(7);
+    check(2 * IDLE_LOOKS);
+    assert!(is_noted(7), "no frame waits");
+    // Another CPU has counted a frame, and not published it.
+    admissions[0].admit(1, 10);
+    check(IDLE_LOOKS_MIN - 1);
+    assert!(is_noted(7));
+    check(1);
+    assert!(!is_noted(7));
+    admissions[0].finish(1);
+    threes[9].stage(0, 1);
+    threes[9].publish(0);
+    assert_eq!(check(1), 1, "the ring is not noted, and waits");
+    inboxes[0].note(9);
+    backlogs.begin();
+    assert_eq!(backlogs.next_to_serve(false), Some(9));
+}
+
+#[test]
+fn a_ring_is_forgotten_after_many_empty_looks() {
+    let mut three = Three::new(0, None);
+    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1)).collect();
+    let backlog = backlog(&mut three, false);
+    let mut backlogs = Backlogs::new(vec![backlog], 0, (Arc::clone(&inboxes), Arc::default()), || 0);
     let next = |backlogs: &mut Backlogs| {
         backlogs.begin();
         backlogs.next_to_serve(false)

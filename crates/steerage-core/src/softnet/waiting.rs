@@ -41,8 +41,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             return None;
         }
         let in_lanes = self.queues.iter().filter(|queue| queue.outbox.staying() > 0).map(OwnedQueue::can_wait);
-        let mut waiting =
-            self.backlogs.waiting(&shared.admissions).map(|backlog| backlog.can_wait).chain(in_lanes).peekable();
+        let mut waiting = self.backlogs.waiting().map(|backlog| backlog.can_wait).chain(in_lanes).peekable();
         let held_back = waiting.peek().is_some();
         if held_back && (!self.holds_back() || waiting.any(|can_wait| !can_wait)) {
             return None;

@@ -8,10 +8,9 @@
 use std::sync::Arc;
 
 use steerage_mem::ring::Consumer;
-use steerage_mem::{Admission, Inbox, KeptPages, Turns};
+use steerage_mem::{Inbox, KeptPages, Turns};
 
 use crate::ids::{CpuIndex, InputId};
-use crate::limits::{IDLE_LOOKS, IDLE_LOOKS_MIN};
 use crate::queue::hash::QueueHasher;
 use steerage_ledger::{OrderCheck, RingLedger};
 
@@ -60,25 +59,14 @@ pub(crate) struct Backlogs {
     rotation: usize,
     turns: Turns,
     inboxes: Arc<[Inbox]>,
-    /// By CPU, if they count the frames of all rings.
-    admissions: Option<Arc<[Admission]>>,
     me: CpuIndex,
-    /// How often in a row an empty ring is checked.
-    looks_max: u32,
 }
 
 impl Backlogs {
     /// Creates the backlogs of the CPU `me`. `random` decides which queue is served first.
-    pub(crate) fn new(
-        rings: Vec<Backlog>,
-        me: CpuIndex,
-        (inboxes, admissions): (Arc<[Inbox]>, Arc<[Admission]>),
-        random: impl FnOnce() -> u64,
-    ) -> Self {
+    pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
         let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
-        let admissions = rings.iter().all(|ring| ring.is_admitted).then_some(admissions);
-        let looks_max = (IDLE_LOOKS / rings.len().max(1) as u32).max(IDLE_LOOKS_MIN);
-        Self { rings, rotation, turns: Turns::default(), inboxes, admissions, me, looks_max }
+        Self { rings, rotation, turns: Turns::default(), inboxes, me }
     }
 
     #[inline]
@@ -89,8 +77,7 @@ impl Backlogs {
     /// Begins a round, in which each backlog is served once.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        let inbox = &self.inboxes[usize::from(self.me)];
-        self.turns = if self.are_empty() { Turns::default() } else { inbox.begin(self.rotation) };
+        self.turns = self.inboxes[usize::from(self.me)].begin(self.rotation);
         self.rotation += 1;
         if self.rotation >= self.rings.len() {
             self.rotation = 0;
@@ -112,22 +99,15 @@ impl Backlogs {
                 return Some(queue);
             }
             ring.idle_looks += 1;
-            if ring.idle_looks >= self.looks_max {
+            if ring.idle_looks >= inbox.looks_max() {
                 ring.forget(inbox);
             }
         }
         None
     }
 
-    /// Whether one counter shows that no ring has frames, because producers count frames before they publish them. With 256 queues, an
-    /// idle CPU would read 256 rings otherwise, in each round and before it sleeps.
-    #[inline(always)]
-    fn are_empty(&self) -> bool {
-        self.admissions.as_ref().is_some_and(|all| all[usize::from(self.me)].waiting() == 0)
-    }
-
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
-        let are_empty = self.are_empty();
+        let are_empty = self.inboxes[usize::from(self.me)].is_empty();
         self.rings.iter().filter(move |ring| !are_empty && ring.consumer.waiting() > 0)
     }
 }

@@ -41,15 +41,6 @@ pub const PUBLISH_POLLS: u32 = 8;
 /// Eight polls are 512 frames, half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
-/// How often in a row a CPU checks an empty ring before it ignores the ring until frames are
-/// published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a cache line and an atomic
-/// operation when it is used again. So only rings that are idle for about 100 us are worth
-/// ignoring. The rings of several queues share this number, because each round checks all of them.
-pub const IDLE_LOOKS: u32 = 1024;
-
-/// The least such number, if there are many queues. So many checks take as long as using an ignored ring again.
-pub const IDLE_LOOKS_MIN: u32 = 32;
-
 /// The number of buckets into which the flow hash is divided. With 16 CPUs, each CPU has 256
 /// buckets, which keeps the busiest CPU within 1.05 of the mean on Zipf traffic. The table's 8 KiB
 /// stay in the first-level cache.

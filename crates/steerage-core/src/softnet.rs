@@ -182,8 +182,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let limits = shared.steering.lock().limits.all;
         let published = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
         let can_wait = !outputs.is_empty() && backlogs.iter().any(|backlog| backlog.can_wait);
-        let counts = (Arc::clone(&shared.inboxes), Arc::clone(&shared.admissions));
-        let backlogs = Backlogs::new(backlogs, index, counts, || platform.random());
+        let backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
         Self {
             backlogs,
             runner: Runner::new(index, &shared, make, outputs, cpu),

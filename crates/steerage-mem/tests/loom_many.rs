@@ -69,7 +69,7 @@ fn no_ring_with_frames_stays_without_its_bit() {
         let (memory, mut pages) = memory(1);
         let options = RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false };
         let (mut producer, mut consumer) = ring(options, memory.clone());
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, None));
         let sleepers = Arc::new(Sleepers::new(1));
         inbox.note(0);
         let worker = {

@@ -9,7 +9,6 @@ use super::hash::QueueHasher;
 use super::*;
 use crate::backlog::{Backlog, Backlogs, Source};
 use crate::ids::InputId;
-use crate::limits::{IDLE_LOOKS, IDLE_LOOKS_MIN};
 use crate::page_cache::PagePool;
 
 struct Silent;
@@ -195,10 +194,12 @@ fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
 #[test]
 fn the_rings_of_many_queues_are_checked_less() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
-    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(64)).collect();
+    let inbox = |cpu| Inbox::new(64, Some((Arc::clone(&admissions), cpu)));
+    let inboxes: Arc<[Inbox]> = (0..2).map(inbox).collect();
+    let looks_max = inboxes[0].looks_max();
     let mut threes: Vec<Three> = (0..64).map(|queue| Three::new(queue, Some(Arc::clone(&admissions)))).collect();
     let rings = threes.iter_mut().map(|three| backlog(three, true)).collect();
-    let mut backlogs = Backlogs::new(rings, 0, (Arc::clone(&inboxes), Arc::clone(&admissions)), || 0);
+    let mut backlogs = Backlogs::new(rings, 0, Arc::clone(&inboxes), || 0);
     let is_noted = |ring| inboxes[0].next(&mut inboxes[0].begin(ring)) == Some(ring);
     let mut check = |rounds| {
         (0..rounds).for_each(|_| {
@@ -208,11 +209,11 @@ fn the_rings_of_many_queues_are_checked_less() {
         backlogs.waiting().count()
     };
     inboxes[0].note(7);
-    check(2 * IDLE_LOOKS);
+    check(2 * looks_max);
     assert!(is_noted(7), "no frame waits");
     // Another CPU has counted a frame, and not published it.
     admissions[0].admit(1, 10);
-    check(IDLE_LOOKS_MIN - 1);
+    check(looks_max - 1);
     assert!(is_noted(7));
     check(1);
     assert!(!is_noted(7));
@@ -228,16 +229,18 @@ fn the_rings_of_many_queues_are_checked_less() {
 #[test]
 fn a_ring_is_forgotten_after_many_empty_looks() {
     let mut three = Three::new(0, None);
-    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1)).collect();
+    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1, None)).collect();
+    let looks_max = inboxes[0].looks_max();
+    assert!(looks_max > 10 * Inbox::new(256, None).looks_max());
     let backlog = backlog(&mut three, false);
-    let mut backlogs = Backlogs::new(vec![backlog], 0, (Arc::clone(&inboxes), Arc::default()), || 0);
+    let mut backlogs = Backlogs::new(vec![backlog], 0, Arc::clone(&inboxes), || 0);
     let next = |backlogs: &mut Backlogs| {
         backlogs.begin();
         backlogs.next_to_serve(false)
     };
     let is_noted = || inboxes[0].next(&mut inboxes[0].begin(0)).is_some();
     inboxes[0].note(0);
-    for _ in 1..IDLE_LOOKS {
+    for _ in 1..looks_max {
         assert_eq!(next(&mut backlogs), None);
         assert!(is_noted(), "it was forgotten too early");
     }
@@ -247,7 +250,7 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
     let ring = &mut backlogs.at(0).consumer;
     ring.take(1);
     ring.finish();
-    for _ in 1..IDLE_LOOKS {
+    for _ in 1..looks_max {
         assert_eq!((next(&mut backlogs), is_noted()), (None, true));
     }
     assert_eq!((next(&mut backlogs), is_noted()), (None, false));

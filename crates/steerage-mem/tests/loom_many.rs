@@ -98,6 +98,27 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
+/// A CPU that goes to sleep reads one counter instead of all rings: either the counter shows the frame, or the producer wakes the CPU.
+#[test]
+fn no_cpu_sleeps_beside_a_counted_frame() {
+    loom::model(|| {
+        let admissions: Arc<[Admission]> = Arc::new([Admission::default()]);
+        let inbox = Inbox::new(1, Some((Arc::clone(&admissions), 0)));
+        let sleepers = Arc::new(Sleepers::new(1));
+        let sleeper = {
+            let sleepers = Arc::clone(&sleepers);
+            thread::spawn(move || {
+                sleepers.about_to_sleep(0);
+                inbox.is_empty()
+            })
+        };
+        assert_eq!(admissions[0].admit(1, 2), 1);
+        sleepers.after_publishing();
+        let is_woken = sleepers.must_wake(0);
+        assert!(!sleeper.join().unwrap() || is_woken, "a frame waits for a CPU that sleeps");
+    });
+}
+
 #[test]
 fn no_more_frames_wait_than_may() {
     const LIMIT: u64 = 2;

@@ -95,7 +95,7 @@ impl Rates {
                     queues: 1,
                     flows: FLOWS as usize,
                     kind: Flows::Uniform,
-                    bursts: false,
+                    bursts: None,
                     per_second: f64::INFINITY,
                     seed: 1,
                 },
@@ -223,7 +223,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures the costs of the path on this machine, with the nearest CPU and the farthest CPU of `settings`, and prints a profile.
+/// Measures the costs of the path on this machine, with the nearest CPU and the farthest CPU of
+/// `settings`, and prints a profile.
 ///
 /// # Errors
 /// Returns an error if there are no two CPUs, or if a run fails.

@@ -12,7 +12,6 @@ use steerage_mem::ring::Consumer;
 use steerage_mem::{Inbox, KeptPages, Turns};
 
 use crate::ids::{CpuIndex, InputId};
-use crate::limits::IDLE_LOOKS;
 use crate::queue::hash::QueueHasher;
 use steerage_ledger::{OrderCheck, RingLedger};
 
@@ -104,7 +103,7 @@ impl Backlogs {
                 return Some(queue);
             }
             ring.idle_looks += 1;
-            if ring.idle_looks >= IDLE_LOOKS {
+            if ring.idle_looks >= inbox.looks_max() {
                 ring.forget(inbox);
             }
         }
@@ -112,6 +111,7 @@ impl Backlogs {
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
-        self.rings.iter().filter(|ring| ring.consumer.waiting() > 0)
+        let are_empty = self.inboxes[usize::from(self.me)].is_empty();
+        self.rings.iter().filter(move |ring| !are_empty && ring.consumer.waiting() > 0)
     }
 }

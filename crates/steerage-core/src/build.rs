@@ -198,13 +198,14 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
     drop(state);
+    let counts = |cpu: usize| backlogs[cpu].iter().all(|of| of.is_admitted).then(|| (Arc::clone(&admissions), cpu));
     let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
     let shared = Arc::new(Shared {
         steering,
         sleepers: Sleepers::new(cpus),
         bells: bells.map_err(no_fd)?,
         gates: (0..cpus).map(|_| Gate::default()).collect(),
-        inboxes: (0..cpus).map(|_| Inbox::new(infos.len())).collect(),
+        inboxes: (0..cpus).map(|cpu| Inbox::new(infos.len(), counts(cpu))).collect(),
         admissions,
         open_queues: AtomicUsize::new(infos.len()),
         ledgers: Ledgers::new(cpus, infos, outputs),

@@ -41,12 +41,6 @@ pub const PUBLISH_POLLS: u32 = 8;
 /// so reading it is expensive. Eight polls are 512 frames, which is half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
-/// A CPU ignores a ring that it has found empty this many times in a row. The CPU checks an ignored
-/// ring again when frames are published in it. A check takes 2 to 4 ns. When an ignored ring is
-/// used again, both CPUs pay for a cache line and an atomic operation. So it pays to ignore a ring
-/// only if the ring is idle for about 100 us.
-pub const IDLE_LOOKS: u32 = 1024;
-
 /// The number of buckets into which the flow hash is divided. With 16 CPUs, each CPU has 256
 /// buckets. With so many buckets, the load of the busiest CPU is within 1.05 of the mean for Zipf
 /// traffic. The table of buckets has 8 KiB and stays in the first-level cache.

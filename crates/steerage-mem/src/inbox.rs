@@ -6,26 +6,62 @@
 //! then checks this ring once more. One of these two fences comes first. So either the consumer
 //! sees the published frames, or the producer sees that its bit is clear. A bit stays set as long
 //! as packets keep coming. Producer and consumer therefore usually only read the bit.
+//!
+//! With several queues, one counter shows that no frame waits in any ring ([`Admission`]). Then
+//! no ring is checked.
+
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::admission::Admission;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// One bit for each ring to this CPU.
+/// How often in a row a CPU checks an empty ring before it ignores the ring until frames are
+/// published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a cache line and an atomic
+/// operation when it is used again. So only rings that are idle for about 100 us are worth
+/// ignoring. The rings of several queues share this number, because a round checks all of them.
+const LOOKS: u32 = 1024;
+
+/// The least number for each ring if there are many. So many checks take as long as using an
+/// ignored ring again.
+const LOOKS_MIN: u32 = 32;
+
+/// One bit for each ring to one CPU.
 #[derive(Debug)]
 pub struct Inbox {
     lines: Box<[CachePadded<[AtomicU64; WORDS]>]>,
     words: usize,
+    looks_max: u32,
+    /// The counters of all CPUs, and the index of this CPU.
+    counted: Option<(Arc<[Admission]>, usize)>,
 }
 
 impl Inbox {
-    /// Creates an inbox for the rings 0 to `rings` - 1. All rings are empty.
-    pub fn new(rings: usize) -> Self {
+    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty. With `counted`, the
+    /// counter with this index counts the frames of all these rings before they are published.
+    pub fn new(rings: usize, counted: Option<(Arc<[Admission]>, usize)>) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
-        Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words }
+        let looks_max = (LOOKS / rings.clamp(1, LOOKS as usize) as u32).max(LOOKS_MIN);
+        Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words, looks_max, counted }
+    }
+
+    /// How often in a row a CPU checks an empty ring before it [clears](Self::clear) the ring's
+    /// bit.
+    #[inline]
+    pub fn looks_max(&self) -> u32 {
+        self.looks_max
+    }
+
+    /// Whether a counter shows that no ring has frames. A CPU that has announced its sleep misses
+    /// no frame: a frame is counted before the producer's fence, and the fence comes before the
+    /// producer checks for sleeping CPUs.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.counted.as_ref().is_some_and(|(all, cpu)| all[*cpu].waiting() == 0)
     }
 
     #[inline(always)]
@@ -54,9 +90,13 @@ impl Inbox {
         fence(Ordering::SeqCst);
     }
 
-    /// Begins a pass through all rings, starting with the ring `first`.
+    /// Begins a pass through all rings, starting with the ring `first`. The pass is over at once if
+    /// no ring has frames.
     #[inline]
     pub fn begin(&self, first: usize) -> Turns {
+        if self.is_empty() {
+            return Turns::default();
+        }
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
@@ -115,7 +155,7 @@ mod tests {
         // With all first rings, this test takes ten minutes under Miri.
         let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
         for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
-            let inbox = Inbox::new(rings);
+            let inbox = Inbox::new(rings, None);
             let noted = |ring: &usize| ring % 3 != 1 || ring % 64 == 63;
             (0..rings).filter(noted).for_each(|ring| inbox.note(ring));
             for first in (0..rings).filter(|first| rings < all_firsts || first % 7 == 0) {
@@ -127,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_was_cleared_is_not_found() {
-        let inbox = Inbox::new(130);
+        let inbox = Inbox::new(130, None);
         assert_eq!(found(&inbox, 7), [0; 0]);
         [3, 70, 129].iter().for_each(|ring| inbox.note(*ring));
         inbox.clear(70);
@@ -136,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_next_ring_is_known_before_it_is_taken() {
-        let inbox = Inbox::new(8);
+        let inbox = Inbox::new(8, None);
         [2, 5].iter().for_each(|ring| inbox.note(*ring));
         let mut turns = inbox.begin(4);
         assert_eq!((turns.peek(), inbox.next(&mut turns), turns.peek()), (Some(5), Some(5), None));

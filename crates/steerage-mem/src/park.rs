@@ -43,10 +43,10 @@ impl Sleepers {
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Returns true if `cpu` sleeps or is about to sleep, and no CPU has woken it since it set its
-    /// bit.
-    pub fn is_about_to_sleep(&self, cpu: usize) -> bool {
-        self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
+    /// Which of the CPUs from `64 * word` on are about to sleep or asleep, and no CPU has woken
+    /// them since: 64 CPUs, the first one in the lowest bit.
+    pub fn word(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::Relaxed)
     }
 
     /// Orders everything that this thread has published before all following calls of

@@ -69,7 +69,7 @@ fn no_ring_with_frames_stays_without_its_bit() {
         let (memory, mut pages) = memory(1);
         let options = RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false };
         let (mut producer, mut consumer) = ring(options, memory.clone());
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, None));
         let sleepers = Arc::new(Sleepers::new(1));
         inbox.note(0);
         let worker = {
@@ -95,6 +95,28 @@ fn no_ring_with_frames_stays_without_its_bit() {
         let (consumer, taken) = worker.join().unwrap();
         assert!(taken == 1 || consumer.waiting() == 1);
         assert!(taken == 1 || inbox.begin(0).peek() == Some(0), "a frame waits in a ring that no CPU looks at");
+    });
+}
+
+/// A CPU that goes to sleep reads one counter instead of all rings: either the counter shows the
+/// frame, or the producer wakes the CPU.
+#[test]
+fn no_cpu_sleeps_beside_a_counted_frame() {
+    loom::model(|| {
+        let admissions: Arc<[Admission]> = Arc::new([Admission::default()]);
+        let inbox = Inbox::new(1, Some((Arc::clone(&admissions), 0)));
+        let sleepers = Arc::new(Sleepers::new(1));
+        let sleeper = {
+            let sleepers = Arc::clone(&sleepers);
+            thread::spawn(move || {
+                sleepers.about_to_sleep(0);
+                inbox.is_empty()
+            })
+        };
+        assert_eq!(admissions[0].admit(1, 2), 1);
+        sleepers.after_publishing();
+        let is_woken = sleepers.must_wake(0);
+        assert!(!sleeper.join().unwrap() || is_woken, "a frame waits for a CPU that sleeps");
     });
 }
 

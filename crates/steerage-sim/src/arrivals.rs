@@ -13,6 +13,7 @@ use steerage::{
 };
 
 use crate::chance::{Chance, Zipf};
+use crate::machine::Bursts;
 
 /// The length of a frame.
 pub const FRAME_BYTES: usize = 64;
@@ -23,14 +24,9 @@ const STAMP: std::ops::Range<usize> = 42..50;
 /// The address of flow 0.
 const FIRST_ADDRESS: u32 = 0x0a00_0000;
 
-/// The number of frames that a queue holds while it is not polled, like the ring that common network cards have by default.
+/// The number of frames that a queue holds while it is not polled, like the ring that common
+/// network cards have by default.
 const RING: u64 = 512;
-
-/// In a burst, frames arrive this many times as fast as on average, for one part in as many of the period.
-const BURST: f64 = 4.0;
-
-/// The mean number of frames of a period of bursts. All of them arrive in the burst.
-const BURST_FRAMES: f64 = 2.0 * RING as f64;
 
 /// The flows of the frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,17 +35,19 @@ pub enum Flows {
     Uniform,
     /// Zipf's law with this exponent.
     Zipf(f64),
-    /// One flow has this share of the packets of its queue, and all other flows are equally probable.
+    /// One flow has this share of the packets of its queue, and all other flows are equally
+    /// probable.
     Elephant(f64),
-    /// Each flow has one request under way. Its next request arrives this many nanoseconds after the last one was handled. The rate
-    /// follows from the machine.
+    /// Each flow has one request under way. Its next request arrives this many nanoseconds after
+    /// the last one was handled. The rate follows from the machine.
     Streams(f64),
-    /// Flow after flow in turn. The flows have one bucket each, at equal distances, so that as many CPUs get packets in turn.
+    /// Flow after flow in turn. The flows have one bucket each, at equal distances, so that as many
+    /// CPUs get packets in turn.
     InTurn,
 }
 
 /// The traffic of all queues together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrivals {
     /// The number of queues, which have equal shares.
     pub queues: usize,
@@ -57,10 +55,10 @@ pub struct Arrivals {
     pub flows: usize,
     /// The flows of the frames.
     pub kind: Flows,
-    /// Whether frames arrive in bursts.
-    pub bursts: bool,
-    /// The mean number of frames per second of all queues. Arrivals are independent of each other (Poisson). If the number is
-    /// infinite, frames wait until they are polled, and none is lost.
+    /// The bursts in which frames arrive, if they do.
+    pub bursts: Option<Bursts>,
+    /// The mean number of frames per second of all queues. Arrivals are independent of each other
+    /// (Poisson). If the number is infinite, frames wait until they are polled, and none is lost.
     pub per_second: f64,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -89,8 +87,8 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device. With [`Flows::Streams`], the packet function must answer the second result. `stretch` is how many times as
-    /// long everything takes.
+    /// Creates the device. With [`Flows::Streams`], the packet function must answer the second
+    /// result. `stretch` is how many times as long everything takes.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -157,14 +155,12 @@ struct Arrived {
 impl Arrived {
     fn draw_gap(&mut self) -> f64 {
         let gap = -self.chance.unit().ln() * self.gap;
-        if !self.options.bursts {
-            return gap;
-        }
-        let period = BURST_FRAMES * self.gap;
-        let next = self.next + gap / BURST;
+        let Some(Bursts { rate, frames }) = self.options.bursts else { return gap };
+        let period = frames * self.gap;
+        let next = self.next + gap / rate;
         // Between two bursts, nothing arrives.
-        if next % period < period / BURST {
-            gap / BURST
+        if next % period < period / rate {
+            gap / rate
         } else {
             (next / period).floor().mul_add(period, period) - self.next
         }
@@ -185,24 +181,21 @@ impl Arrived {
 
     /// The mean number of arrivals until a time.
     fn arrivals(&self, until: f64) -> f64 {
-        if !self.options.bursts {
-            return until / self.gap;
-        }
-        let period = BURST_FRAMES * self.gap;
-        let in_burst = (until % period * BURST / self.gap).min(BURST_FRAMES);
-        (until / period).floor() * BURST_FRAMES + in_burst
+        let Some(Bursts { rate, frames }) = self.options.bursts else { return until / self.gap };
+        let period = frames * self.gap;
+        let in_burst = (until % period * rate / self.gap).min(frames);
+        (until / period).floor() * frames + in_burst
     }
 
     /// The time until which there is this mean number of arrivals.
     fn time_of(&self, arrivals: f64) -> f64 {
-        if !self.options.bursts {
-            return arrivals * self.gap;
-        }
-        let periods = (arrivals / BURST_FRAMES).floor();
-        (periods * BURST_FRAMES + (arrivals - periods * BURST_FRAMES) / BURST) * self.gap
+        let Some(Bursts { rate, frames }) = self.options.bursts else { return arrivals * self.gap };
+        let periods = (arrivals / frames).floor();
+        (periods * frames + (arrivals - periods * frames) / rate) * self.gap
     }
 
-    /// Drops the frames for which the ring has no room. Only their mean number counts, so the oldest frames are lost as well as any.
+    /// Drops the frames for which the ring has no room. Only their mean number counts, so the
+    /// oldest frames are lost as well as any.
     fn overflow(&mut self, now: f64, out: &mut Completions<'_>) {
         let before = self.arrivals(self.next);
         let waiting = self.arrivals(now) - before;

@@ -15,6 +15,7 @@
 //! | [`machine`] | the machine that a file describes, and the costs of the path on it |
 //! | [`meter`] | what the work of a phase costs on a described machine |
 //! | [`arrivals`] | receive queues whose frames arrive at random times |
+//! | `turns` | the CPU with the earliest time |
 //! | [`world`] | CPUs, their clocks, and the order of events |
 //! | [`scale`] | one run on a described machine |
 #![forbid(unsafe_code)]
@@ -26,13 +27,14 @@ pub mod meter;
 pub mod racer;
 pub mod scale;
 pub mod traffic;
+mod turns;
 pub mod wire;
 pub mod witness;
 pub mod world;
 
 pub use arrivals::{Arrivals, Flows};
 pub use chance::Chance;
-pub use machine::{Machine, Profile};
+pub use machine::{Bursts, Machine, Profile};
 pub use meter::Meter;
 pub use racer::Racer;
 pub use scale::{ScaleRun, Scaled, Steering, Work};

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use steerage::policy::PathCosts;
 
-/// What the steps of the path take, in nanoseconds. `lab/scale/*.toml` has a profile for each measured machine.
+/// What the steps of the path take, in nanoseconds. `lab/scale/*.toml` has a profile for each
+/// measured machine.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -73,7 +74,8 @@ impl Profile {
     }
 }
 
-/// The CPUs of a machine. CPUs are numbered by package and cache. The second threads of all cores follow the first threads.
+/// The CPUs of a machine. CPUs are numbered by package and cache. The second threads of all cores
+/// follow the first threads.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -91,6 +93,26 @@ pub struct Machine {
     pub stolen: f64,
     /// How long a CPU is taken away at a time, in microseconds.
     pub stolen_slice: f64,
+    /// How frames arrive that arrive in bursts.
+    #[serde(default)]
+    pub bursts: Bursts,
+}
+
+/// Bursts of frames, with nothing between two bursts.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Bursts {
+    /// How many times as fast as on average the frames of a burst arrive.
+    pub rate: f64,
+    /// The mean number of frames of a burst, for each queue.
+    pub frames: f64,
+}
+
+impl Default for Bursts {
+    /// A burst has twice as many frames as the ring that common network cards have by default.
+    fn default() -> Self {
+        Self { rate: 4.0, frames: 1024.0 }
+    }
 }
 
 impl Machine {
@@ -104,15 +126,27 @@ impl Machine {
             && machine.threads <= 2
             && machine.smt_slowdown >= 1.0
             && (0.0..1.0).contains(&machine.stolen)
-            && machine.stolen_slice > 0.0;
+            && machine.stolen_slice > 0.0
+            && machine.bursts.rate >= 1.0
+            && machine.bursts.frames >= 1.0;
         is_possible.then_some(machine).ok_or_else(|| {
-            "a machine needs a CPU, at most 2 threads per core, smt_slowdown >= 1, 0 <= stolen < 1 and stolen_slice > 0".to_owned()
+            "a machine needs a CPU, at most 2 threads per core, smt_slowdown >= 1, 0 <= stolen < 1, stolen_slice > 0, and bursts with rate and frames >= 1"
+                .to_owned()
         })
     }
 
     /// A machine whose CPUs all share a cache, one thread per core, from which nobody takes time.
     pub fn of_one_cache(cpus: usize) -> Self {
-        Self { packages: 1, caches: 1, cores: cpus, threads: 1, smt_slowdown: 1.0, stolen: 0.0, stolen_slice: 1.0 }
+        Self {
+            packages: 1,
+            caches: 1,
+            cores: cpus,
+            threads: 1,
+            smt_slowdown: 1.0,
+            stolen: 0.0,
+            stolen_slice: 1.0,
+            bursts: Bursts::default(),
+        }
     }
 
     /// A machine of two far CPUs.
@@ -165,6 +199,9 @@ mod tests {
             assert!(Machine::parse(&text.replace(from, to)).is_err(), "{to}");
         }
         assert!(Machine::parse(&text.replace("cores", "kernels")).is_err());
+        let with_bursts = |rate| Machine::parse(&format!("{text}\n[bursts]\nrate = {rate}\nframes = 64.0"));
+        assert_eq!(with_bursts("2.0").map(|machine| machine.bursts), Ok(Bursts { rate: 2.0, frames: 64.0 }));
+        assert!(with_bursts("0.5").is_err());
         assert!(Profile::parse("name = \"x\"").is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! One run on a machine that a file describes: the real path, with traffic, a policy and an amount of work.
+//! One run on a machine that a file describes: the real path, with traffic, a policy and an amount
+//! of work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub enum Work {
 }
 
 /// A run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRun {
     /// The costs of the path.
     pub profile: Profile,
@@ -51,7 +52,8 @@ pub struct ScaleRun {
     pub machine: Machine,
     /// The number of CPUs that the run uses, in the order of their numbers.
     pub cpus: usize,
-    /// The number of CPUs that may poll, from the first CPU on. The queues are distributed evenly over them.
+    /// The number of CPUs that may poll, from the first CPU on. The queues are distributed evenly
+    /// over them.
     pub receivers: usize,
     /// The traffic.
     pub arrivals: Arrivals,
@@ -63,8 +65,9 @@ pub struct ScaleRun {
     pub warm_up: Duration,
     /// The time that is measured.
     pub measured: Duration,
-    /// All times are this many times as long, except for those of the library. With `balance`, which checks the load every 10 ms, a
-    /// run then needs fewer packets. The results are those of the machine as it is described.
+    /// All times are this many times as long, except for those of the library. With `balance`,
+    /// which checks the load every 10 ms, a run then needs fewer packets. The results are those of
+    /// the machine as it is described.
     pub stretch: f64,
     /// How many packets may wait for a CPU: `netdev_max_backlog`.
     pub backlog: usize,
@@ -81,7 +84,8 @@ pub struct Scaled {
     pub busiest: f64,
     /// The busy time of all CPUs, in CPUs.
     pub cpus: f64,
-    /// How long packets waited from their arrival until their work began, in nanoseconds, in ascending order.
+    /// How long packets waited from their arrival until their work began, in nanoseconds, in
+    /// ascending order.
     pub waits: Vec<u32>,
     /// The memory of packets and rings, in bytes.
     pub memory: u64,
@@ -91,8 +95,8 @@ pub struct Scaled {
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
-    /// The real time that the calls of control took on the machine that runs the simulation, in milliseconds, in ascending order. Only
-    /// this result is not the same in each run.
+    /// The real time that the calls of control took on the machine that runs the simulation, in
+    /// milliseconds, in ascending order. Only this result is not the same in each run.
     pub control_ms: Vec<f64>,
     /// A hash of everything that happened.
     pub history: u64,

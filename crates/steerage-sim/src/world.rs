@@ -1,12 +1,7 @@
 //! CPUs on one thread, each with its own virtual time.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::io;
-use std::mem::discriminant;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +16,7 @@ use crate::chance::Chance;
 use crate::machine::Profile;
 use crate::meter::Meter;
 use crate::racer::Racer;
+use crate::turns::Turns;
 
 /// The clock and the random numbers of one virtual CPU.
 #[derive(Debug)]
@@ -142,14 +138,16 @@ pub struct World<H: Handler> {
     handle: Handle,
     chance: Chance,
     costs: Costs,
-    history: DefaultHasher,
+    history: History,
     steps: u64,
     clock: Timestamp,
     next_control: Option<Timestamp>,
     racer: Option<Arc<Racer>>,
     described: Option<Described>,
-    /// The times at which CPUs may go on, with entries that are out of date.
-    turns: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    /// The times at which CPUs go on.
+    turns: Turns,
+    /// The CPUs that sleep, 64 in each word, the first one in the lowest bit.
+    asleep: Vec<u64>,
     /// Whether a bell may have rung since all bells were read.
     may_have_rung: bool,
     /// The CPU that ran since the bells were read. `None`: control was called after that.
@@ -157,11 +155,24 @@ pub struct World<H: Handler> {
     control_took: Vec<Duration>,
 }
 
+/// A hash of numbers in their order. It begins with any number but 0.
+#[derive(Debug)]
+struct History(u64);
+
+impl History {
+    fn add<const N: usize>(&mut self, numbers: [u64; N]) {
+        for number in numbers {
+            // The multiplication mixes each bit into the bits above, and the rotation brings those
+            // down.
+            self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+        }
+    }
+}
+
 /// A machine whose costs are described, and the time for which its idle CPUs keep polling.
 struct Described {
     meter: Arc<Meter>,
     idle_poll: Duration,
-    asleep: usize,
 }
 
 impl<H: Handler> std::fmt::Debug for World<H> {
@@ -190,8 +201,10 @@ impl<H: Handler> World<H> {
             }
         };
         let cpus: Vec<VirtualCpu<H>> = parts.into_iter().map(enter).collect();
-        let turns = (0..cpus.len()).map(|cpu| Reverse((Timestamp::ZERO, cpu))).collect();
-        let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
+        let mut turns = Turns::new(cpus.len());
+        (0..cpus.len()).for_each(|cpu| turns.set(cpu, Some(0)));
+        let asleep = vec![0; cpus.len().div_ceil(64)];
+        let (history, clock) = (History(1), Timestamp::ZERO);
         let next_control = (costs.control != Control::Stopped).then_some(clock);
         let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
         Self {
@@ -206,13 +219,15 @@ impl<H: Handler> World<H> {
             racer,
             described: None,
             turns,
+            asleep,
             may_have_rung: true,
             ran: None,
             control_took: Vec::new(),
         }
     }
 
-    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. Idle CPUs find packets at once for
+    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. Idle
+    /// CPUs find packets at once for
     /// `idle_poll`, and sleep after that.
     pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
         let costs = Costs { held_up_once_in: 0, ..Costs::default() };
@@ -224,11 +239,12 @@ impl<H: Handler> World<H> {
                 cpu.stolen_at = Timestamp::from_nanos(world.chance.below(period));
             }
         }
-        world.described = Some(Described { meter, idle_poll, asleep: 0 });
+        world.described = Some(Described { meter, idle_poll });
         world
     }
 
-    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was [`described`](Self::described) counts it.
+    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was
+    /// [`described`](Self::described) counts it.
     pub fn busy(&self) -> Vec<f64> {
         self.cpus.iter().map(|cpu| cpu.busy as f64 / 1e3).collect()
     }
@@ -269,7 +285,7 @@ impl<H: Handler> World<H> {
     /// A hash of everything that has happened: the actions of all CPUs, their times and their
     /// results.
     pub fn history(&self) -> u64 {
-        self.history.finish()
+        self.history.0
     }
 
     /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
@@ -316,7 +332,7 @@ impl<H: Handler> World<H> {
         self.next_control = self.handle.control(now).map(|next| next + delay);
         self.control_took.push(began.elapsed());
         (self.may_have_rung, self.ran) = (true, None);
-        ("control", now, self.next_control).hash(&mut self.history);
+        self.history.add([1, now.as_nanos(), self.next_control.map_or(0, Timestamp::as_nanos)]);
     }
 
     fn phase(&mut self) -> bool {
@@ -389,42 +405,45 @@ impl<H: Handler> World<H> {
                     });
                     cpu.state = Doing::Asleep(until);
                     cpu.asleep_since = now;
+                    self.asleep[at / 64] |= 1 << (at % 64);
                 }
             }
             Some(Stepped::Finished) => cpu.state = Doing::Finished,
             _ => {}
         }
-        let (Phase::Poll(place)
-        | Phase::Steer(place)
-        | Phase::Publish(place)
-        | Phase::Handle(place)
-        | Phase::Finish(place)) = phase
-        else {
-            return self.record(at, phase, 0, stepped);
-        };
-        self.record(at, phase, place, stepped)
+        self.record(at, phase, stepped);
+        true
     }
 
-    /// Records the phase in the history, and when the CPU goes on. Returns true.
-    fn record(&mut self, at: usize, phase: Phase, place: usize, stepped: Option<Stepped>) -> bool {
+    /// Records the phase in the history, and when the CPU goes on.
+    fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
+        let (kind, place) = match phase {
+            Phase::Control => (0, 0),
+            Phase::Poll(place) => (1, place),
+            Phase::Steer(place) => (2, place),
+            Phase::Publish(place) => (3, place),
+            Phase::Wake => (4, 0),
+            Phase::Handle(place) => (5, place),
+            Phase::Finish(place) => (6, place),
+        };
+        let outcome = match stepped {
+            None => 0,
+            Some(Stepped::Worked) => 1,
+            Some(Stepped::Idle) => 2,
+            Some(Stepped::Finished) => 3,
+        };
         let cpu = &self.cpus[at];
-        let outcome = stepped.map(|stepped| discriminant(&stepped));
-        (at, discriminant(&phase), place, outcome, cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
-        if let Some(described) = &mut self.described {
-            described.asleep += usize::from(matches!(cpu.state, Doing::Asleep(_)));
-        }
+        let what = (at as u64) << 32 | (place as u64) << 8 | kind << 4 | outcome;
+        self.history.add([what, cpu.now.get().as_nanos(), cpu.softnet.handled() as u64]);
         self.enter_turn(at);
-        true
     }
 
     /// A CPU that slept runs again from `turn` on.
     fn runs_again(&mut self, at: usize, turn: Timestamp) {
         let cpu = &mut self.cpus[at];
-        if let (Some(described), Doing::Asleep(_)) = (&mut self.described, cpu.state) {
-            described.asleep -= 1;
-        }
         cpu.state = Doing::Running;
         cpu.now.set(turn);
+        self.asleep[at / 64] &= !(1 << (at % 64));
     }
 
     fn is_sibling_busy(&self, at: usize) -> bool {
@@ -432,36 +451,45 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
+    /// Lets the CPUs run whose bells have rung. With 1,024 CPUs, this reads 16 words, and not the
+    /// state of each CPU.
     fn hear_bells(&mut self) {
-        if !std::mem::take(&mut self.may_have_rung)
-            || self.described.as_ref().is_some_and(|described| described.asleep == 0)
-        {
+        if !std::mem::take(&mut self.may_have_rung) {
             return;
         }
-        for at in 0..self.cpus.len() {
-            let cpu = &mut self.cpus[at];
-            if !matches!(cpu.state, Doing::Asleep(_)) || !cpu.softnet.is_woken() {
-                continue;
+        for word in 0..self.asleep.len() {
+            // All CPUs show the same bits.
+            let mut woken = self.asleep[word];
+            if woken != 0 {
+                woken &= !self.cpus[0].softnet.sleepers(word);
             }
-            let now = self.clock.max(cpu.now.get());
-            let wake = match &mut self.described {
-                None => self.costs.wake,
-                Some(described) => {
-                    described.asleep -= 1;
-                    let Profile { line, woken, wake, .. } = described.meter.profile();
-                    if now.since(cpu.asleep_since) > described.idle_poll {
-                        if let Some(waker) = self.ran {
-                            described.meter.charge(waker, *wake);
-                        }
-                        Duration::from_nanos(*woken as u64)
-                    } else {
-                        Duration::from_nanos(line[1] as u64)
-                    }
-                }
-            };
-            cpu.state = Doing::Waking(now + wake);
-            self.enter_turn(at);
+            self.asleep[word] &= !woken;
+            while woken != 0 {
+                self.wakes_up(64 * word + woken.trailing_zeros() as usize);
+                woken &= woken - 1;
+            }
         }
+    }
+
+    fn wakes_up(&mut self, at: usize) {
+        let cpu = &mut self.cpus[at];
+        let now = self.clock.max(cpu.now.get());
+        let wake = match &self.described {
+            None => self.costs.wake,
+            Some(described) => {
+                let Profile { line, woken, wake, .. } = described.meter.profile();
+                if now.since(cpu.asleep_since) > described.idle_poll {
+                    if let Some(waker) = self.ran {
+                        described.meter.charge(waker, *wake);
+                    }
+                    Duration::from_nanos(*woken as u64)
+                } else {
+                    Duration::from_nanos(line[1] as u64)
+                }
+            }
+        };
+        cpu.state = Doing::Waking(now + wake);
+        self.enter_turn(at);
     }
 
     fn next_of(&self, at: usize) -> Option<Timestamp> {
@@ -475,19 +503,12 @@ impl<H: Handler> World<H> {
     }
 
     fn enter_turn(&mut self, at: usize) {
-        if let Some(next) = self.next_of(at) {
-            self.turns.push(Reverse((next, at)));
-        }
+        self.turns.set(at, self.next_of(at).map(Timestamp::as_nanos));
     }
 
-    fn whose_turn(&mut self) -> Option<(Timestamp, usize)> {
-        while let Some(Reverse((turn, at))) = self.turns.peek().copied() {
-            if self.next_of(at) == Some(turn) {
-                return Some((turn, at));
-            }
-            self.turns.pop();
-        }
-        None
+    fn whose_turn(&self) -> Option<(Timestamp, usize)> {
+        let (turn, at) = self.turns.first()?;
+        Some((Timestamp::from_nanos(turn), at))
     }
 
     /// Runs until all CPUs have finished, for at most `steps_max` phases. `each` is called before

@@ -60,10 +60,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Returns true if another CPU has rung the bell since [`arm`](Self::arm) was called.
-    /// `is_woken` is for a simulator, which does not wait on the bell.
-    pub fn is_woken(&self) -> bool {
-        !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
+    /// Which of the CPUs with the indices `64 * word` to `64 * word + 63` sleep, the first one in
+    /// the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when another CPU
+    /// rings its bell. For a simulator, which does not wait on bells.
+    pub fn sleepers(&self, word: usize) -> u64 {
+        self.shared.sleepers.word(word)
     }
 
     /// The file descriptors of the bell and of the devices for which the CPU waits. The sleep ends

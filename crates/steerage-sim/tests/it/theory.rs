@@ -1,4 +1,5 @@
-//! The mean waiting times of the real path on a machine where only the packet function takes time, beside queueing theory.
+//! The mean waiting times of the real path on a machine where only the packet function takes time,
+//! beside queueing theory.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ const WORK: f64 = 10_000.0;
 /// By how much a mean may differ from theory.
 const OFF_MAX: f64 = 0.02;
 
-/// The mean waiting time, in works, of `packets` packets that keep `servers` CPUs busy for `load` of their time.
+/// The mean waiting time, in works, of `packets` packets that keep `servers` CPUs busy for `load`
+/// of their time.
 fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
     let per_second = load * servers as f64 / WORK * 1e9;
     let (cpus, steering, kind) = match servers {
@@ -23,7 +25,7 @@ fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
         machine: Machine::of_one_cache(cpus),
         cpus,
         receivers: 1,
-        arrivals: Arrivals { queues: 1, flows: servers, kind, bursts: false, per_second, seed },
+        arrivals: Arrivals { queues: 1, flows: servers, kind, bursts: None, per_second, seed },
         steering,
         work,
         warm_up: Duration::from_secs_f64(packets / per_second / 10.0),
@@ -60,7 +62,8 @@ fn one_cpu_with_random_works_waits_as_m_g_1() {
 /// Crommelin, 1932. The probabilities are those of Poisson's distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // Larger means than this add nothing at the loads of the test, and their probabilities would be 0 by underflow.
+    // Larger means than this add nothing at the loads of the test, and their probabilities would be
+    // 0 by underflow.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);
         let (mut exactly, mut fewer) = ((-mean).exp(), 0.0);

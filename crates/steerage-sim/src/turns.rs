@@ -1,0 +1,65 @@
+//! Whose turn it is: the earliest of many times.
+
+/// The time of each of a set of CPUs, and the CPU with the earliest time. A change takes a step for
+/// each doubling of the number of CPUs, and moves no other entry.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// [`NEVER`] if the CPU has no time.
+    times: Vec<u64>,
+    /// A tree: the winner of place `n` is the earlier one of the winners of places `2 * n` and `2 *
+    /// n + 1`. The CPUs themselves follow from place `times.len()` on, which is a power of two.
+    winners: Vec<u16>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Turns {
+    /// The turns of this many CPUs, at most 65,536, which have no time yet.
+    pub(crate) fn new(cpus: usize) -> Self {
+        let leaves = cpus.next_power_of_two();
+        let mut winners: Vec<u16> = vec![0; 2 * leaves];
+        (0..leaves).for_each(|cpu| winners[leaves + cpu] = cpu as u16);
+        (1..leaves).rev().for_each(|at| winners[at] = winners[2 * at]);
+        Self { times: vec![NEVER; leaves], winners }
+    }
+
+    /// Sets the time of a CPU.
+    pub(crate) fn set(&mut self, cpu: usize, time: Option<u64>) {
+        let Self { times, winners } = self;
+        times[cpu] = time.unwrap_or(NEVER);
+        let mut at = (times.len() + cpu) / 2;
+        while at > 0 {
+            let (left, right) = (winners[2 * at], winners[2 * at + 1]);
+            winners[at] = if times[usize::from(right)] < times[usize::from(left)] { right } else { left };
+            at /= 2;
+        }
+    }
+
+    /// The earliest time and its CPU. Of several CPUs with this time, it is the first one.
+    pub(crate) fn first(&self) -> Option<(u64, usize)> {
+        let cpu = usize::from(self.winners[1]);
+        (self.times[cpu] != NEVER).then(|| (self.times[cpu], cpu))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chance::Chance;
+
+    #[test]
+    fn the_earliest_time_comes_first() {
+        for cpus in [1, 2, 3, 64, 100, 1024] {
+            let (mut turns, mut times) = (Turns::new(cpus), vec![None; cpus]);
+            let mut chance = Chance::new(cpus as u64);
+            assert_eq!(turns.first(), None);
+            for _ in 0..2000 {
+                let cpu = chance.below(cpus as u64) as usize;
+                times[cpu] = (!chance.once_in(5)).then(|| chance.below(50));
+                turns.set(cpu, times[cpu]);
+                let first = (0..cpus).filter_map(|cpu| Some((times[cpu]?, cpu))).min();
+                assert_eq!(turns.first(), first);
+            }
+        }
+    }
+}

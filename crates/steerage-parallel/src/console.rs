@@ -16,7 +16,7 @@ const ERASE: &[u8] = b"\r\x1b[K";
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// Whether standard output is a terminal as well as standard error. The progress line must be
+    /// True if standard output is a terminal as well as standard error. The progress line must be
     /// erased before text is written to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,

@@ -14,9 +14,9 @@ pub(super) struct Elements {
     in_string: bool,
     escaped: bool,
     element: Vec<u8>,
-    /// Whether the beginning of the present element has already been passed on.
+    /// True if the beginning of the present element has already been passed on.
     within: bool,
-    /// Whether the output is not an array.
+    /// True if the output is not an array.
     is_wrong: bool,
 }
 
@@ -35,7 +35,7 @@ impl Elements {
         self.within
     }
 
-    /// Whether every array that the job began has ended.
+    /// Returns true if every array that the job began has ended.
     pub(super) fn is_complete(&self) -> bool {
         self.depth == 0 && !self.is_wrong
     }

@@ -54,7 +54,7 @@ pub enum Error {
     /// Packets for jobs could not be written to files in a directory, or to pipes.
     #[error("{}", not_written(.directory.as_deref(), .cause, *.jobs, *.packets))]
     NotWritten {
-        /// The directory of the files. `None` for pipes.
+        /// The directory of the files. The value is `None` for pipes.
         directory: Option<PathBuf>,
         /// The first error.
         cause: String,

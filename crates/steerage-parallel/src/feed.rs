@@ -57,8 +57,8 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 }
 
 impl Feed {
-    /// The reason for which the stream of packets ended early. `None` if the stream did not end
-    /// early.
+    /// Returns the reason for which the stream of packets ended early. Returns `None` if the stream
+    /// did not end early.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }

@@ -14,7 +14,7 @@ const FIRST_BYTES_MAX: usize = 1 << 10;
 pub(super) struct Headers {
     of_jobs: Vec<Header>,
     is_shown: bool,
-    /// Whether the user has set the number of header lines.
+    /// True if the user has set the number of header lines.
     is_set: bool,
 }
 
@@ -71,7 +71,7 @@ impl Headers {
     }
 }
 
-/// Whether a line may be the header of a table, which consists of several different names,
+/// Returns true if a line may be the header of a table, which consists of several different names,
 /// separated by tabs or commas.
 fn names_columns(line: &[u8]) -> bool {
     let separator = if line.contains(&b'\t') { b'\t' } else { b',' };

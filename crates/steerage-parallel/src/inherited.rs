@@ -34,9 +34,9 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// The path with which the job, and every program that it starts, opens the file or pipe. The
-    /// path is not `/dev/fd/N`, because some programs then read from the descriptor itself, which
-    /// can be read only once.
+    /// Returns the path with which the job, and every program that it starts, opens the file or
+    /// pipe. The path is not `/dev/fd/N`, because some programs then read from the descriptor
+    /// itself, which can be read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }

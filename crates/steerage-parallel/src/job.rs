@@ -73,7 +73,7 @@ pub(super) struct Watched {
     pub(super) since: Option<Instant>,
     pub(super) waited: Duration,
     pub(super) fed: Duration,
-    /// Whether a message has already reported that the job reads nothing.
+    /// True if a message has already reported that the job reads nothing.
     pub(super) named: bool,
     pub(super) said: bool,
     pub(super) killed: Option<Killed>,
@@ -218,7 +218,7 @@ impl Drop for Job {
 }
 
 impl Ended {
-    /// How the job ended, as text: `exited with 3`, `was killed by SIGSEGV`.
+    /// Returns how the job ended, as text: `exited with 3`, `was killed by SIGSEGV`.
     pub(super) fn what(&self) -> String {
         match (self.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
@@ -237,8 +237,8 @@ impl Ended {
         self.status?.code()
     }
 
-    /// Whether SIGPIPE ended the job, or a child process of the job's shell, because standard
-    /// output has no reader any more.
+    /// Returns true if SIGPIPE ended the job, or a child process of the job's shell, because
+    /// standard output has no reader any more.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }

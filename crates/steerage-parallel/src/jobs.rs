@@ -33,7 +33,7 @@ pub(super) struct Input {
     /// only one link type.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,
-    /// Whether all inputs of the run can wait.
+    /// True if all inputs of the run can wait.
     pub(super) can_wait: bool,
 }
 
@@ -104,18 +104,18 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// The packet streams of all jobs. The list is empty until the jobs are added.
+    /// Returns the packet streams of all jobs. The list is empty until the jobs are added.
     pub(super) fn streams(&self) -> &[Stream] {
         self.input.get().map_or(&[], |input| &input.streams)
     }
 
-    /// Whether all inputs of the run can wait.
+    /// Returns true if all inputs of the run can wait.
     pub(super) fn input_can_wait(&self) -> bool {
         self.input.get().is_none_or(|input| input.can_wait)
     }
 
-    /// The error if the jobs' capture format supports only one link type, but the packets have
-    /// several link types.
+    /// Returns the error if the jobs' capture format supports only one link type, but the packets
+    /// have several link types.
     pub(super) fn several_links(&self) -> Option<Error> {
         let input = self.input.get().filter(|input| input.has_one_link)?;
         let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());
@@ -130,9 +130,9 @@ impl Jobs {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// The reason for which a job did not get all of its packets. `None` if the job got all of its
-    /// packets. Packets that are lost because a live input is too fast for a job, or because the
-    /// user ended the run, are not a reason.
+    /// Returns the reason for which a job did not get all of its packets. Returns `None` if the job
+    /// got all of its packets. Packets that are lost because a live input is too fast for a job, or
+    /// because the user ended the run, are not a reason.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;

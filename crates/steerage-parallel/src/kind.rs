@@ -55,8 +55,9 @@ impl Kind {
     }
 }
 
-/// Whether the first bytes are not text. Text in any character set contains no NUL. The only
-/// control characters in text are those that move the cursor, ring the bell or change the color.
+/// Returns true if the first bytes are not text. Text in any character set contains no NUL. The
+/// only control characters in text are those that move the cursor, ring the bell or change the
+/// color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }

@@ -38,8 +38,8 @@ impl Lines {
         self.within
     }
 
-    /// The end of the lines that can be passed on, if the last newline is at `newline`. A line that
-    /// must stay directly before the next line waits for the next line.
+    /// Returns the end of the lines that can be passed on, if the last newline is at `newline`. A
+    /// line that must stay directly before the next line waits for the next line.
     fn whole(&self, newline: usize) -> usize {
         let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }
@@ -76,7 +76,7 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    /// The tag of a job. If `job` is `None`, lines get no tag.
+    /// Returns the tag of a job. If `job` is `None`, lines get no tag.
     pub(super) fn of(job: Option<usize>) -> Self {
         Self { tag: job.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), within: false }
     }

@@ -176,8 +176,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Whether this pipe may be read. While the job `holder` writes a line in pieces, standard output
-/// of the other jobs must wait.
+/// Returns true if this pipe may be read. While the job `holder` writes a line in pieces, standard
+/// output of the other jobs must wait.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

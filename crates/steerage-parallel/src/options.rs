@@ -25,7 +25,7 @@ pub struct Options {
     pub together: Together,
     /// The format in which jobs read packets.
     pub format: Format,
-    /// Whether jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
+    /// True if jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
     /// ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
     /// A job is killed if it reads nothing for this time although packets wait. With `None`, no job
@@ -33,7 +33,7 @@ pub struct Options {
     pub job_timeout: Option<Duration>,
     /// Where the output of the jobs goes.
     pub collect: Collect,
-    /// Whether standard error is a terminal on which the progress line may be drawn.
+    /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
     /// Creates the process in which a job that reads a `{file}` waits until its file is complete.
     /// If the value is `None`, the program of the job is started when the file is complete.
@@ -41,8 +41,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options for `jobs` copies of this command. Each flow stays in one job, and the lines of
-    /// the jobs are printed in the order in which they arrive.
+    /// Returns the options for `jobs` copies of this command. Each flow stays in one job, and the
+    /// lines of the jobs are printed in the order in which they arrive.
     pub fn new(jobs: usize, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             jobs,
@@ -87,7 +87,7 @@ pub enum Collect {
     Merged {
         /// The order of lines, elements and packets.
         order: Order,
-        /// Whether each line begins with the number of the job and a tab.
+        /// True if each line begins with the number of the job and a tab.
         tag: bool,
         /// The number of lines at the start of each output that are printed only once. `None` means
         /// 1 if the command is a tshark with the option for a header, and otherwise 0.
@@ -132,8 +132,8 @@ pub enum Order {
 pub struct InputInfo {
     /// The capture files, if the input has any.
     pub capture: Option<Arc<CaptureInfo>>,
-    /// Whether all inputs can wait, as files can.
+    /// True if all inputs can wait, as files can.
     pub can_wait: bool,
-    /// Whether capture files are replayed at a certain rate.
+    /// True if capture files are replayed at a certain rate.
     pub is_paced: bool,
 }

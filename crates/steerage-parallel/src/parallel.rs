@@ -131,14 +131,15 @@ impl Parallel {
         template(options).map(drop)
     }
 
-    /// The packet function of the instance, which must have exactly one CPU and [hashes at
+    /// Returns the packet function of the instance, which must have exactly one CPU and [hashes at
     /// arrival](Builder::always_hash). `hasher` and `layers` must be the hasher and the layers of
     /// the instance.
     pub fn split(&self, hasher: FlowHasher, layers: Layers) -> SplitOptions {
         SplitOptions::new(self.options.jobs, self.options.together, hasher, layers)
     }
 
-    /// The destination of the packets of `split`, for a [`Drain`] over inputs that can wait.
+    /// Returns the destination of the packets of `split`, for a [`Drain`] over inputs that can
+    /// wait.
     pub fn downstream(&self, split: &SplitOptions) -> Box<dyn Downstream> {
         let brake = Brake::new(buffer(self.options.jobs));
         Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
@@ -253,9 +254,9 @@ fn template(options: &Options) -> Result<Template, Error> {
         .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
 }
 
-/// A file for the output of each job that has to wait. The files are created now, because a sandbox
-/// allows no new files later. With `Order::Any`, it is not known yet whether output has to wait, so
-/// the run continues without files if they cannot be created.
+/// Returns a file for the output of each job that has to wait. The files are created now, because a
+/// sandbox allows no new files later. With `Order::Any`, it is not known yet whether output has to
+/// wait, so the run continues without files if they cannot be created.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -265,7 +266,7 @@ fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     if order == Order::Any { Ok(files.unwrap_or_default()) } else { files }
 }
 
-/// The number of header lines that tshark prints: 1 if the command has `-E header=y`.
+/// Returns the number of header lines that tshark prints: 1 if the command has `-E header=y`.
 fn tshark_header(command: &[OsString]) -> Option<usize> {
     let has = |text: &[u8]| command.iter().any(|word| word.as_bytes().windows(text.len()).any(|part| part == text));
     (has(b"tshark") && has(b"header=y")).then_some(1)
@@ -347,10 +348,10 @@ pub struct Attended {
 pub struct Finished {
     /// The summary of what happened to the packets and the jobs.
     pub summary: Summary,
-    /// Whether the output of the jobs could be merged. It is not an error if the reader of standard
+    /// True if the output of the jobs could be merged. It is not an error if the reader of standard
     /// output has exited.
     pub merged: Result<(), Error>,
-    /// Whether all jobs succeeded and got all of their packets. An error in `merged` or an error of
+    /// True if all jobs succeeded and got all of their packets. An error in `merged` or an error of
     /// the input is more important, because it may be the cause of this error.
     pub jobs: Result<(), Error>,
 }

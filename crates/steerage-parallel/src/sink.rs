@@ -45,7 +45,8 @@ pub(super) enum Stopped {
 #[derive(Debug)]
 pub(super) struct Sink {
     order: Order,
-    /// The kind of all outputs. `None` until a job has written enough bytes to detect the kind.
+    /// The kind of all outputs. The value is `None` until a job has written enough bytes to detect
+    /// the kind.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
     /// For each job that has a complete record, the time of its next record and the number of the
@@ -58,7 +59,7 @@ pub(super) struct Sink {
     /// The job whose output was last written, if the output ended within a line. No other job's
     /// output may follow on this line.
     within: Option<usize>,
-    /// Whether an element of a JSON array was written.
+    /// True if an element of a JSON array was written.
     has_elements: bool,
     notes: Vec<String>,
 }
@@ -151,7 +152,7 @@ impl Sink {
         Ok(within)
     }
 
-    /// Whether output of a job has to wait for output of other jobs.
+    /// Returns true if output of a job has to wait for output of other jobs.
     fn waits(&self) -> bool {
         self.jobs.len() > 1 && (self.order != Order::Any || self.kind == Some(Kind::Capture))
     }

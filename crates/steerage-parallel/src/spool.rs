@@ -40,12 +40,12 @@ impl Spool {
         Ok(())
     }
 
-    /// The bytes in memory.
+    /// Returns the bytes in memory.
     pub(super) fn bytes(&self) -> &[u8] {
         self.memory.get(self.used..).unwrap_or_default()
     }
 
-    /// Whether all waiting bytes are in memory, and none in the file.
+    /// Returns true if all waiting bytes are in memory, and none in the file.
     pub(super) fn is_in_memory(&self) -> bool {
         self.read == self.written
     }

@@ -43,7 +43,7 @@ pub struct Summary {
     pub jobs_cpu_seconds: f64,
     /// The number of jobs that failed, or did not get all of their packets.
     pub failed: u64,
-    /// Whether splitting was worthwhile, as a sentence.
+    /// True if splitting was worthwhile, as a sentence.
     pub verdict: String,
 }
 
@@ -59,8 +59,8 @@ pub struct JobSummary {
     pub bytes: u64,
     /// The packets that the job should have got, but did not get.
     pub lost: Lost,
-    /// The exit status. `None` if a signal ended the job, if the job did not run, or if this process
-    /// ignores SIGCHLD.
+    /// The exit status. The value is `None` if a signal ended the job, if the job did not run, or
+    /// if this process ignores SIGCHLD.
     pub exit_status: Option<i32>,
     /// The name of the signal that ended the job.
     pub signal: Option<&'static str>,
@@ -76,7 +76,7 @@ pub struct JobSummary {
     pub last_stderr_line: Option<String>,
     /// The reason for which the job did not get all of its packets.
     pub incomplete: Option<String>,
-    /// Whether the job failed, or did not get all of its packets.
+    /// True if the job failed, or did not get all of its packets.
     #[serde(skip)]
     pub failed: bool,
 }
@@ -90,12 +90,12 @@ impl Lost {
         Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
     }
 
-    /// The number of lost packets, summed over all reasons.
+    /// Returns the number of lost packets, summed over all reasons.
     pub fn total(&self) -> u64 {
         self.0.total()
     }
 
-    /// Each reason for which packets were lost, with the number of lost packets.
+    /// Returns each reason for which packets were lost, with the number of lost packets.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter()
     }
@@ -144,8 +144,8 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// The summary of a run that took `elapsed`, and in which steerage itself used the CPU times
-    /// `split_cpu` and `merge_cpu`.
+    /// Returns the summary of a run that took `elapsed`, and in which steerage itself used the CPU
+    /// times `split_cpu` and `merge_cpu`.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,

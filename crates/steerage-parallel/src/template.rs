@@ -39,8 +39,8 @@ impl Template {
         vias.next().is_none().then(|| Self { words: words.to_vec(), via })
     }
 
-    /// The words of the command of job `number`. `place` is the path of the file or pipe, or the
-    /// interface, with the packets of the job.
+    /// Returns the words of the command of job `number`. `place` is the path of the file or pipe,
+    /// or the interface, with the packets of the job.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());

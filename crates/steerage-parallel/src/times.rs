@@ -35,13 +35,13 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The first `header` lines have no time, and come before all other lines.
+    /// Returns the first `header` lines have no time, and come before all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, last: None, days: 0 }
     }
 
-    /// The length of the first record of `bytes`, and its time. Returns `None` if the record may be
-    /// incomplete. `ended` is true if no more bytes follow.
+    /// Returns the length of the first record of `bytes`, and its time. Returns `None` if the
+    /// record may be incomplete. `ended` is true if no more bytes follow.
     pub(super) fn next(&mut self, bytes: &[u8], ended: bool) -> Result<Option<(usize, i64)>, Unsorted> {
         let mut lines = Lines { bytes, at: 0, ended };
         let Some(line) = lines.next() else { return too_long(bytes) };
@@ -108,8 +108,8 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// The time at which a line begins, in nanoseconds since 1970, or since midnight if the line has no
-/// date.
+/// Returns the time at which a line begins, in nanoseconds since 1970, or since midnight if the
+/// line has no date.
 pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     let line = KEYS.iter().find_map(|key| line.strip_prefix(*key)).unwrap_or(line);
     let start = line.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'[' | b'"'))?;
@@ -169,7 +169,8 @@ impl Text<'_> {
         digits.iter().chain(&[b'0'; 9]).take(9).fold(0, |nanos, digit| nanos * 10 + i64::from(digit - b'0'))
     }
 
-    /// A date and a time of day: `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5`, `Jan 31, 2026 09:00:04.5`.
+    /// Returns a date and a time of day: `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5`, `Jan
+    /// 31, 2026 09:00:04.5`.
     fn date(&mut self) -> Option<i64> {
         let (year, month, day) = if self.0.first()?.is_ascii_digit() {
             let (first, digits) = self.number()?;
@@ -207,7 +208,7 @@ impl Text<'_> {
         Some((hour * 3600 + minute * 60 + second) * SECOND + self.fraction())
     }
 
-    /// The seconds by which the time zone is ahead of UTC: `+02:00` or `+0200`.
+    /// Returns the seconds by which the time zone is ahead of UTC: `+02:00` or `+0200`.
     fn zone(&mut self) -> i64 {
         let sign = match self.0.first() {
             Some(b'+') => 1,
@@ -228,7 +229,7 @@ impl Text<'_> {
     }
 }
 
-/// The number of days from January 1, 1970, to a date of the Gregorian calendar. In this
+/// Returns the number of days from January 1, 1970, to a date of the Gregorian calendar. In this
 /// calculation, a year begins in March, so that the leap day is the last day of the year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
@@ -270,7 +271,7 @@ mod tests {
         }
     }
 
-    /// All records of an output, each with its time in seconds.
+    /// Returns all records of an output, each with its time in seconds.
     fn records(header: usize, text: &str) -> Result<Vec<(&str, i64)>, Unsorted> {
         let (mut times, mut records, mut rest) = (Times::new(header), Vec::new(), text);
         while let Some((len, time)) = times.next(rest.as_bytes(), true)? {

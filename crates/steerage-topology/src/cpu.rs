@@ -102,9 +102,9 @@ impl CpuMask {
     }
 
     /// Parses a set of CPUs in the list format of `rps_cpus_list`. A list contains numbers and
-    /// ranges, such as `0-3,8`. In a list, `all` means all CPUs, `N` the last CPU, and
-    /// `0-1023:2/256` the first 2 CPUs of every
-    /// 256. Parsing stops at the first newline or NUL. An empty text is the empty set.
+    /// ranges, such as `0-3,8`. `all` means all CPUs, `N` means the last CPU, and `0-1023:2/256`
+    /// means the first 2 of every 256 CPUs. Parsing stops at the first newline or NUL. An empty
+    /// text is the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Range`] if the list has a CPU whose number is `nr_cpu_ids` or higher.
@@ -431,7 +431,7 @@ pub struct MaskError {
 }
 
 impl MaskError {
-    /// The kind of error.
+    /// Returns the kind of error.
     pub fn kind(&self) -> MaskErrorKind {
         self.kind
     }

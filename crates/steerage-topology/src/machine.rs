@@ -145,7 +145,7 @@ impl Topology {
         }
     }
 
-    /// The CPUs that are online.
+    /// Returns the CPUs that are online.
     pub fn online(&self) -> &CpuMask {
         &self.online
     }

@@ -1,5 +1,5 @@
-//! Creates a plan: a list of the knobs that must change to fulfil a wish. To plan changes nothing
-//! on the machine.
+//! Creates a plan: a list of the knobs that must change to fulfil a wish. A plan itself changes
+//! nothing on the machine.
 
 use std::collections::BTreeMap;
 

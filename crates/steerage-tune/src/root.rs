@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of bytes that are read from a file of /sys or /proc. On a machine with 8,192
-/// CPUs, /proc/interrupts is large, and a mask has only 2,304 characters.
+/// CPUs, only /proc/interrupts needs most of this size. A mask has 2,304 characters there.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.

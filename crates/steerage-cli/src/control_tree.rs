@@ -1,7 +1,7 @@
 //! Serves the control tree of a run.
 //!
-//! A run binds its control socket and mounts its tree while it still has privileges. It serves both
-//! until it ends, and then removes them.
+//! A run binds its control socket and mounts its tree while it still has privileges. The run serves
+//! the socket and the tree until it ends, and then removes both.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -132,8 +132,8 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
                 note_no_socket(&format!("{USER_VARIABLE} is not set"), quiet);
                 return Ok(None);
             };
-            // `find` removes the sockets of processes that have ended. Its errors are ignored here,
-            // because `bind` reports them.
+            // `find` removes the sockets of processes that have ended. Errors of `find` are ignored
+            // here, because `bind` reports them.
             path.parent().into_iter().for_each(|directory| drop(find(directory)));
             let listening = Listening::bind(&path);
             Ok(listening.inspect_err(|error| note_no_socket(&error.to_string(), quiet)).ok())

@@ -1,5 +1,5 @@
-//! Gives advice to users who are used to tcpdump. They use options of tcpdump, write filters
-//! without `-f`, or omit the command.
+//! Gives advice to users who are used to tcpdump. These users write options of tcpdump, filters
+//! without `-f`, or no command.
 
 use std::ffi::OsString;
 use std::path::Path;

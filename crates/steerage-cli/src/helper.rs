@@ -68,7 +68,7 @@ pub(crate) fn outlive_signals() -> Result<(), Error> {
 }
 
 /// Writes a line that the run reads. An error is ignored, because it means that the run has ended.
-/// In this case, standard input ends too.
+/// When the run has ended, the standard input of the helper process ends too.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

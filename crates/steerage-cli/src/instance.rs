@@ -85,8 +85,9 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. In this case, packets may wait for a short
-    /// time (see [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
+    /// True if the command sends nothing to a network. If the command sends nothing, packets may
+    /// wait for a short time (see
+    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
     /// The rate in packets per second at which the run reads inputs that can wait, such as files.
     pub(crate) rate: Option<u64>,

@@ -19,8 +19,8 @@ pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
     /// Binds the listener for metrics, if the command line requests metrics. The listener is bound
-    /// before the devices are opened, so that an error about a port in use is reported at once. It
-    /// is also bound before privileges are dropped.
+    /// before the devices are opened, so that an error about a port in use is reported at once. The
+    /// listener is also bound before privileges are dropped.
     pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
         let listener =
             args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;

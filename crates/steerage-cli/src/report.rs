@@ -179,8 +179,8 @@ impl Report {
 
     /// Checks that the run sent every packet. Call `all_sent` after [`finish`](Self::finish). If
     /// the input can wait, as a file can, all of its packets must be sent. A live input may lose
-    /// packets. However, all packets that it delivered must be sent, unless an output had no room
-    /// for them.
+    /// packets. However, all packets that a live input delivered must be sent, unless an output had
+    /// no room for them.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =

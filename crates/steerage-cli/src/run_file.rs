@@ -25,11 +25,11 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key for the devices of a run. It is also the ID of the devices in clap's definition.
+/// The key for the devices of a run. In clap's definition, the key is also the ID of the devices.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run. It is also the ID of this command in
-/// clap's definition.
+/// The key for the command that the jobs of `parallel` run. In clap's definition, the key is also
+/// the ID of this command.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {

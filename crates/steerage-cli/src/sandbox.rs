@@ -18,9 +18,9 @@ use crate::args::SandboxArgs;
 use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
-/// The files and directories that a run may read after its start. They describe the machine, such
-/// as its interfaces, its memory, and its online CPUs. Random numbers are also read from one of
-/// them.
+/// The files and directories that a run may read after its start. The files describe the machine,
+/// such as its interfaces, its memory, and its online CPUs. One of the files returns random
+/// numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -268,8 +268,8 @@ impl Confinement {
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
-            // After a panic of its handler, a thread creates a new handler. By then, the thread has
-            // already entered its filter.
+            // After a panic of its handler, a thread creates a new handler. A thread with a new
+            // handler has already entered its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // If the filter cannot be installed, the program exits, because no packet may be

@@ -78,7 +78,8 @@ fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     Ok(ended)
 }
 
-/// A terminal on which `top` draws. It shows its alternate screen and reports each key at once.
+/// A terminal on which `top` draws. The terminal shows its alternate screen and reports each key at
+/// once.
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
 /// Switches the terminal to the alternate screen until [`restore_terminal`] is called, or until a

@@ -1,4 +1,4 @@
-//! Errors of the control tree. They have the same error numbers as errors of the kernel.
+//! Errors of the control tree. The errors have the same error numbers as errors of the kernel.
 
 use rustix::io::Errno;
 

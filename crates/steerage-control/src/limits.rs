@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The maximum number of bytes in one write to an attribute. The maximum is a page, as in the
-/// kernel's sysfs.
+/// The maximum number of bytes in one write to an attribute. The maximum is the size of a memory
+/// page, as in the kernel's sysfs.
 pub const WRITE_BYTES_MAX: usize = 4096;
 
 /// The maximum time that a write to an attribute waits until the new value takes effect. steerage
@@ -12,9 +12,8 @@ pub const WRITE_BYTES_MAX: usize = 4096;
 /// seconds only if the data path is stuck.
 pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// A write checks repeatedly whether its change has taken effect. This is the first interval
-/// between two checks. Moving a slice of buckets takes a few rounds of the data path, and a round
-/// takes microseconds.
+/// The first interval between two checks whether a written change has taken effect. Moving a slice
+/// of buckets takes a few rounds of the data path, and a round takes microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
 /// Each later interval between two checks is the time since the write began, divided by this
@@ -25,7 +24,8 @@ pub const SETTLE_LOOK_PART: u32 = 8;
 /// delay of one millisecond.
 pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 
-/// The maximum number of changes in the history. This number of lines fills several screens.
+/// The maximum number of changes in the history. As text, the history with `EVENTS_MAX` changes
+/// fills several screens.
 pub const EVENTS_MAX: usize = 256;
 
 /// The maximum length of a client's request in bytes. A request with a path and the longest value
@@ -58,8 +58,8 @@ pub const CLIENT_IDLE_SCARCE: Duration = Duration::from_secs(5);
 /// The maximum time within which a client must read a reply.
 pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The maximum time that a client waits for the reply after it has set a value. This time is longer
-/// than the instance's limit for a write ([`SETTLE_MAX`]).
+/// The maximum time that a client waits for the reply after it has set a value. The client waits
+/// longer than the instance's limit for a write ([`SETTLE_MAX`]).
 pub const SET_WITHIN: Duration = Duration::from_secs(15);
 
 /// The maximum time that a client waits for the reply to any other request. A reply takes more than

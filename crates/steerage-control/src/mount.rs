@@ -140,10 +140,11 @@ impl error::Error for MountError {}
 impl Mounted {
     /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.
     /// If root mounts the tree, all users can access it. If another user mounts the tree, all users
-    /// can access it if /etc/fuse.conf has `user_allow_other`. Otherwise, only that user can access
-    /// it. If a killed instance has left a mount on the directory, that mount is removed first.
+    /// can access it if /etc/fuse.conf has `user_allow_other`. Without this option, only that user
+    /// can access the tree. If a killed instance has left a mount on the directory, that mount is
+    /// removed first.
     ///
-    /// `fusermount3` runs until the tree is unmounted. After that, `fusermount3` is a zombie
+    /// `fusermount3` runs until the tree is unmounted. After the unmount, `fusermount3` is a zombie
     /// process until this process ends or waits for it.
     ///
     /// # Errors
@@ -219,8 +220,9 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // Rust drops the field `_mount` after this function returns. Then `fusermount3` opens the
-        // directory, and `opendir` reads `ending`. `Release` pairs with the load in `opendir`.
+        // Rust drops the field `_mount` after this function returns. When `_mount` is dropped,
+        // `fusermount3` opens the directory, and `opendir` reads `ending`. `Release` pairs with the
+        // load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -237,8 +239,9 @@ impl Drop for Mount {
 }
 
 /// Returns the process number of the instance that serves the tree on this directory, and the
-/// directory's path without symbolic links. The function reads only the kernel's mount table. It
-/// sends no request to the mounted file system, because a stopped process would not answer.
+/// directory's path without symbolic links. The function reads only the kernel's mount table. The
+/// function sends no request to the mounted file system, because a stopped process would not
+/// answer.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;

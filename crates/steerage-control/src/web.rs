@@ -179,7 +179,8 @@ mod tests {
         }
     }
 
-    /// The page loads nothing from other servers. It never inserts text from a report as HTML.
+    /// The page loads nothing from other servers. The page never inserts text from a report as
+    /// HTML.
     #[test]
     fn the_page_stands_alone() {
         for part in [PAGE, STYLE, SCRIPT] {

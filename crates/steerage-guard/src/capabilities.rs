@@ -1,10 +1,10 @@
 //! Drops the capabilities of a program after the program has opened its devices.
 //!
 //! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
-//! program needs a capability to open an interface. It needs no capability to receive from an open
-//! interface, or for the later steps of a run. Therefore a program calls [`drop_all`] after it has
-//! opened its devices. The function drops all capabilities. `drop_all` also sets `no_new_privs`,
-//! which prevents the process from regaining capabilities.
+//! program needs a capability to open an interface. The program needs no capability to receive from
+//! an open interface, or for the later steps of a run. Therefore a program calls [`drop_all`] after
+//! it has opened its devices. The function drops all capabilities. `drop_all` also sets
+//! `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
 //! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
@@ -38,9 +38,8 @@
 //!   `steerage_device::open`. If an open interface disappears and reappears, the program needs no
 //!   capability to continue receiving.
 //! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough.
-//!   The reason is that the build pins the instance's memory. Call [`drop_except`] with
-//!   [`Needed::pinned_memory`] before building the instance, and [`Kept::drop_start_up`]
-//!   afterwards.
+//!   The build of the instance pins its memory. Call [`drop_except`] with [`Needed::pinned_memory`]
+//!   before building the instance, and [`Kept::drop_start_up`] afterwards.
 //! - Opening files that the program can access only because root can access all files. If
 //!   necessary, [`Needed::read_file`] and [`Needed::written_files`] keep the capabilities for these
 //!   files. The program can still open its own user's files, and root still owns the files of root.
@@ -100,8 +99,8 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // The access checks below must run without effective capabilities. They find out which files
-    // are accessible without a capability.
+    // The access checks below must run without effective capabilities. The checks find out which
+    // files are accessible without a capability.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -128,8 +127,8 @@ pub struct Needed<'a> {
 impl<'a> Needed<'a> {
     /// Declares a file that the run opens later, such as a later capture file. The program keeps
     /// the capability to read this file until [`Kept::drop_start_up`] is called. The thread that
-    /// opens capture files starts when the instance is built. This thread keeps the capability
-    /// until it ends.
+    /// opens capture files starts when the instance is built. The thread that opens capture files
+    /// keeps the capability until it ends.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
@@ -172,8 +171,9 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built. By
-    /// then, the threads that open and write files are running, and the memory is pinned.
+    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built.
+    /// When the instance is built, the threads that open and write files are running, and the
+    /// memory is pinned.
     ///
     /// # Errors
     /// Returns the same error as [`drop_all`].

@@ -22,9 +22,9 @@
 //!   trusted. A link in a sticky directory is not followed, because another user may have moved a
 //!   link of root there. The same rules apply to the names in the link's target.
 //! - The last directory, in which a new file or directory is created, may belong to any user. The
-//!   reason is that a new file gets a random name, and a new directory is checked after it has been
-//!   created. No other user may run the file system of this directory, because that user could read
-//!   the contents of the file.
+//!   last directory need not be trusted, because a new file gets a random name, and a new directory
+//!   is checked after it has been created. No other user may run the file system of this directory,
+//!   because that user could read the contents of the file.
 //! - The working directory, at which a relative path begins, may belong to any user, because the
 //!   user chose it. If the working directory is not trusted, every later name on the path must be a
 //!   real directory. Links are not allowed, nor is a `..` that leads out of the working directory.
@@ -62,7 +62,8 @@ const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// An open directory. Its methods take single names instead of paths, and never follow a link.
+/// An open directory. The methods of a directory take single names instead of paths, and never
+/// follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
@@ -254,7 +255,7 @@ impl Directory {
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
         // The entry is checked before it is opened, because opening a device may change its state.
-        // It is checked again after that, because another user may have replaced it.
+        // The entry is checked again after it is opened, because another user may have replaced it.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;

@@ -166,8 +166,8 @@ struct Programs {
 impl ThreadFilter {
     /// Compiles a filter that allows these groups of system calls. With this filter, a thread
     /// cannot send through packet sockets that listen, and cannot send to an address through any
-    /// packet socket. It can send messages only through UDP sockets. If it closes a packet socket
-    /// or a UDP socket of `sockets`, the socket stays open.
+    /// packet socket. The thread can send messages only through UDP sockets. If the thread closes a
+    /// packet socket or a UDP socket of `sockets`, the socket stays open.
     ///
     /// # Errors
     /// Returns an error if the filter cannot be compiled.

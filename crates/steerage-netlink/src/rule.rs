@@ -134,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    /// This crate reads the rules that `ip -6 rule` adds. In turn, `ip -6 rule` shows the rules
-    /// that this crate adds.
+    /// This crate reads the rules that `ip -6 rule` adds. `ip -6 rule` shows the rules that this
+    /// crate adds.
     #[test]
     fn rules_are_those_of_ip() {
         let Some(namespaces) = Namespaces::new(1) else { return };

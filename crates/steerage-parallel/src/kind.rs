@@ -32,8 +32,8 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line that is too long to be kept in memory is passed on in pieces. Here, it counts as a
-        // complete line.
+        // A line that is too long to be kept in memory is passed on in pieces. Such a line counts
+        // as a complete line here.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {
@@ -56,7 +56,7 @@ impl Kind {
 }
 
 /// Returns true if the first bytes of an output are not text. Text in any character set contains no
-/// NUL. Its only control characters move the cursor, ring the bell or change the color.
+/// NUL. The only control characters in text move the cursor, ring the bell or change the color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }

@@ -20,7 +20,7 @@
 //! ```
 //!
 //! [`run()`] does all steps of a run. Some programs need their own instance, with a sandbox,
-//! signals or reports. They use [`Parallel`], which offers the steps of a run one by one.
+//! signals or reports. These programs use [`Parallel`], which offers the steps of a run one by one.
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
 //! of the jobs. If the input is a file, the CPU pauses while the jobs have enough packets, so no

@@ -1,8 +1,8 @@
 //! Reads the output of the jobs, and passes it to the [`Sink`], which merges the output.
 //!
 //! A single thread reads from all jobs. If the reader of standard output is slow, this thread waits
-//! for it. Then the jobs' pipes fill up, and the jobs wait too. If the input is a file, this
-//! program also stops reading the file.
+//! for it. While this thread waits, the jobs' pipes fill up, and the jobs wait too. If the input is
+//! a file, this program also stops reading the file.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -63,8 +63,8 @@ impl Options {
 /// [waits](crate::start_when_ready), and then becomes `program`. The arguments of `program` are
 /// appended to the command.
 ///
-/// A process in a sandbox cannot start programs while packets flow. Therefore it starts the waiting
-/// processes of all jobs before it enters the sandbox.
+/// A process in a sandbox cannot start programs while packets flow. Therefore the process starts
+/// the waiting processes of all jobs before it enters the sandbox.
 pub type WaitingProcess = fn(program: &OsStr) -> Command;
 
 /// The format of the captures that jobs read.

@@ -86,8 +86,8 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
 ///    input that can wait ends only after the jobs have read all of their packets.
 /// 3. [`start`](Self::start) creates the outputs of the instance, and starts the jobs.
 /// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs.
-///    From this step on, the run opens no files. It starts a program only for a job that reads a
-///    file and has no [waiting process](Options::waiting_process).
+///    From this step on, the run opens no files. The run starts a program only for a job that reads
+///    a file and has no [waiting process](Options::waiting_process).
 /// 5. [`Attended::finish`] creates the summary.
 ///
 /// The source code of [`run()`] shows these steps.
@@ -208,9 +208,9 @@ impl Parallel {
     }
 
     /// Watches the jobs and merges their output. Meanwhile, this thread calls `run`, which runs the
-    /// instance to its end. After that, `attend` starts the jobs that read a file, and returns when
-    /// all jobs have ended. The function `stop` must stop the run, even if the run has not started
-    /// yet.
+    /// instance to its end. When `run` has returned, `attend` starts the jobs that read a file, and
+    /// returns when all jobs have ended. The function `stop` must stop the run, even if the run has
+    /// not started yet.
     ///
     /// # Errors
     /// Returns the error of `run`, or [`Error::Start`]. All jobs have ended by then.
@@ -259,7 +259,7 @@ fn template(options: &Options) -> Result<Template, Error> {
 
 /// Creates, for each job, a file for output that must wait. The files are created now, because a
 /// sandbox allows no new files later. With `Order::Any`, it is not known yet whether output must
-/// wait. In this case, the run continues without the files if they cannot be created.
+/// wait. Therefore a run with `Order::Any` continues without the files if they cannot be created.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {

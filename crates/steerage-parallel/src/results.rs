@@ -1,5 +1,5 @@
-//! The directory of the option `--results`. It has a subdirectory for each job, which contains the
-//! job's output.
+//! The directory of the option `--results`. The directory has a subdirectory for each job, which
+//! contains the job's output.
 //!
 //! Jobs run with the rights of the user, who is often root. Therefore no other user may choose
 //! where the output of the jobs goes. Each directory is opened once, and its files are created

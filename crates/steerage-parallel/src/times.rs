@@ -20,7 +20,7 @@ const MONTHS: [&[u8]; 12] =
 /// The reason why lines cannot be sorted by time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
-    /// Neither this line nor a line before it has a time.
+    /// Neither this line of the output nor a line before it begins with a time.
     NoTime(String),
     TooLong,
 }

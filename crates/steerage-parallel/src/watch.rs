@@ -113,7 +113,7 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // The job first gets SIGTERM. If it reads nothing for the same time again, it gets
+            // The job first gets SIGTERM. If the job reads nothing for the same time again, it gets
             // SIGKILL.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);

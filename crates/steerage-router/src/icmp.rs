@@ -53,7 +53,8 @@ impl Problem {
 /// Replaces the packet with an ICMP error that goes from `source` to the packet's sender.
 ///
 /// The packet begins with an Ethernet header of `link` bytes, which is 0 if there is no Ethernet
-/// header. The next `len` bytes are the IP packet. Its IP version must be the version of `source`.
+/// header. The next `len` bytes are the IP packet. The IP version of the packet must be the version
+/// of `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,

@@ -47,9 +47,9 @@ impl Wanted {
         let mut bytes = [0; 64];
         // Each wake-up writes a byte to the socket. This read removes all bytes from the socket.
         let _ = (&self.hears).read(&mut bytes);
-        // `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If it
-        // finds the flag `rung` set, the code below takes the request. If it finds the flag
-        // cleared, it writes another byte.
+        // `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If the
+        // CPU finds the flag `rung` set, the code below takes the request. If the CPU finds the
+        // flag cleared, it writes another byte.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -88,9 +88,8 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 
 impl Hierarchy {
     /// Returns the process's own group and then each parent group. In a container, groups have the
-    /// names of the host, and the mount may begin at the container's own group. In this case, the
-    /// root of the mount is the container's own group. It is the last group that the iterator
-    /// returns.
+    /// names of the host, and the mount may begin at the container's own group. In such a mount,
+    /// the root is the container's own group. The iterator returns the root of the mount last.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
         // If the process's own group is outside of its cgroup namespace, the group's name begins
         // with `..`. The files of this group cannot be read.

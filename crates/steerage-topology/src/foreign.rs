@@ -9,7 +9,8 @@ use crate::files::Files;
 /// and steal, but not idle and iowait (proc_stat(5)). The column `user` includes the time of
 /// virtual machines that run on this host.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The number of columns in a CPU's line of /proc/stat. Their sum is the total time of the CPU.
+/// The number of columns in a CPU's line of /proc/stat. The sum of these columns is the total time
+/// of the CPU.
 const ALL: usize = 8;
 
 /// The positions of the fields utime and stime in /proc/PID/task/TID/stat, counted from the closing

@@ -1,6 +1,6 @@
 //! Describes the CPUs of a Linux machine. The crate parses and formats sets of CPUs like
 //! `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and the CPUs and the
-//! memory that this process may use. It also measures the distance between two CPUs.
+//! memory that this process may use. The crate also measures the distance between two CPUs.
 //!
 //! Each module in this table imports only modules that are below it:
 //!

@@ -5,7 +5,8 @@
 //! cgroup-v1/cpusets.rst, cgroup-v2.rst). If a file is missing, the property that it describes is
 //! unknown. A missing file is not an error, because containers hide some of the files. In a virtual
 //! machine, the hypervisor invents the topology. For steering, what matters most is how long a
-//! cache line takes from one CPU to another. This time can be [measured](Topology::measure).
+//! cache line takes from one CPU to another. The time of a cache line can be
+//! [measured](Topology::measure).
 
 mod measure;
 mod order;

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the size of the memory that this process may use, in bytes. This is the machine's
-/// memory, or less if a cgroup of this process has a limit. Returns `None` if the kernel does not
-/// report the size.
+/// Returns the size of the memory that this process may use, in bytes. The size is that of the
+/// machine's memory, or less if a cgroup of this process has a limit. Returns `None` if the kernel
+/// does not report the size.
 ///
 /// ```
 /// use steerage_topology::usable_memory;

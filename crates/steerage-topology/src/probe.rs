@@ -104,8 +104,8 @@ impl Line {
     /// Answers each trip of the cache line at once, until the other thread ends the measurement.
     /// Both threads may have been started on the same CPU.
     pub fn answer(&self) {
-        // The measuring thread may still be on this CPU. It must get time here before it can move
-        // to its own CPU.
+        // The measuring thread may still be on this CPU. The measuring thread must get time on this
+        // CPU before it can move to its own CPU.
         self.answer_while(thread::yield_now, || true);
     }
 

@@ -1,6 +1,6 @@
-//! Selects the settings that are worth measuring. They are sorted by the throughput that the cost
-//! model of `balance` predicts ([`predict`]). The model only decides which setting is measured
-//! first. The measurement decides which setting is kept.
+//! Selects the settings that are worth measuring. The settings are sorted by the throughput that
+//! the cost model of `balance` predicts ([`predict`]). The model only decides which setting is
+//! measured first. The measurement decides which setting is kept.
 
 use std::cmp::Reverse;
 
@@ -32,8 +32,8 @@ const SOFTIRQ_NS: f64 = 2_600.0;
 /// In each pair, the first number is the time in nanoseconds that the receiving CPU takes to hand a
 /// packet over. The second number is the time that the other CPU takes to fetch it. The first pair
 /// is for CPUs that share a cache, and the second pair for CPUs that do not. The kernel takes a
-/// lock for each packet that it hands over, and interrupts the other CPU once per poll. These times
-/// are assumed to be ten times as long as with steerage's rings.
+/// lock for each packet that it hands over, and interrupts the other CPU once per poll. The
+/// kernel's times for a hand-over are assumed to be ten times as long as with steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
 /// `DEFER_POLLS` is the number of empty polls before the card may interrupt again. `FLUSH_NS` is
@@ -233,12 +233,12 @@ mod tests {
                 "RPS off"
             ]
         );
-        // Three CPUs share the work of 3,600 ns per packet. Each of them also needs 130 ns to fetch
-        // a packet from the receiving CPU.
+        // Three CPUs share the work of 3,600 ns per packet. Each of the three CPUs also needs 130
+        // ns to fetch a packet from the receiving CPU.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
         // The receiving CPU handles a quarter of the packets itself and hands over three quarters.
-        // It needs 400 ns to receive a packet, and 100 ns to hand a packet over.
+        // The receiving CPU needs 400 ns to receive a packet, and 100 ns to hand a packet over.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
@@ -282,7 +282,7 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // If the administrator has already set a deferral of interrupts, it may be a bad setting.
+        // If the administrator has already set a deferral of interrupts, this setting may be bad.
         // Therefore a candidate turns the deferral off.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);

@@ -31,8 +31,8 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Measures the distances between the receiving CPU `receiver` and the CPUs in `cpus`. This
-    /// takes a fraction of a second. The results are stored in `topology`.
+    /// Measures the distances between the receiving CPU `receiver` and the CPUs in `cpus`. The
+    /// measurement takes a fraction of a second. The results are stored in `topology`.
     pub fn measure(topology: &mut Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let mut left = cpus.clone();
         for _ in 0..MEASURE_TRIES {

@@ -52,10 +52,10 @@ pub struct Facts {
     /// True if threaded NAPI is on, so that the receive queues have their own threads. The value is
     /// `None` if the kernel has no file for this setting.
     pub threaded: Option<bool>,
-    /// The value of `rps_sock_flow_entries`. If it is 0, RFS is off for all interfaces.
+    /// The value of `rps_sock_flow_entries`. If the value is 0, RFS is off for all interfaces.
     pub sock_flow_entries: u64,
-    /// The value of `rps_flow_cnt` of the first receive queue. If it is 0, RFS is off for this
-    /// queue.
+    /// The value of `rps_flow_cnt` of the first receive queue. If the value is 0, RFS is off for
+    /// this queue.
     pub queue_flow_entries: u64,
     /// The average time in nanoseconds that CPUs spend in interrupts per packet, if enough packets
     /// were counted.
@@ -128,8 +128,8 @@ impl Facts {
         }
     }
 
-    /// Returns true if the card reports that its hash covers ports. In this case, RPS uses the
-    /// card's hash, so the kernel does not read the inner headers of tunnels.
+    /// Returns true if the card reports that its hash covers ports. If the hash covers ports, RPS
+    /// uses the card's hash, so the kernel does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }

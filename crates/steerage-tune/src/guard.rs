@@ -13,9 +13,9 @@ use crate::root::Root;
 /// processes. Programs such as sudo, su and shells may have removed the variable.
 const PARENTS_MAX: usize = 16;
 
-/// Returns the reason why the interface must not go down, or `None` if there is no reason. The
-/// reason is that the interface has the default route, or that the SSH client of this program's
-/// user is connected through it.
+/// Returns the reason why the interface must not go down, or `None` if there is no reason. There
+/// are two possible reasons: the interface has the default route, or the SSH client of this
+/// program's user is connected through the interface.
 ///
 /// # Errors
 ///

@@ -14,9 +14,9 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The directories that [`make`] reads, in addition to /sys. They contain systemd's library (whose
-/// name contains the version), the .link files, and udev's record of the .link file that an
-/// interface uses.
+/// The directories that [`make`] reads, in addition to /sys. The directories contain systemd's
+/// library (whose name contains the version), the .link files, and udev's record of the .link file
+/// that an interface uses.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",

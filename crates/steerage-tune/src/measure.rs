@@ -79,7 +79,8 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    /// The function `wait` waits for a duration. It returns false if the measurement should end.
+    /// The function `wait` waits for a duration. `wait` returns false if the measurement should
+    /// end.
     pub fn new(
         machine: &'a mut Machine,
         stages: &'a Stages,
@@ -139,7 +140,8 @@ pub struct Search {
     /// The names of the candidates that were not measured, because there were too many candidates
     /// or too few packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. In this case, all settings are as they were before.
+    /// True if the user ended the measurement. If the user ended the measurement, all settings are
+    /// as they were before.
     pub interrupted: bool,
 }
 

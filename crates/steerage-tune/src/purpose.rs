@@ -20,8 +20,8 @@ use crate::stage::{Scope, Stage};
 /// kernel merges UDP packets only with the last two features.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
-/// The features with which this machine sends large packets. They are split only after a capture
-/// has seen them.
+/// The features with which this machine sends large packets. Large packets are split only after a
+/// capture has seen them.
 const SPLIT: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",

@@ -66,8 +66,8 @@ impl Root {
         file.write_all(value.as_bytes())
     }
 
-    /// Returns the names of the entries in a directory. They are sorted by their numbers, so rx-2
-    /// comes before rx-10. The list is empty if the directory cannot be read.
+    /// Returns the names of the entries in a directory. The names are sorted by their numbers, so
+    /// rx-2 comes before rx-10. The list is empty if the directory cannot be read.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten();
         let mut names: Vec<String> =

@@ -46,8 +46,8 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Returns true if a tunnel with a well-known port ends on this machine. In this case, a socket is
-/// bound to the port of VXLAN or GTP-U.
+/// Returns true if a tunnel with a well-known port ends on this machine. The function checks
+/// whether a socket is bound to the port of VXLAN or GTP-U.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;

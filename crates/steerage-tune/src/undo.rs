@@ -242,9 +242,9 @@ impl Undo {
         self.save()
     }
 
-    /// Assigns the undo file to the present boot and interface. After that, the present values of
-    /// the knobs count as the old values. Returns false if the undo file already belongs to this
-    /// boot and interface.
+    /// Assigns the undo file to the present boot and interface. When `renew` has returned, the
+    /// present values of the knobs count as the old values. Returns false if the undo file already
+    /// belongs to this boot and interface.
     ///
     /// # Errors
     ///
@@ -299,8 +299,9 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. After that, systemd sets the values in this file, and `tune` no longer
-    /// maintains them. Knobs that `tune` has maintained so far get their old values again.
+    /// Writes a .link file. When the .link file exists, systemd sets the values in this file, and
+    /// `tune` no longer maintains them. Knobs that `tune` has maintained so far get their old
+    /// values again.
     ///
     /// # Errors
     ///

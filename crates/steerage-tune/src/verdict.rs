@@ -20,8 +20,8 @@ const PACKETS_MIN: u64 = 1_000;
 /// kernel counts whole ticks of 10 ms, so five ticks give an accuracy of a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// A share of lost packets that is smaller than this is ignored. It does not show that the machine
-/// is at its limit, or that more packets are lost than before.
+/// A share of lost packets that is smaller than this is ignored. Such a small share does not show
+/// that the machine is at its limit, or that more packets are lost than before.
 const LOST_MIN: f64 = 0.001;
 
 /// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
@@ -274,7 +274,7 @@ mod tests {
         Window { seconds: 5.0, packets, lost, ticks, busiest_ticks, busiest: busiest_ticks / 500.0 }
     }
 
-    /// Creates six pairs of measurement windows. Their values differ by up to two percent from pair
+    /// Creates six pairs of measurement windows. The values differ by up to two percent from pair
     /// to pair.
     fn pairs(old: Window, new: Window) -> Vec<(Window, Window)> {
         let noisy = |window: Window, nth: u32| {
@@ -344,9 +344,9 @@ mod tests {
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
     }
 
-    /// On a veth without RPS, the sending thread also does the receiver's work. Therefore it cannot
-    /// send more packets than the machine handles. With RPS, the sender can send more packets, and
-    /// the backlog drops those that do not fit.
+    /// On a veth without RPS, the sending thread also does the receiver's work. Therefore the
+    /// thread cannot send more packets than the machine handles. With RPS, the sender can send more
+    /// packets, and the backlog drops those that do not fit.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));

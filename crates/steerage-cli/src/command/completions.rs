@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The script for bash reads the values line by line. It does not use `compgen -W`, because
+/// The script for bash reads the values line by line. The script does not use `compgen -W`, because
 /// `compgen -W` would execute a `$(...)` in a name.
 const BASH: &str = r#"
 _steerage_values() {

@@ -156,7 +156,7 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
             continue;
         }
         // For IPv6, a single switch enables forwarding on all interfaces. The IPv6 switch of one
-        // interface does not enable forwarding. It only makes this interface behave like an
+        // interface does not enable forwarding. The switch only makes this interface behave like an
         // interface of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {

@@ -19,16 +19,17 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
-/// The number of active flows that are collected for the live table on a terminal. These are the
-/// flows with the most bytes. Of these flows, the table shows those with the highest rates.
+/// The number of active flows that are collected for the live table on a terminal. The flows with
+/// the most bytes are collected. Of the collected flows, the table shows those with the highest
+/// rates.
 const LIVE_FLOWS: usize = 200;
 
 /// The maximum number of flow records that `--by` adds up. If there are more records, those with
 /// the most bytes are added up.
 const SUMMED_RECORDS: usize = 1 << 18;
 
-/// The table of flows joins all records of a flow. This number of records is kept for each line of
-/// the table. A flow that lasts a day has 288 records of five minutes, but only the largest flows
+/// The table of flows joins all records of a flow. `JOINED` records are kept for each line of the
+/// table. A flow that lasts a day has 288 records of five minutes, but only the largest flows
 /// matter.
 const JOINED: usize = 32;
 

@@ -2,8 +2,8 @@
 //! all packets of its flows.
 //!
 //! The crate steerage-parallel starts the jobs, splits the packets, and merges the output of the
-//! jobs. This file converts the command line to the options of that crate. It also provides the
-//! devices, the sandbox, the signals and the reports of the run.
+//! jobs. This file converts the command line to the options of that crate. This file also provides
+//! the devices, the sandbox, the signals and the reports of the run.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
 }
 
 /// Runs in a hidden process, which waits until the file of a job is complete and then becomes the
-/// job. The reason is that `parallel` itself is in its sandbox by then and cannot start programs.
+/// job. `parallel` itself cannot start the job, because it is in its sandbox by then.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }

@@ -200,8 +200,8 @@ fn needs(args: &TuneArgs) -> Needs<'static> {
 /// The files and directories that `tune` reads, in addition to the files that every command reads.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
-/// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`. It also keeps write access to the undo files,
-/// and to the kernel's files that the undo files name.
+/// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`. `tune` also keeps write access to the undo
+/// files, and to the kernel's files that the undo files name.
 fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {
     let mut paths = vec![directory.to_owned()];
     let files = undo.iter().flat_map(|undo| undo.files(args.watch));

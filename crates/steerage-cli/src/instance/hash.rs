@@ -18,15 +18,15 @@ pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHash
 
 /// Returns the hash that the command line requests. Returns `None` if the library should choose the
 /// hash. This function also sets the UDP ports of VXLAN, because all commands that read headers
-/// call it first.
+/// call this function first.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     set_vxlan_ports(args.vxlan_port.as_ref().map_or(&[], |ports| &ports.0));
     let key = match args.hash_key {
         None if args.allows_device() => return Ok(None),
         Some(key) => key,
         None if args.has_random_key() => random_key()?,
-        // The purpose of the hash `toeplitz` is to match the hash of network cards. Therefore its
-        // default key is the default key of network cards.
+        // The purpose of the hash `toeplitz` is to match the hash of network cards. Therefore the
+        // default key of `toeplitz` is the default key of network cards.
         None => HashKey::MICROSOFT,
     };
     FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)

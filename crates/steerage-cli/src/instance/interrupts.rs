@@ -1,6 +1,6 @@
-//! Chooses the CPU that polls a network card's queue at the start. This is the CPU that handles the
-//! queue's interrupt, because the packets are in its cache. If the interrupt leaves this CPU too
-//! little time, the policy `balance` later lets another CPU poll the queue.
+//! Chooses the CPU that polls a network card's queue at the start. The CPU that handles the queue's
+//! interrupt polls the queue, because the packets are in the cache of this CPU. If the interrupt
+//! leaves this CPU too little time, the policy `balance` later lets another CPU poll the queue.
 
 use std::collections::BTreeMap;
 

@@ -67,8 +67,8 @@ impl Undoing {
         if done.is_empty() {
             return Ok(None);
         }
-        // The helper process starts before the first change. Therefore it undoes the changes even
-        // if the run is killed while it makes them.
+        // The helper process starts before the first change. Therefore the helper process undoes
+        // the changes even if the run is killed while it makes them.
         let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
         if let Some(reports) = helper.reports() {
             let stay = af_xdp::stay_in_dispatchers(reports.into());

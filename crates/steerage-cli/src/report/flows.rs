@@ -72,8 +72,8 @@ pub(crate) struct FlowOutputReport {
 
 impl FlowOutputReport {
     /// Returns the current counts of the outputs. During a run, call `of_all` before the counts of
-    /// the meters are read. Otherwise, an output could have written a record that is missing in the
-    /// counts of the meters.
+    /// the meters are read. In the other order, an output could have written a record that is
+    /// missing in the counts of the meters.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()

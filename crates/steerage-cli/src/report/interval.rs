@@ -1,5 +1,5 @@
-//! Interval reports. An interval report says what a run has done since the previous report. It is a
-//! line of text or a JSON object. docs/report.md describes the keys.
+//! Interval reports. An interval report says what a run has done since the previous report. An
+//! interval report is a line of text or a JSON object. docs/report.md describes the keys.
 
 use std::fmt::Write;
 use std::io;

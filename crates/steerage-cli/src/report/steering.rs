@@ -9,9 +9,9 @@ use steerage_text::{counted, grouped, printable};
 /// The maximum number of elephants that the text shows. The JSON report contains all elephants.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// Returns the lines about each steering group that has something to report. If `verbose` is true,
-/// the lines also mention groups in which nothing changed, and the costs that explain the group's
-/// choice.
+/// Returns the report's lines about each steering group in which something happened. If `verbose`
+/// is true, the lines also mention groups in which nothing changed, and the costs that explain the
+/// group's choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;

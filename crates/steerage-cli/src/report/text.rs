@@ -237,8 +237,8 @@ fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit. Otherwise, arranges the cells in as many columns as the
-/// width allows.
+/// Puts all cells on one line if they fit. If they do not fit, arranges the cells in as many
+/// columns as the width allows.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);

@@ -63,8 +63,8 @@ pub(crate) struct RunOptions {
 }
 
 /// A function that is called when the user requests a stop, even after the run while the program
-/// has not ended yet. It returns true if the run must stop now, and false if the run will end on
-/// its own.
+/// has not ended yet. The function returns true if the run must stop now, and false if the run will
+/// end on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 

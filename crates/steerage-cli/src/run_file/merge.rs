@@ -138,9 +138,9 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
     options.iter().find(is_named)
 }
 
-/// Builds the merged command line. Options without a value come last. Otherwise, clap would use a
-/// later word as the value of an option. Words after `--` on the command line replace the job in
-/// the file.
+/// Builds the merged command line. Options without a value come last. If they came earlier, clap
+/// would use a later word as the value of an option. Words after `--` on the command line replace
+/// the job in the file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -181,8 +181,8 @@ fn make_printable(report: &mut Value) {
     }
 }
 
-/// Parses the attribute with the loads of a queue's buckets. It has a line `BUCKET CPU PACKETS
-/// MOVES` for each bucket, in order.
+/// Parses the attribute with the loads of a queue's buckets. The attribute contains a line `BUCKET
+/// CPU PACKETS MOVES` for each bucket, in order.
 fn buckets(text: &str) -> Vec<Bucket> {
     let bucket = |line: &str| {
         let mut words = line.split(' ').skip(1);

@@ -117,7 +117,7 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // This sequence turns line wrapping off, so that each line occupies one row of the
+        // This escape sequence turns line wrapping off, so that each line occupies one row of the
         // terminal. Therefore the first line is reached by moving up by the number of lines.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
@@ -135,8 +135,8 @@ impl LiveTable {
         }
     }
 
-    /// Draws the table again with the same data after other text was printed. Otherwise, a run that
-    /// prints a report every second would hardly ever show its table.
+    /// Draws the table again with the same data after other text was printed. Without `redraw`, a
+    /// run that prints a report every second would hardly ever show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();

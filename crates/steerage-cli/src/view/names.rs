@@ -73,8 +73,9 @@ impl Flow {
 }
 
 impl FlowId {
-    /// Returns the source and the destination of the flow as text. Each of them is an address with
-    /// a port, such as `10.0.0.1:80` or `[fd00::1]:80`, an address without a port, or `-`.
+    /// Returns the source and the destination of the flow as text. The text of a source or
+    /// destination is an address with a port, such as `10.0.0.1:80` or `[fd00::1]:80`, an address
+    /// without a port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
         // The ports of an ICMP flow are not shown, because these fields contain the ICMP
         // identifier.

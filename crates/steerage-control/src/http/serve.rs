@@ -103,8 +103,8 @@ impl Serve<'_> {
         Ok(())
     }
 
-    /// Completes the replies that the server has begun to send. Otherwise, a client would get only
-    /// a part of its reply.
+    /// Completes the replies that the server has begun to send, so that no client gets only a part
+    /// of its reply.
     fn finish(&mut self, turn: &Turn<'_>) {
         let until = Instant::now() + FINISH_MAX;
         loop {
@@ -193,8 +193,8 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Reads from the client and writes to it until the thread would have to wait. Returns false if
-    /// the connection has ended.
+    /// Reads from the client, or writes to the client, until the thread would have to wait. Returns
+    /// false if the connection has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {

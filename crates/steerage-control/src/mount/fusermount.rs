@@ -48,8 +48,8 @@ pub(super) struct Watched {
     /// When a process ends, the kernel closes its descriptors in the order of their numbers.
     /// `fusermount3` must not check the directory before the `/dev/fuse` of this process is closed.
     /// Therefore this process has two descriptors of the socket: one below and one above the number
-    /// of `/dev/fuse`. One of them is closed after `/dev/fuse`, whether the kernel closes low or
-    /// high numbers first.
+    /// of `/dev/fuse`. One of the two descriptors is closed after `/dev/fuse`, whether the kernel
+    /// closes low or high numbers first.
     _copy: OwnedFd,
 }
 
@@ -69,9 +69,9 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // `fusermount3` runs until it has unmounted the directory. After that, it is a zombie process
-    // until this process ends. This process does not wait for it, because the sandbox of a run does
-    // not allow the system call.
+    // `fusermount3` runs until it has unmounted the directory. After the unmount, `fusermount3` is
+    // a zombie process until this process ends. This process does not wait for `fusermount3` to
+    // end, because the sandbox of a run does not allow the system call.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))

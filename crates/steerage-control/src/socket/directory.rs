@@ -20,8 +20,8 @@ pub(super) fn through(directory: &Directory, name: &OsStr) -> PathBuf {
 }
 
 /// Sets the mode of a socket of this user. The function opens the file without following links,
-/// checks that the file is a socket, and sets the mode of this open file. Therefore it changes no
-/// other file, even if another user has replaced the socket.
+/// checks that the file is a socket, and sets the mode of this open file. Therefore the function
+/// changes no other file, even if another user has replaced the socket.
 pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) -> io::Result<Stat> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, how, Mode::empty())?;
@@ -34,8 +34,8 @@ pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) ->
 }
 
 pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
-    // The socket is nonblocking. Otherwise, `connect` would wait if the listening process is
-    // stopped and its queue is full.
+    // The socket is nonblocking. With a blocking socket, `connect` would wait if the listening
+    // process is stopped and its queue is full.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));

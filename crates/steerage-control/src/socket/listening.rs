@@ -105,8 +105,8 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has a temporary file name until the process listens on it. Otherwise, a search
-        // for instances would remove it as a dead socket.
+        // The socket has a temporary file name until the process listens on it. Under its final
+        // name, a search for instances could remove the socket as a dead socket.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -167,8 +167,8 @@ fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
     // The mode is set here, because `bind` removes the bits of the umask from the mode of the file.
-    // The umask is not changed instead, because it applies to all threads. If it were changed, all
-    // users could access files that other threads create at that moment.
+    // The umask is not changed instead, because it applies to all threads. If the umask were
+    // changed, all users could access files that other threads create at that moment.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))

@@ -61,8 +61,9 @@ impl Listening {
     }
 
     /// Serves clients like [`serve`](Self::serve), and also sends copies of packets to clients of
-    /// root and of the instance's user. `packets` is called with the client's request. It returns a
-    /// function that sends the packets over the client's connection, on the thread of that client.
+    /// root and of the instance's user. `packets` is called with the client's request. `packets`
+    /// returns a function that sends the packets over the client's connection, on the thread of
+    /// that client.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -190,8 +191,8 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // `sender` is called even if the client has disconnected. It also ends the copying of
-            // packets that the request has started.
+            // `sender` is called even if the client has disconnected. `sender` also ends the
+            // copying of packets that the request has started.
             sender(stream);
             return answered;
         }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The names of the kernel's attributes that the tree provides. They describe an interface, or the
-/// collector `netclass` of node_exporter reads them.
+/// The names of the kernel's attributes that the tree provides. These attributes describe an
+/// interface, or the collector `netclass` of node_exporter reads them.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",

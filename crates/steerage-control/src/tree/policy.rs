@@ -1,5 +1,5 @@
-//! The attribute of the steering policy. Its format is that of similar files of the kernel, such as
-//! `scheduler` of a block device: the current value is in brackets.
+//! The attribute of the steering policy. The attribute has the format of similar files of the
+//! kernel, such as `scheduler` of a block device: the current value is in brackets.
 
 use std::fmt::Write;
 use std::time::Instant;

@@ -21,7 +21,7 @@ pub(super) enum Statistic {
     RxMissed,
     TxPackets,
     TxBytes,
-    /// The number of packets that the output could not send because it was full. This count exists
+    /// The number of packets that the output could not send because it was full. This file exists
     /// only if the instance has a single output.
     TxDropped,
     TxErrors,

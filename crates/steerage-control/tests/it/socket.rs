@@ -129,7 +129,7 @@ fn two_writers_take_turns() {
 }
 
 /// One client does not read the replies to its requests, and another client sends a line without an
-/// end. Neither delays other clients or packets.
+/// end. Neither client delays other clients or packets.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);

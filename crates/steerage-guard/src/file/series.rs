@@ -49,8 +49,8 @@ pub struct FileSeries {
     last: (PathBuf, u32),
 }
 
-/// A file of the series on the disk. Its device number and inode number show whether another file
-/// has taken its path.
+/// A file of the series on the disk. The device number and inode number of the file show whether
+/// another file has taken its path.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -61,8 +61,8 @@ impl FileSeries {
     /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
     /// has at most this number of files: the oldest file is removed before the next file is
     /// created. Existing files of this user whose names match the pattern also belong to the
-    /// series, such as the files of an earlier run. However, they do not belong to the series if
-    /// the name of a directory in the pattern contains a time.
+    /// series, such as the files of an earlier run. However, existing files do not belong to the
+    /// series if the name of a directory in the pattern contains a time.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.

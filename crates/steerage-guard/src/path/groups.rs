@@ -25,7 +25,7 @@ pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
         return false;
     }
     // If the directory has an access list, the group bits of its mode are the maximum of all users
-    // and groups in the list. They do not describe the group alone.
+    // and groups in the list. Therefore the group bits do not describe the group alone.
     let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
     matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))

@@ -43,7 +43,7 @@ pub(super) struct Walk {
     /// The user or group that can change the working directory. The value is `None` if the working
     /// directory is trusted, or if the walk is outside of it.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again. In this case, no group may have
+    /// True if another program will resolve the path again. If the field is true, no group may have
     /// permission to replace a directory of the path.
     strict: bool,
 }

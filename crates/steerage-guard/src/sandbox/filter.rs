@@ -114,9 +114,10 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
 }
 
 /// Returns the conditions that prevent a system call from sending through packet sockets. With an
-/// address, a system call could choose the interface. Therefore it may not use any packet socket.
-/// Without an address, a system call sends through the interface to which the socket is bound. It
-/// may use the packet sockets that were opened for sending.
+/// address, a system call could choose the interface. Therefore a system call with an address may
+/// not use any packet socket. Without an address, a system call sends through the interface to
+/// which the socket is bound. A system call without an address may use the packet sockets that were
+/// opened for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -157,8 +158,8 @@ mod tests {
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// Returns a `Sockets` value with `count` sockets of each of the three kinds. Their descriptor
-    /// numbers begin at 100, 1,000 and 2,000.
+    /// Returns a `Sockets` value with `count` sockets of each of the three kinds. The descriptor
+    /// numbers of the sockets begin at 100, 1,000 and 2,000.
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
         let listening = from(100);

@@ -7,11 +7,11 @@
 //! descriptor number in the arguments.
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
-//! another process (`SCM_RIGHTS`). It could also send the descriptor to its own process, where the
-//! descriptor gets another number. Therefore the thread may send messages only through UDP sockets.
-//! The thread must not give the descriptor number of a permitted socket to another socket.
-//! Therefore it may not duplicate descriptors. It also may not close a permitted socket, because
-//! the socket of the next client would then get that number.
+//! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
+//! where the descriptor gets another number. Therefore the thread may send messages only through
+//! UDP sockets. The thread must not give the descriptor number of a permitted socket to another
+//! socket. Therefore the thread may not duplicate descriptors. The thread also may not close a
+//! permitted socket, because the socket of the next client would then get that number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -81,9 +81,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns true if the process has more sockets of one kind than a filter can check. In this
-    /// case, the filter of a thread allows sending through all packet sockets, or sending messages
-    /// through all sockets.
+    /// Returns true if the process has more sockets of one kind than a filter can check. With too
+    /// many sockets, the filter of a thread allows sending through all packet sockets, or sending
+    /// messages through all sockets.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

@@ -154,9 +154,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process like `abort`, without a backtrace. This happens only after the standard library
-/// has reported a failed memory allocation, and before it prints a backtrace and aborts. The
-/// handler cannot call `abort` itself, because `abort` may block signals.
+/// Ends the process like `abort`, without a backtrace. The handler calls this function only after
+/// the standard library has reported a failed memory allocation, and before it prints a backtrace
+/// and aborts. The handler cannot call `abort` itself, because `abort` may block signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -255,7 +255,7 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// The line that reports a violation. It is built without allocating memory.
+/// The line that reports a violation. The line is built without allocating memory.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

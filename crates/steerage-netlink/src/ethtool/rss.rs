@@ -22,8 +22,8 @@ pub struct Rss {
 }
 
 impl Ethtool {
-    /// Returns how the network card of this interface spreads packets over its receive queues. This
-    /// request exists since Linux 6.3.
+    /// Returns how the network card of this interface spreads packets over its receive queues. The
+    /// request for the RSS settings exists since Linux 6.3.
     ///
     /// # Errors
     /// Fails if no interface has this name, if its driver has no indirection table, or if the
@@ -38,7 +38,7 @@ impl Ethtool {
         })
     }
 
-    /// Changes the indirection table of an interface. This request exists since Linux 6.17.
+    /// Changes the indirection table of an interface, which is possible since Linux 6.17.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, if the driver refuses the table, or if the kernel is older
@@ -48,7 +48,7 @@ impl Ethtool {
         self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_INDIR, bytes)])
     }
 
-    /// Changes the key of an interface's hash. This request exists since Linux 6.17.
+    /// Changes the key of an interface's hash, which is possible since Linux 6.17.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, if the driver refuses the key, or if the kernel is older than

@@ -18,8 +18,8 @@ impl Ethtool {
     /// list is empty if the card adds no time stamps.
     ///
     /// # Errors
-    /// Fails if no interface has this name, or the kernel does not reply. This request exists since
-    /// Linux 5.8.
+    /// Fails if no interface has this name, or the kernel does not reply. The request for time
+    /// stamp settings exists since Linux 5.8.
     pub fn stamped_frames(&mut self, interface: &str) -> io::Result<Vec<String>> {
         let reply = self.get(ETHTOOL_MSG_TSINFO_GET, interface)?;
         let mut filters = find(&reply, ETHTOOL_A_TSINFO_RX_FILTERS).map(bit_names).unwrap_or_default();

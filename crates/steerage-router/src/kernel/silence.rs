@@ -85,7 +85,8 @@ impl SilentKernel {
     /// Removes the added routing rules.
     ///
     /// # Errors
-    /// Returns an error if a rule cannot be removed. `end` still removes the remaining rules.
+    /// Returns an error if a rule cannot be removed. After such an error, `end` still removes the
+    /// remaining rules.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

@@ -38,8 +38,8 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// Selects the CPUs to measure. If there are only a few candidates, selects all of them.
-    /// Otherwise, selects the same number of CPUs from each cache.
+    /// Selects the CPUs to measure. If there are only a few candidates, selects all of them. If
+    /// there are many candidates, selects the same number of CPUs from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {

@@ -16,7 +16,8 @@
 //!
 //! This order is best for handlers that do little work per packet, for which the choice of CPUs
 //! matters most. If a packet needs much work, an unused core with another cache adds more than the
-//! second thread of a near core. In this case, users should choose the CPUs themselves.
+//! second thread of a near core. If a packet needs much work, users should therefore choose the
+//! CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -50,8 +51,8 @@ impl Topology {
     /// contains them. Offline CPUs come last, because their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
-        // If any distance was measured, the CPUs without a measured distance come last. Otherwise,
-        // all CPUs are in the same class.
+        // If any distance was measured, the CPUs without a measured distance come last. If none was
+        // measured, all CPUs are in the same class.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();

@@ -188,8 +188,8 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A latency is longer than a nanosecond. If it exceeded the upper limit, the measurement
-        // would have ended at its time limit.
+        // A latency is longer than a nanosecond. If the latency exceeded the upper limit, the
+        // measurement would have ended at its time limit.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }

@@ -57,8 +57,8 @@ pub struct CpuCounts {
     pub interrupts: u64,
     /// The time that the CPU spent in hard and soft interrupts.
     pub softirq: u64,
-    /// The time that the CPU spent in the kernel outside of interrupts. It includes the threads of
-    /// threaded NAPI.
+    /// The time that the CPU spent in the kernel outside of interrupts. This time includes the
+    /// threads of threaded NAPI.
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,

@@ -205,8 +205,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // Later, systemd has set the values in the .link file. They do not change when the file is
-    // written again.
+    // Later, systemd has set the values in the .link file. The values do not change when the file
+    // is written again.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();

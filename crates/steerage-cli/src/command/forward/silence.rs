@@ -1,8 +1,8 @@
 //! While `forward` runs, a separate process keeps the kernel from replying to the IPv6 packets that
 //! `forward` forwards.
 //!
-//! This helper process keeps only the capability `CAP_NET_ADMIN`. It adds routing rules to the
-//! kernel, and later removes them.
+//! This helper process keeps only the capability `CAP_NET_ADMIN`. The helper process adds routing
+//! rules to the kernel, and later removes them.
 
 use std::fs;
 use std::io;

@@ -53,8 +53,8 @@ impl Outputs {
         })
     }
 
-    /// Returns true if flows are sent to collectors. In this case, the run may have to connect to a
-    /// collector again.
+    /// Returns true if flows are sent to collectors. If it has collectors, the run may have to
+    /// connect to one of them again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }

@@ -30,10 +30,9 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return stdout::print(text.as_bytes());
     }
     confine(args, machine, directory, &found)?;
-    // The undo files of several interfaces may contain the same setting of the machine. Therefore
-    // the interfaces are restored in reverse order of their changes, so that the oldest value is
-    // restored last. If one interface cannot be restored, the other interfaces are still restored.
-    // The first error is returned.
+    // The undo files of several interfaces may contain the same setting of the machine. The
+    // interfaces are restored in reverse order of `found`. If one interface cannot be restored, the
+    // other interfaces are still restored. The first error is returned.
     let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();

@@ -1,4 +1,4 @@
-//! The commands of the program, each in its own file.
+//! The commands of the program. Each command has its own file.
 
 mod complete;
 mod completions;
@@ -28,7 +28,8 @@ pub(crate) use start::run as start;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // `run_file::run` starts the traces itself, because the run file may also set their level.
+        // `run_file::run` itself starts to show traces (`-v`), because the run file may set their
+        // level.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),

@@ -1,4 +1,4 @@
-//! The parsers of this crate as functions that take bytes. The fuzz targets call them.
+//! Functions that pass bytes to the parsers of this crate. The fuzz targets call these functions.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use steerage_text::printable;
 use crate::error::Error;
 use crate::{run_file, usage};
 
-/// Returns the command line arguments that a run file stands for.
+/// Returns the command line arguments to which a run file is converted.
 ///
 /// # Errors
 /// Returns the message about a mistake if the file has one.

@@ -1,9 +1,9 @@
-//! Processes that keep the privileges of a run, in order to undo a change of the kernel when the
-//! run ends.
+//! Helper processes that keep the privileges of a run, to undo the run's changes to the kernel when
+//! the run ends.
 //!
 //! A run drops its capabilities before it handles packets. Therefore the run itself cannot undo
-//! such a change. A helper process handles no packets. If the run is killed, the standard input of
-//! the helper process ends, and the helper process notices this.
+//! these changes. A helper process handles no packets. If the run is killed, the helper process
+//! notices this, because its standard input ends.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -23,8 +23,8 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Starts the program again with the hidden command `command`. The list of processes shows the
-    /// helper process as `name`.
+    /// Starts a helper process: this program with the hidden command `command`. In the list of
+    /// processes, the helper process is called `name`.
     pub(crate) fn start(name: &str, command: &str, args: impl Iterator<Item = String>) -> Result<Self, Error> {
         let failed = |error| Error::System { operation: "start a helper process", error };
         let mut process = Command::new("/proc/self/exe");
@@ -42,7 +42,7 @@ impl Helper {
     /// process has ended.
     pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
-        // If no line can be read, the line stays empty.
+        // An error is ignored: if no line can be read, the line stays empty.
         let _ = self.lines.read_line(&mut line);
         line.trim_end().to_owned()
     }
@@ -53,28 +53,28 @@ impl Helper {
         self.reports.take()
     }
 
-    /// Makes the helper process end, and returns its last line. The method does not wait for the
-    /// end of the helper process, because the sandbox does not allow that.
+    /// Makes the helper process end, and returns the last line that it writes. The method does not
+    /// wait for the end of the process, because the sandbox does not allow that.
     pub(crate) fn last_line(&mut self) -> String {
         self.ends = None;
         self.next_line()
     }
 }
 
-/// Blocks all signals in a helper process. A service manager sends its signal to all processes of a
-/// service. The signal ends the run, and the helper process ends afterwards.
+/// Blocks all signals in a helper process. A service manager sends a signal to all processes of a
+/// service. The signal must end only the run, and the helper process ends after the run.
 pub(crate) fn outlive_signals() -> Result<(), Error> {
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
 }
 
-/// Writes a line that the run reads. If writing fails, the run has ended, so standard input ends
-/// too.
+/// Writes a line that the run reads. An error is ignored, because it means that the run has ended.
+/// When the run has ended, the standard input of the helper process ends too.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Writes a line for the thread that reads the [reports](Helper::reports) of this process. The
-/// reports use standard error, because the helper process does not need it for other output.
+/// Writes a line for the thread that reads the [reports](Helper::reports) of this process. Reports
+/// go to standard error, which the helper process does not need for other output.
 pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -12,8 +12,8 @@ use steerage::{
 use crate::error::Error;
 
 /// Returns the CPUs and caches of this machine. The first call of `topology` reads a dozen files
-/// for each CPU. Later calls return the stored result. CPUs that go offline later still appear in
-/// the result. [`online_cpus`] reads the current state.
+/// for each CPU. Later calls return the stored result. The stored result still contains CPUs that
+/// have gone offline since then. [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
@@ -23,7 +23,8 @@ pub(crate) fn topology() -> &'static Topology {
 /// machine can have.
 pub(crate) fn nr_cpu_ids() -> usize {
     let topology = topology();
-    // If a container hides /sys, the highest CPU that this process may use determines the limit.
+    // If a container hides /sys, the result is derived from the highest CPU that this process may
+    // use.
     let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
     topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
 }

@@ -49,9 +49,9 @@ pub(crate) use hash::{hasher, hashing, random_key};
 /// Opens the devices, drops the privileges that are no longer needed, and builds an instance with
 /// these devices.
 ///
-/// `maker` returns the function that creates each CPU's handler. The argument of `maker` is true if
-/// all devices can wait, as files can. `maker` may also start the threads that write the files of
-/// `needs`. The function also returns the services of the run.
+/// `maker` returns the function that creates the handler of each CPU. The argument of `maker` is
+/// true if all devices can wait, as files can. `maker` may also start the threads that write the
+/// files in `needs`. `receiving` also returns the services of the run.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -66,7 +66,8 @@ where
     sending(args, needs, sending_nothing, maker)
 }
 
-/// The services of a run. The services are opened before the privileges are dropped.
+/// The services of a run, such as the control tree. The services are opened before the privileges
+/// are dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
@@ -84,10 +85,11 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. Packets may then wait a little: see
-    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce).
+    /// True if the command sends nothing to a network. If the command sends nothing, packets may
+    /// wait for a short time (see
+    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
-    /// The rate, in packets per second, at which inputs that can wait are read.
+    /// The rate in packets per second at which the run reads inputs that can wait, such as files.
     pub(crate) rate: Option<u64>,
     /// True if consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
@@ -108,7 +110,7 @@ pub(crate) struct InputEnd {
     pub(crate) downstream: Box<dyn Downstream>,
 }
 
-/// Builds an instance like [`receiving`], for a handler that sends packets. All packets get a flow
+/// Builds an instance like [`receiving`], for a handler that sends packets. Each packet gets a flow
 /// hash, which selects the queue of the output.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
@@ -121,8 +123,8 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // The command line is parsed first. Therefore its mistakes are reported even if a device does
-    // not exist.
+    // The command line is parsed first, so that its mistakes are reported even if a device does not
+    // exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
@@ -154,11 +156,11 @@ where
         let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
-        // The queues of the next device continue with the next CPU of the list.
+        // The queues of the next device use the next CPUs of the list.
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
-    // Outputs are opened last. Therefore no file is overwritten if an input does not exist.
+    // Outputs are opened last, so that no file is overwritten if an input does not exist.
     let opened = OpenedInputs { queues, capture: capture.clone(), can_wait };
     let outputs = (sending.outputs)(&opened)?;
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
@@ -175,8 +177,8 @@ where
     // files start later and inherit the restriction.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    // All files and devices that may hang are open at this point. The instance starts threads, and
-    // these threads inherit the signal mask.
+    // All files and devices whose opening may hang are open now. Signals are blocked before the
+    // instance starts its threads, because the threads inherit the signal mask.
     let signals = signals.hold()?;
     let tap = Arc::new(Tap::default());
     let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;
@@ -226,7 +228,7 @@ fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     Ok(set_if_given(builder, args.memory.memory_max, Builder::memory_max))
 }
 
-/// Calls the builder method `set` if the command line has a value for the method.
+/// Calls the method `set` of the builder if the command line contains a value for it.
 fn set_if_given<B, V>(builder: B, value: Option<V>, set: impl FnOnce(B, V) -> B) -> B {
     match value {
         Some(value) => set(builder, value),

@@ -5,7 +5,7 @@ use tracing_subscriber::filter::LevelFilter;
 /// Shows traces up to a level that depends on the number of `-v` options. Without `-v`, no traces
 /// are shown.
 ///
-/// Errors are traces too: a run that fails reports the failure in its own error line.
+/// Errors in the traces are not shown either, because a run that fails prints its own error line.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => return,

@@ -19,14 +19,14 @@ pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
     /// Binds the listener for metrics, if the command line requests metrics. The listener is bound
-    /// before the devices are opened, so that a port that is already in use is reported at once.
-    /// The listener is also bound before privileges are dropped.
+    /// before the devices are opened, so that an error about a port in use is reported at once. The
+    /// listener is also bound before privileges are dropped.
     pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
         let listener =
             args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics_host));
-        // If the kernel chose the port, only this line shows it, so the line is printed even with
-        // `-q`.
+        // If the kernel chose the port, only this line shows the port number. Therefore the line is
+        // printed even with `-q`.
         let asked = args.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !quiet) {
             print_to_stderr(format_args!("metrics at http://{}/metrics", listener.address()));
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(named(include_str!("../../../docs/tune.md"), "steerage_tune_"), watched);
     }
 
-    /// Returns the words of a page that begin with `begin`.
+    /// Returns the words of a documentation page that begin with `begin`.
     fn named(page: &str, begin: &str) -> BTreeSet<String> {
         let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
         let is_metric = |word: &&str| word.starts_with(begin) && !["steerage_", "steerage_control"].contains(word);

@@ -1,4 +1,4 @@
-//! The reports of a run, either as text for people or as JSON.
+//! Creates the reports of a run, as text for people or as JSON.
 
 mod document;
 pub(crate) mod flows;
@@ -29,7 +29,7 @@ pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
-/// The flows that a run has metered.
+/// The flows that a run of `meter` has recorded.
 #[derive(Debug)]
 pub(crate) enum Flows {
     /// The flows of a run that has not ended yet.
@@ -39,8 +39,8 @@ pub(crate) enum Flows {
 }
 
 impl Flows {
-    /// Returns the flows with the most bytes. If the source can wait, these flows are not collected
-    /// during the run.
+    /// Returns the flows with the most bytes, if they were collected. During a run whose source can
+    /// wait, they are not collected.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -48,14 +48,14 @@ impl Flows {
         }
     }
 
-    /// Returns N if `meter` meters one of N flows.
+    /// Returns N if `meter` records only one of N flows.
     fn sample(&self) -> Option<u32> {
         match self {
             Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
         }
     }
 
-    /// Returns the files and collectors to which the flows are written.
+    /// Returns the reports about the files and collectors to which the flows are written.
     fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
@@ -72,15 +72,15 @@ pub(crate) struct Report {
     flows: Option<Flows>,
     /// The restrictions of the sandbox, if the run is in a sandbox.
     pub(crate) sandbox: Option<InForce>,
-    /// True if the text should have more details (`-v`).
+    /// True if the report's text should contain more details (`-v`).
     pub(crate) verbose: bool,
-    /// The last interval report, if the run makes interval reports.
+    /// The last interval report, if the run prints interval reports.
     pub(crate) last: Option<Interval>,
-    /// The number of CPUs that did not stop in time.
+    /// The number of CPUs of the run that did not stop in time.
     pub(crate) left_behind: usize,
     /// The CPUs whose packet function panicked.
     pub(crate) panicked: Vec<CpuId>,
-    /// The live page of the run. The page receives this report at the end.
+    /// The live page of the run, which gets this report at the end.
     page: RefCell<Option<PageServer>>,
 }
 
@@ -99,12 +99,12 @@ impl Report {
         }
     }
 
-    /// When the report is complete, also shows it on this live page.
+    /// Sets the live page on which the complete report is also shown.
     pub(crate) fn show_on(&self, page: Option<PageServer>) {
         *self.page.borrow_mut() = page;
     }
 
-    /// Ends the live page, if the run has one. If the page is open in a browser, it receives this
+    /// Ends the live page, if the run has one. If the page is open in a browser, it first gets this
     /// report.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
@@ -131,7 +131,7 @@ impl Report {
         self.document.line(&self.traffic(), audience)
     }
 
-    /// Returns the report with its private parts, in the form in which `top` receives it.
+    /// Returns the report with its private parts, as a JSON value like the one that `top` reads.
     pub(crate) fn private_value(&self) -> Result<Value, String> {
         self.document.value(&self.traffic())
     }
@@ -144,14 +144,15 @@ impl Report {
     }
 
     /// Prints the final report. Returns an error if a device or a packet function failed, or if a
-    /// CPU did not stop in time. With `strict`, also returns an error if a packet was lost or out
-    /// of order.
+    /// CPU did not stop in time. If `strict` is true, also returns an error if a packet was lost or
+    /// out of order.
     pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         let printed = last.and_then(|()| printer.report(self));
         self.end_page();
         match printed {
-            // The reader closed the pipe, as `head` does in `steerage count | head -1`.
+            // It is no error if the reader closed the pipe, as `head` does in `steerage count |
+            // head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,
         }
@@ -176,9 +177,10 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that every packet was sent. Call it after [`finish`](Self::finish). If the input can
-    /// wait, as a file can, all of its packets must be sent. A live input may lose packets. All
-    /// packets that it delivered must be sent, unless an output had no room for them.
+    /// Checks that the run sent every packet. Call `all_sent` after [`finish`](Self::finish). If
+    /// the input can wait, as a file can, all of its packets must be sent. A live input may lose
+    /// packets. However, all packets that a live input delivered must be sent, unless an output had
+    /// no room for them.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =
@@ -200,7 +202,7 @@ impl Report {
     }
 }
 
-/// Writes reports as text or JSON.
+/// Writes reports to standard output or standard error, as text or JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -216,11 +218,11 @@ enum To {
 
 impl Printer {
     /// Creates a printer for standard output. If `beside` is true, other data goes to standard
-    /// output, and the printer writes to standard error. With `-q`, the printer only writes JSON to
-    /// standard output.
+    /// output, so the printer writes to standard error. With `-q`, the printer writes only JSON,
+    /// and only to standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, no report is written if other data goes to standard output.
+            // With `-q`, no report is written at all if other data goes to standard output.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,
@@ -234,8 +236,7 @@ impl Printer {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report with its private parts. The private parts may be shown, because the reader
-    /// is the user of this process.
+    /// Writes a report with its private parts, because the reader is the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),
@@ -248,7 +249,7 @@ impl Printer {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Returns true if the pipe is full, so that a write would block.
+    /// Returns true if standard output is a full pipe, so that a write would block.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {

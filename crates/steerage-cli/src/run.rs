@@ -1,7 +1,7 @@
 //! Controls a run from its start to its end.
 //!
-//! The thread that starts the run then waits for the end of the run, for signals, and for timed
-//! events. The timed events are interval reports, the live table and the end of the run's time.
+//! The thread that starts the run also waits for its end, for signals, and for timed events. The
+//! timed events are interval reports, the live table and the run's time limit.
 
 mod options;
 mod sources;
@@ -25,11 +25,11 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// How long the thread waits for an event if no timed event is due. Any event ends the wait, so any
+/// The maximum time to wait for an event if no timed event is due. Any event ends the wait, so any
 /// duration would work.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
-/// The maximum time before the run notices a pressed key.
+/// The maximum delay before the run notices that a key was pressed.
 const KEY_LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -43,15 +43,16 @@ enum RunEvent<R> {
     Ended(Box<Outcome<R>>),
 }
 
-/// Starts the instance, and waits until its input ends, its time is over, or a signal requests a
-/// stop.
+/// Starts the instance, and waits until its input ends, its time limit is reached, or a signal
+/// requests a stop.
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
-    // The handling of signals begins before the start, so that every signal ends the run properly.
+    // The program handles signals before the instance starts, so that every signal ends the run
+    // properly.
     let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
-        // A request to stop also matters after the run, while the program waits for a reader of the
-        // flows.
+        // The user can also request a stop after the run, while the program waits for a reader of
+        // the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {
@@ -125,8 +126,8 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// The time at which the run stops. The value is `None` if the run has no time limit, or if its
-    /// time has passed.
+    /// The time at which the run must stop. The value is `None` if the run has no time limit, or if
+    /// the limit has been reached.
     deadline: Option<Instant>,
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
@@ -140,8 +141,8 @@ impl Run<'_> {
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// Returns the time of the next interval report. After a request to stop, there are no further
-    /// interval reports, only the final report.
+    /// Returns the time of the next interval report. After a request to stop, only the final report
+    /// follows, and no interval report is due.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
@@ -167,8 +168,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Prints an interval report. If the reader of the reports does not keep up, nothing is
-    /// printed. The next report then covers this interval too.
+    /// Prints an interval report. If the reader of the reports is too slow, nothing is printed, and
+    /// the next report also covers this interval.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
@@ -205,8 +206,8 @@ impl Run<'_> {
     fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
         self.live_table.erase();
         match what(self.options.printer) {
-            // The reader of the reports has closed the pipe, and would not read the final report
-            // either.
+            // The reader of the reports has closed the pipe. The run stops, because the reader
+            // would not read the final report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
             other => other.map_err(EndingError::Report)?,
         }
@@ -230,7 +231,8 @@ impl Run<'_> {
 }
 
 fn reason_by_itself(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
-    // The limit counts packets that the device delivered, and not packets that the device lost.
+    // The packet limit counts only packets that the device delivered, and not packets that the
+    // device lost.
     let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);
     if snapshot.queues.iter().any(|queue| queue.error.is_some()) {
         EndedBy::Error

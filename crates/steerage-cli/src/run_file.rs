@@ -1,8 +1,8 @@
 //! Run files. The keys of a TOML file are the long options of the command line (docs/run-files.md).
 //!
-//! The options are defined only once, in `args`. The keys become arguments, and clap parses these
-//! arguments like the arguments of the command line. This module records the line of the run file
-//! from which each argument comes. Therefore a mistake is reported with its line.
+//! The options are defined only once, in `args`. The keys are converted to arguments, which clap
+//! parses like the arguments of the command line. This module records for each argument the line of
+//! the run file from which it comes. Therefore a mistake is reported with its line number.
 //!
 //! | file | content |
 //! |---|---|
@@ -25,11 +25,11 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key for the devices. The key is also the id of the devices in clap's definition.
+/// The key for the devices of a run. In clap's definition, the key is also the ID of the devices.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run. The key is also the id of this command
-/// in clap's definition.
+/// The key for the command that the jobs of `parallel` run. In clap's definition, the key is also
+/// the ID of this command.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {
@@ -52,8 +52,8 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 }
 
 fn commands(cli: &Command) -> Vec<&str> {
-    // The positional arguments of these commands are devices. Some of these commands also take the
-    // command of the jobs as positional arguments.
+    // The positional arguments of these commands are devices. With `parallel`, the words of the
+    // jobs' command are positional arguments, too.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

@@ -1,6 +1,5 @@
-//! The sandbox of each command. The sandbox defines the permissions that the command keeps after
-//! its setup. lab/notes/system-calls.md has the table of system calls, and docs/privileges.md has
-//! the files.
+//! The sandbox of each command defines the permissions that the command keeps after its start.
+//! lab/notes/system-calls.md contains the table of system calls, and docs/privileges.md the files.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -19,9 +18,9 @@ use crate::args::SandboxArgs;
 use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
-/// The files and directories that a run may read to get information about the machine, such as its
-/// interfaces, its memory, and CPUs that appear and disappear. Random numbers are also read from
-/// these files.
+/// The files and directories that a run may read after its start. The files describe the machine,
+/// such as its interfaces, its memory, and its online CPUs. One of the files returns random
+/// numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -103,8 +102,8 @@ impl SandboxProfile {
         }
     }
 
-    /// Returns the system calls that packet threads may make, or `None` if the command has no
-    /// packet threads. Devices add [further groups](groups_of_device) of system calls.
+    /// Returns the groups of system calls that packet threads may make, or `None` if the command
+    /// has no packet threads. Devices need [additional groups](groups_of_device).
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -115,14 +114,14 @@ impl SandboxProfile {
 }
 
 /// Returns the system calls that packet threads need for a device of this type, in addition to the
-/// system calls for receiving. An output that writes to a file, a pipe or a TAP uses only system
-/// calls that every thread may make.
+/// system calls for receiving. For an output to a file, a pipe or a TAP, the list is empty, because
+/// the output uses only system calls that every thread may make.
 fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
     match (kind, direction) {
         ("af_xdp", Direction::In) => &[Group::XdpMaps],
         ("af_xdp", Direction::Out) => &[Group::XdpMaps, Group::Send],
         ("af_packet", Direction::Out) => &[Group::Send],
-        // Each datagram contains its destination address.
+        // A UDP output passes the destination address with each datagram.
         ("udp", Direction::Out) => &[Group::SendTo],
         _ => &[],
     }
@@ -149,7 +148,7 @@ impl<'a> Needs<'a> {
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
-    /// Allows the command to create files with these names during the run. The names may contain
+    /// Allows the command to create files with these names after its start. The names may contain
     /// placeholders for the time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
@@ -180,7 +179,7 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.reads(path), ..self }
     }
 
-    /// Allows writing to this file, or to all files below this directory.
+    /// Allows the command to write to this file, or to all files below this directory.
     pub(crate) fn writes(self, opened: OwnedFd) -> Self {
         Self { sandbox: self.sandbox.writes(opened), ..self }
     }
@@ -219,7 +218,7 @@ pub(crate) struct Confinement {
 
 impl Confinement {
     /// Restricts the files that the process may use. Call `of_files` while the process has only one
-    /// thread, and after everything that needs more permissions is open.
+    /// thread, and after all files and devices that need more permissions are open.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(&needs.devices);
@@ -227,10 +226,11 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
-        // At its first use of the clock, rustix asks the kernel for the clock function. The sandbox
-        // would not allow that.
+        // The clock is read once here. At its first use, rustix looks up the clock function of the
+        // kernel, which the sandbox would not allow later.
         let _ = clock_gettime(ClockId::Monotonic);
-        // If a directory cannot be used, the error is reported when the file is created.
+        // An error is ignored here. If a directory cannot be used, the error is reported when the
+        // file is created.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;
@@ -259,20 +259,21 @@ impl Confinement {
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }
 
-    /// Wraps the function that creates the handler of each CPU. Call `of_packet_threads` after all
-    /// devices are open. Each packet thread calls the wrapped function before its first packet, and
-    /// thereby enters its filter.
+    /// Wraps the function that creates the handler of each CPU. Each packet thread calls the
+    /// wrapped function before its first packet, and enters its seccomp filter in this call. Call
+    /// `of_packet_threads` after all devices are open.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
-            // If the handler panicked, its thread creates a new handler, but the thread has already
-            // entered its filter.
+            // After a panic of its handler, a thread creates a new handler. A thread with a new
+            // handler has already entered its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
-                // The program exits, because no packet may be handled outside the sandbox.
+                // If the filter cannot be installed, the program exits, because no packet may be
+                // handled outside of the sandbox.
                 warn(&error);
                 process::exit(1);
             }
@@ -281,8 +282,8 @@ impl Confinement {
     }
 }
 
-/// Drops all capabilities, and restricts the files and the system calls of the process. This
-/// function is for commands that handle no packets.
+/// Enters the sandbox of a command that handles no packets: drops all capabilities, and restricts
+/// the files and the system calls of the process.
 pub(crate) fn enter(needs: Needs<'_>, args: &SandboxArgs) -> Result<Option<InForce>, Error> {
     capabilities::drop_all()?;
     Confinement::of_files(needs, args)?.of_calls()
@@ -302,7 +303,7 @@ pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &San
 }
 
 /// Blocks signals in this thread, so that other threads handle the signals that are sent to this
-/// process. The signal handler wakes another thread with a system call that packet threads may not
+/// process. The signal handler wakes another thread with a system call that a packet thread may not
 /// make.
 fn leave_signals_to_others() -> Result<(), Errno> {
     const OWN: [Signal; 7] = [
@@ -324,8 +325,8 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
     filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
-/// Makes a panic report only its location, without a backtrace. A backtrace needs the file of the
-/// program, which no thread may open any more.
+/// Makes a panic report only its location, without a backtrace. For a backtrace, a thread would
+/// have to open the program's file, which the sandbox no longer allows.
 fn without_backtraces() {
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
         std::panic::set_hook(Box::new(|panic| {

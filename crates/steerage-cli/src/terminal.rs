@@ -6,8 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use steerage_text::printable;
 
-/// Writes a line to standard error. An error is ignored, because no one reads a closed standard
-/// error.
+/// Writes a line to standard error. A write error is ignored, because it means that standard error
+/// is closed.
 pub(crate) fn print_to_stderr(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -48,8 +48,8 @@ const LINES_DEFAULT: usize = 24;
 
 const COLUMNS_DEFAULT: usize = 80;
 
-/// The minimum width that is believed. If a terminal reports a smaller width, it does not know its
-/// width.
+/// If a terminal reports a smaller width than this, the width is not used, because the terminal
+/// does not know its width.
 const COLUMNS_MIN: usize = 40;
 
 /// Reads the keys of the terminal one by one. The terminal does not echo them. The terminal's
@@ -60,20 +60,20 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Begins to read keys, if standard input is a terminal and this process runs in its
-    /// foreground. The kernel would stop a background process that reads from the terminal. Call
-    /// `take` before the sandbox is entered.
+    /// Begins to read keys, if standard input is a terminal and this process runs in the foreground
+    /// of the terminal. The kernel would stop a background process that reads from the terminal.
+    /// Call `take` before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal of another session cannot put this process into the background, and cannot
-        // stop it.
+        // If the terminal belongs to another session, it cannot put this process into the
+        // background or stop it.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;
         }
         let before = tcgetattr(&stdin).ok()?;
         let mut modes = before.clone();
-        // ISIG is left on, so Ctrl-C still sends a signal.
+        // The flag ISIG stays set, so Ctrl-C still sends a signal.
         modes.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
         modes.special_codes[SpecialCodeIndex::VMIN] = 0;
         modes.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -91,7 +91,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // If the terminal is gone, there is nothing to restore, so an error is ignored.
+        // An error is ignored: if the terminal is closed, there is nothing to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

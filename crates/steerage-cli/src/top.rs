@@ -1,5 +1,5 @@
-//! `steerage top` shows a running instance live in a terminal or in a browser. The command reads
-//! the control socket of the instance, and does not disturb the instance.
+//! `steerage top` shows a running instance live in a terminal or in a browser. `top` reads from the
+//! control socket of the instance, and does not disturb its packets.
 
 mod page;
 mod remote;
@@ -27,21 +27,22 @@ use crate::web::Web;
 use crate::{stdout, terminal};
 use remote::{Query, Remote, Reply};
 
-/// The maximum time before a key, a reply or a signal is noticed.
+/// The maximum delay before `top` notices a key, a reply or a signal.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// The width of a table that is not written to a terminal, if COLUMNS is not set.
+/// The width in characters of a table that is not written to a terminal, if the environment
+/// variable COLUMNS is not set.
 const WIDTH: usize = 80;
 
-/// Shows the instance until the user quits, or prints one table.
+/// Shows the instance until the user quits, or prints a single table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
-    // An error is ignored, because the instance may answer later.
+    // An error is ignored, because the instance may accept a later connection.
     let _ = remote.connect();
     let web = Web::prepare(&args.web)?;
     let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
-    // Root may watch another user's instance. Connecting to it again needs write access to its
-    // socket.
+    // Root may watch another user's instance. In order to connect again, `top` needs write access
+    // to the socket of the instance.
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);
     if args.web.web.is_some() {
@@ -77,7 +78,8 @@ fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     Ok(ended)
 }
 
-/// A terminal that shows its alternate screen and reports each key at once.
+/// A terminal on which `top` draws. The terminal shows its alternate screen and reports each key at
+/// once.
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
 /// Switches the terminal to the alternate screen until [`restore_terminal`] is called, or until a
@@ -94,11 +96,11 @@ fn take_terminal() -> io::Result<Screen> {
 }
 
 fn restore_terminal() {
-    // If the terminal is gone, there is nothing to restore, so an error is ignored.
+    // An error is ignored: if the terminal is closed, there is nothing to restore.
     let _ = disable_raw_mode().and_then(|()| execute!(io::stdout(), LeaveAlternateScreen));
 }
 
-/// Prints one table about what happened in an interval.
+/// Prints a single table that says what happened in an interval.
 fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Error> {
     let mut model = Model::default();
     for nth in 0..2 {
@@ -119,7 +121,7 @@ fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
         std::thread::sleep(args.interval);
-        // The run has ended and does not reply any more. This is not an error.
+        // It is not an error if the run has ended and does not reply any more.
         let Ok(next) = remote.report() else { break };
         report = next;
     }
@@ -138,8 +140,8 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // Only one query is pending at a time. An instance that does not reply therefore gets no
-        // further queries.
+        // Only one query is pending at a time. Therefore an instance that does not reply gets no
+        // other query.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.send(Query::Read { queue: ui.queue });
             due = None;

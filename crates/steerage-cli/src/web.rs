@@ -19,8 +19,9 @@ struct Prepared {
 }
 
 impl Web {
-    /// If the command line requests a live page, binds the listener and prints the address of the
-    /// page. `-q` does not suppress this line, because only this line shows the key of the page.
+    /// Binds the listener of the live page and prints the address of the page, if the command line
+    /// requests a live page. The address is printed even with `-q`, because only this line shows
+    /// the key of the page.
     pub(crate) fn prepare(args: &WebArgs) -> Result<Self, Error> {
         let Some(address) = args.web else { return Ok(Self::default()) };
         let listener = Listener::bind("a live page", address).map_err(Error::Web)?;
@@ -30,7 +31,7 @@ impl Web {
     }
 
     /// Starts the server of the live page, if the command line requests one. `report` creates the
-    /// report as JSON. The form of the report depends on the audience.
+    /// report as JSON. The content of the report depends on the audience.
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

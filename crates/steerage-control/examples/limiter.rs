@@ -1,6 +1,6 @@
-//! Limits the rate of each flow between two interfaces, and serves a page for Prometheus. The
-//! program takes all packets of the interfaces through AF_XDP: `cargo run --release -p
-//! steerage-control --example limiter -- eth1 eth2 5000`
+//! Limits the rate of each flow between two network interfaces, and serves a page with metrics for
+//! Prometheus. The program receives all packets of the interfaces through AF_XDP. To run it: `cargo
+//! run --release -p steerage-control --example limiter -- eth1 eth2 5000`
 #![expect(clippy::print_stdout, reason = "an example says where its page is")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -12,15 +12,16 @@ use steerage::{Batch, BucketId, Builder, Cpu, CpuId, FlowKey, Handler, Input, Ou
 use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
-/// The maximum number of flows that a CPU keeps. Packets of further flows pass without a limit. A
-/// flow that sends nothing during the time `IDLE` is removed.
+/// The maximum number of flows that a CPU keeps. If a CPU has more flows, the packets of the
+/// additional flows pass without a limit. A flow without packets for the time `IDLE` is removed.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The largest burst of a flow: the packets that it may send in this time.
+/// The largest burst of a flow: the number of packets that the flow may send in this time at its
+/// maximum rate.
 const BURST: Duration = Duration::from_millis(50);
 
-/// The number of packets that a flow may send, as of its last packet.
+/// The number of packets that a flow may still send, and the time of the flow's last packet.
 pub(crate) struct Credit(f64, Timestamp);
 
 impl Credit {
@@ -41,7 +42,7 @@ pub(crate) struct Limiter {
     /// The maximum rate of each flow, in packets per second.
     rate: f64,
     flows: Table<FlowKey, Credit>,
-    /// For each input, the output through which its packets leave.
+    /// For each of the two inputs, the output through which the input's packets leave.
     outputs: [TxId; 2],
     passed: CpuCounter,
     limited: CpuCounter,
@@ -84,7 +85,7 @@ impl Handler for Limiter {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Returns the counters of the limiter, which its page shows.
+/// Returns the counters of the limiter, which the page for Prometheus shows.
 pub(crate) fn counters(builder: &Builder) -> Result<[NamedCounter; 2], CounterError> {
     let passed = builder.counters().add("within_rate", "Packets within the rate of their flow.", "packets")?;
     Ok([passed, builder.counters().add("above_rate", "Packets above the rate of their flow.", "packets")?])
@@ -95,13 +96,14 @@ pub(crate) fn make([passed, limited]: &[NamedCounter; 2], outputs: [TxId; 2], ra
     Limiter { rate, flows, outputs, passed: passed.on(cpu), limited: limited.on(cpu) }
 }
 
-/// Takes all packets of an interface, and sends packets through it.
+/// Opens a network interface as an input that receives all of its packets, and as an output.
 pub(crate) fn open(interface: &str) -> Result<(Input, Output), Box<dyn Error>> {
     let taken = AfXdpOptions::new(interface).take("all".parse()?).open()?;
     Ok((taken.input, AfXdpOutput::new(interface).open()?))
 }
 
-/// Runs the limiter until `stop` is set. Sends the address of the page to `at`.
+/// Runs the limiter until `stop` is set. Sends the address of the page for Prometheus to the
+/// channel `at`.
 pub(crate) fn run(
     ports: [(Input, Output); 2],
     rate: f64,
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 0, "the credit of the flow has moved");
         tester.advance(Duration::from_millis(20));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 2);
-        // A frame that belongs to no flow passes.
+        // The limiter lets a frame pass that belongs to no flow.
         assert_eq!(passed(tester.handle([[0; 60]])), 1);
         assert_eq!(named.map(|counter| counter.total()), [11, 53]);
     }

@@ -33,7 +33,8 @@ const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 const HELD: usize = 200;
 
-/// How long the quiet client waits for a page. The time is the default timeout of Prometheus.
+/// How long the quiet client waits for a page of metrics. The value is the default timeout of
+/// Prometheus.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -107,15 +108,16 @@ fn on_loopback() -> Outcome<()> {
 fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Many connections are made from one address, so its ports must be reusable at once.
+    // This program makes many connections from one address, so the ports of the address must be
+    // reusable at once.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &at)?;
     Ok(socket.into())
 }
 
-/// Connects to the server repeatedly until `time` has passed or `over` is set. Returns the number
-/// of connections that were made.
+/// Connects to the server repeatedly until `time` has passed or the flag `over` is set. Returns the
+/// number of connections that were made.
 fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, over: &AtomicBool) -> u64 {
     let start = Instant::now();
     let mut held = VecDeque::new();

@@ -1,14 +1,14 @@
 //! Defines who may see which data of a run.
 
-/// The users who read a reply.
+/// The users who may read a reply of the instance.
 ///
 /// Counters are public. The traffic itself is private: addresses, ports and names of flows. The
 /// names of the files to which flows are written are private too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Every user of the machine may see the data.
+    /// Every user of the machine may see the reply.
     Public,
-    /// Only root and the user of the instance may see the data.
+    /// Only root and the user of the instance may see the reply.
     Private,
 }
 

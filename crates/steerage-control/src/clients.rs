@@ -1,5 +1,5 @@
-//! The clients of a server. The module decides which new client gets a connection, and which old
-//! client is disconnected to make room for it.
+//! The clients of a server. This module decides whether a new client gets a connection, and which
+//! older client is disconnected to free one.
 //!
 //! The control socket and the metrics server share this code. A party is a user for the control
 //! socket, and a host for the metrics server. A client belongs to a party.
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// The limits on the connections of a server, and the rule that selects the connection to close at
-/// a limit.
+/// The limits on a server's connections, and the rule that selects a connection to close when a
+/// limit is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub(crate) quota: Quota,
-    /// A client that has been silent for this time is disconnected if a new client needs its
+    /// A client that has sent nothing for this time is disconnected if a new client needs a
     /// connection.
     pub(crate) silent: Duration,
     pub(crate) otherwise: Otherwise,
 }
 
-/// What happens to a new client if no connection is free, and no client has been silent for long
-/// enough to be disconnected.
+/// What the server does with a new client if all connections are in use and none of the clients has
+/// been silent for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     Refuse,
@@ -51,9 +51,9 @@ impl<C> Clients<C> {
         Self { sharing, taken: BTreeMap::new(), next: 0 }
     }
 
-    /// Accepts a new client of `party` at time `now`, and returns the number of the client. If no
-    /// connection is free, another client may be disconnected, depending on [`Sharing`]. The method
-    /// also returns the connection of the disconnected client.
+    /// Accepts a new client of `party` at time `now`, and returns the number that identifies the
+    /// client. If no connection is free, another client may be disconnected, depending on
+    /// [`Sharing`]. The method also returns the connection of the disconnected client.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -83,8 +83,8 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // The closure selects the party with the most clients, and then the client of this party
-        // that has the earliest time.
+        // The closure first selects the party that has the most clients. Of these clients, it
+        // selects the one that has been idle for the longest time.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
@@ -101,8 +101,8 @@ impl<C> Clients<C> {
         })
     }
 
-    /// Records that a client has sent a request. Returns `false` if the client has been
-    /// disconnected.
+    /// Records that the client with the number `id` has sent a request. Returns `false` if the
+    /// server has already disconnected the client.
     pub(crate) fn asks(&mut self, id: u64) -> bool {
         self.taken.get_mut(&id).map(|client| client.idle_since = None).is_some()
     }
@@ -156,7 +156,8 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // A client of another user has been silent for longer, but keeps its connection.
+        // A client of another user has been silent for a longer time, but the server does not
+        // disconnect it.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -246,8 +247,8 @@ mod tests {
         for name in ["young", "younger"] {
             clients.admit(host(1), second, name).unwrap();
         }
-        // The client `asking` is as old as `silent`, but its request is being answered, so it does
-        // not count as silent.
+        // The client `asking` is as old as the client `silent`. The server is answering a request
+        // of `asking`, so `asking` does not count as silent.
         assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
         assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
         clients.answered(asking, second);
@@ -264,7 +265,7 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts have clients left: the first host has one client, and the second host has two
+        // Two hosts still have clients: the first host has one client, and the second host has two
         // clients. The older client of the second host is disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }

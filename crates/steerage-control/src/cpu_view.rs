@@ -8,7 +8,7 @@ use steerage::{CpuId, CpuMask};
 
 type Online = Box<dyn Fn() -> CpuMask + Send + Sync>;
 
-/// The machine's CPUs, as far as masks may contain them.
+/// The CPUs of the machine that a mask may contain.
 pub struct CpuView {
     nr_cpu_ids: usize,
     isolated: CpuMask,
@@ -16,17 +16,17 @@ pub struct CpuView {
 }
 
 impl CpuView {
-    /// Returns a machine with CPUs 0 to `nr_cpu_ids - 1`. All of these CPUs are online, and none is
-    /// isolated.
+    /// Returns the view of a machine with the CPUs 0 to `nr_cpu_ids - 1`. All of these CPUs are
+    /// online, and none is isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
 
-    /// Returns the CPUs of this machine.
+    /// Returns the view of the machine on which this process runs.
     pub fn of_machine() -> Self {
         let topology = Topology::read();
-        // If a container hides /sys, the highest CPU that this process may use determines the
-        // limit.
+        // If a container hides /sys, masks may contain the CPUs up to the highest CPU that this
+        // process may use.
         let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
         let nr_cpu_ids = topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX);
         let online = || topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect());
@@ -52,7 +52,7 @@ impl CpuView {
     }
 
     /// Returns the mask without isolated CPUs, in the form in which the kernel would store it.
-    /// Returns `None` if no CPU remains in the mask.
+    /// Returns `None` if the mask contains only isolated CPUs.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)

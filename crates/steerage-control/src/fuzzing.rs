@@ -1,4 +1,4 @@
-//! The parsers of this crate as functions that take bytes. The fuzz targets call them.
+//! Functions that pass bytes to the parsers of this crate. The fuzz targets call these functions.
 
 #[cfg(feature = "http")]
 use crate::http;
@@ -12,7 +12,8 @@ pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
     socket::answer(line, uid, tree)
 }
 
-/// Returns the reply to the head of an HTTP request. Returns `None` if the head is incomplete.
+/// Returns the server's reply to an HTTP request line with its headers. Returns `None` if the
+/// headers are incomplete.
 #[cfg(feature = "http")]
 pub fn http(received: &[u8]) -> Option<Vec<u8>> {
     http::answer(received)

@@ -1,12 +1,12 @@
 //! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
-//! [`Listener::bind`] binds the socket. Binding may need a capability. Afterwards, one thread
-//! serves the clients until the returned [`Server`] is dropped. The thread never waits for a single
-//! client: each client has a limited buffer and limited time. If there are too many clients, a
-//! client of the host with the most clients is disconnected.
+//! [`Listener::bind`] binds the server's socket, for which some addresses require a capability.
+//! Then a single thread serves all HTTP clients until the [`Server`] is dropped. The thread never
+//! waits for a single client: the buffer and the time of each client are limited. If there are too
+//! many clients, a client of the host with the most clients is disconnected.
 //!
-//! The server answers only requests that are addressed to an IP address, or to a name of its
-//! machine. [`Listener::answering_to`] adds further names.
+//! The server answers only requests whose header `Host` contains an IP address or a name of the
+//! server's machine. [`Listener::answering_to`] adds further names.
 
 mod hosts;
 mod request;
@@ -38,7 +38,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A listening socket. Clients that connect wait until the server starts.
+/// A listening socket for HTTP clients. Clients that connect wait until the server starts.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -47,8 +47,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. `what`
-    /// names the service in error messages.
+    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. In
+    /// error messages, `what` is the name of the service.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the address.
@@ -61,10 +61,10 @@ impl Listener {
         bound.map_err(|error| BindError { what, address, error })
     }
 
-    /// Makes the server also answer requests whose header `Host` has one of these names. Except for
-    /// these names, `localhost` and the machine's own name, all names are refused. The reason is
-    /// that the owner of any DNS name can make it resolve to this machine. Requests to an IP
-    /// address are always accepted.
+    /// Makes the server also answer requests whose header `Host` has one of these names. The server
+    /// also answers to `localhost`, to the machine's own name, and to any IP address. The server
+    /// refuses all other names, because the owner of any DNS name can make the name resolve to this
+    /// machine.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);
@@ -76,7 +76,7 @@ impl Listener {
         self.address
     }
 
-    /// Starts a thread with this name. The thread serves the clients.
+    /// Starts a thread called `name` that serves the resources of `site` to HTTP clients.
     pub(crate) fn serve_site(self, name: &str, site: Site) -> io::Result<Server> {
         let (stop, stopped) = UnixStream::pair()?;
         let thread = thread::Builder::new().name(name.to_owned());
@@ -85,7 +85,7 @@ impl Listener {
     }
 }
 
-/// A running server. The server stops when this value is dropped.
+/// A running HTTP server. The server stops when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -94,7 +94,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server's thread stops when it sees that this end of the socket pair is closed.
+        // `stop` is one end of a socket pair. The server's thread stops when this end is closed.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -102,8 +102,8 @@ impl Drop for Server {
     }
 }
 
-/// Returns the reply to the head of a request, for the fuzz targets. Returns `None` if the head is
-/// incomplete.
+/// Returns the server's reply to a request line with its headers, for the fuzz targets. Returns
+/// `None` if the headers are incomplete.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
     let site = Site::new("/x", vec![Resource::plain("/x", Body::Made(Box::new(|_| "steerage_x 1\n".to_owned())))]);
     request::answer(received, &hosts::Hosts::new(&[]), &site, &site.turn())

@@ -1,8 +1,9 @@
-//! Finds the control sockets of running instances by their names, and connects to these sockets.
+//! Finds the control sockets of running instances by the names of the instances, and connects to
+//! the sockets.
 //!
-//! The control socket of an instance is in the directory of its user, which is `/run/steerage` for
-//! root and `$XDG_RUNTIME_DIR/steerage` for other users. The environment variable
-//! STEERAGE_RUNTIME_DIR sets another directory.
+//! The control socket of an instance is in the directory of the user who runs the instance. The
+//! directory is `/run/steerage` for root and `$XDG_RUNTIME_DIR/steerage` for other users. The
+//! environment variable STEERAGE_RUNTIME_DIR sets another directory.
 //!
 //! ```no_run
 //! let mut client = steerage_control::instances::connect(None)?;
@@ -24,13 +25,14 @@ const NO_DIRECTORY: &str =
 
 const ROOT_DIRECTORY: &str = "/run/steerage";
 
-/// The environment variable with a user's directory for sockets. systemd sets this variable.
+/// The environment variable that contains the directory for the sockets of a user. systemd sets
+/// this variable.
 pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
-/// Returns the path of the socket of the instance called `name`. A name that contains a `/` is
-/// itself a path. Returns `None` if there is no directory for control sockets.
+/// Returns the path of the control socket of the instance called `name`. If `name` contains a `/`,
+/// it is the path. Returns `None` if there is no directory for control sockets.
 pub fn path_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -49,17 +51,18 @@ fn runtime_directory() -> Option<PathBuf> {
     Some(PathBuf::from(directory).join("steerage"))
 }
 
-/// The reason why no instance can be reached.
+/// The reason why the search returned no connection to an instance.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
     /// No instance was found.
     #[error("{0}")]
     None(NoInstance),
-    /// The directory of the sockets cannot be read, or other users may change it.
+    /// The directory of the control sockets cannot be read, or other users may change the
+    /// directory.
     #[error("cannot look for runs: {0}")]
     Directory(SocketError),
-    /// No instance has this name.
+    /// No running instance has this name.
     #[error(
         "no run {name} was found: {}",
         match why {
@@ -68,22 +71,22 @@ pub enum SearchError {
         }
     )]
     NoneOfThisName {
-        /// The name that was searched for.
+        /// The name of the instance that was searched for.
         name: String,
         /// The reason why the search found no instance.
         why: NoInstance,
     },
-    /// There are several instances, and the caller named none of them. If the name of an instance
-    /// is a process number, the command line of the process follows in parentheses.
+    /// Several instances are running, and the caller named none of them.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
-        /// The names of all instances.
+        /// The names of all running instances. After a name that is a process number, the command
+        /// line of the process follows in parentheses.
         names: Vec<String>,
     },
-    /// The instance does not accept a connection.
+    /// The instance was found, but a connection to it failed.
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect {
-        /// The path of the instance's socket.
+        /// The path of the instance's control socket.
         path: PathBuf,
         /// The reason why the connection failed.
         error: io::Error,
@@ -93,13 +96,14 @@ pub enum SearchError {
 /// The reason why the search found no run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum NoInstance {
-    /// Root searches only for the runs of root.
+    /// The caller is root, which searches only for runs of root.
     #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
     OfRoot,
-    /// Neither this user nor root has a run.
+    /// Neither this user nor root runs an instance.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// The runs of this user have no control socket, because there is no directory for it.
+    /// The runs of this user have no control socket, because no directory for control sockets
+    /// exists.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
 }
@@ -109,14 +113,14 @@ pub enum NoInstance {
 pub struct InstanceSocket {
     /// The path of the socket.
     path: PathBuf,
-    /// True if the search found the socket in a directory. If the user named the socket's path
-    /// instead, a process of any user may listen on the socket.
+    /// True if a search in a directory found the socket. If the caller gave the path of the socket
+    /// instead, the listening process may belong to any user.
     was_found: bool,
 }
 
 impl InstanceSocket {
-    /// Returns the name of the instance, which is the name of the socket without `.sock`. By
-    /// default, the name is the number of the instance's process.
+    /// Returns the name of the instance, which is the file name of the socket without `.sock`. By
+    /// default, the name is the process number of the instance.
     pub fn name(&self) -> String {
         self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     }
@@ -126,10 +130,10 @@ impl InstanceSocket {
         &self.path
     }
 
-    /// Connects to the instance. If the process belongs to another user, the connection is refused.
-    /// Root's processes are accepted, and so are sockets whose path the user named. If the process
-    /// were not checked, another user could replace the directory of this user's sockets, in order
-    /// to read the requests or to send false replies.
+    /// Connects to the instance. The listening process must belong to this user or to root, unless
+    /// the caller gave the path of the socket. Without this check, another user could replace the
+    /// directory of this user's sockets. That user could then read the requests and send false
+    /// replies.
     ///
     /// # Errors
     /// Returns the errors of [`Client::connect`], and an error if the process belongs to another
@@ -144,7 +148,7 @@ impl InstanceSocket {
     }
 }
 
-/// Connects to the instance called `to`, as [`socket_of`] finds it.
+/// Connects to the instance called `to`. [`socket_of`] describes which instance is found.
 ///
 /// # Errors
 /// Returns [`SearchError`] if no such instance exists, or if it does not answer.
@@ -153,8 +157,8 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// Returns the socket of the instance called `to`. A name that contains a `/` is itself a path. If
-/// no name is given, exactly one instance must be running.
+/// Returns the socket of the instance called `to`. If the name contains a `/`, it is the path of
+/// the socket. If no name is given, exactly one instance must be running.
 ///
 /// # Errors
 /// Returns [`SearchError`] if no such instance exists, or if several instances run and no name is
@@ -175,8 +179,8 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     }
 }
 
-/// Returns the name of an instance. If the name is a process number, the command line of the
-/// process follows, as in `4711 (meter eth0)`.
+/// Returns the name of an instance for messages. After a name that is a process number, the command
+/// line of the process follows, as in `4711 (meter eth0)`.
 fn described(name: &str) -> String {
     const CHARS_MAX: usize = 40;
     let number = name.parse::<u32>().ok();
@@ -189,8 +193,8 @@ fn described(name: &str) -> String {
     }
 }
 
-/// Returns the sockets of this user's instances and of root's instances. Any user may read from
-/// root's instances.
+/// Returns the control sockets of the instances of this user and of root. Any user may read the
+/// attributes of root's instances.
 ///
 /// # Errors
 /// Returns [`SearchError::Directory`] if the directory of the sockets cannot be read, or if other
@@ -199,7 +203,8 @@ pub fn all() -> Result<Vec<InstanceSocket>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
-        // If root's directory cannot be read, root's sockets cannot be used either.
+        // An error is ignored here: if root's directory cannot be read, root's sockets cannot be
+        // used either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
     Ok(all.into_iter().map(|path| InstanceSocket { path, was_found: true }).collect())
@@ -224,7 +229,8 @@ mod tests {
     fn a_name_that_is_a_process_shows_its_command() {
         let mut child = Command::new("sleep").args(["1000", "1"]).spawn().unwrap();
         let name = child.id().to_string();
-        // The kernel may show the command line of a process shortly after the process has started.
+        // A process may have started before the kernel shows the command line of the process.
+        // Therefore the test waits.
         let begin = Instant::now();
         while described(&name) == name && begin.elapsed() < Duration::from_secs(20) {
             std::thread::yield_now();

@@ -1,9 +1,9 @@
-//! Metrics in Prometheus' text format. A program can serve the text itself, or this module serves
-//! it over HTTP, for `GET /metrics` only.
+//! Metrics of an instance in Prometheus' text format. This module can serve the text over HTTP, in
+//! reply to `GET /metrics` only. A program can also serve the text itself.
 //!
-//! docs/metrics.md describes each metric. There are no metrics per flow or per bucket. Therefore
-//! the number of metrics depends only on the queues, the CPUs, and the counters of the packet
-//! function ([`Builder::counters`](steerage::Builder::counters)).
+//! docs/metrics.md describes each metric. There are no metrics for single flows or buckets.
+//! Therefore the number of metrics depends only on three numbers: the queues, the CPUs, and the
+//! counters of the packet function ([`Builder::counters`](steerage::Builder::counters)).
 //!
 //! ```
 //! use steerage::packet::each;
@@ -31,11 +31,12 @@ pub use crate::http::{BindError, Listener, Server};
 use crate::http::{Body, Resource, Site};
 pub use families::names;
 
-/// The default address of the metrics server. Only this machine can connect to it. Prometheus keeps
-/// a list of default ports from 9100 to 9999, in which no port is free.
+/// The default address of the metrics server. Only programs on this machine can connect to this
+/// address. The Prometheus project has a list of default ports from 9100 to 9999, and all ports in
+/// the list are taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
-/// The prefix of all metrics, unless [`Source::prefix`] sets another prefix.
+/// The prefix of the names of all metrics, unless [`Source::prefix`] sets another prefix.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
 /// Returns the metrics of a snapshot as text. The text contains the ledger and the counters of the
@@ -46,7 +47,7 @@ pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
 
-/// The instance and the additional values from which the metrics are made.
+/// The source of the metrics: an instance, and optional additional metrics.
 pub struct Source {
     handle: Option<Handle>,
     version: Option<&'static str>,
@@ -54,8 +55,8 @@ pub struct Source {
     prefix: String,
 }
 
-/// A function that returns a handler's own metrics. Each call must return the same metrics as the
-/// previous call, with their current values.
+/// A function that returns additional metrics, for example of a handler. Each call must return the
+/// same list of metrics, with their current values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
@@ -71,15 +72,15 @@ impl Source {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// Sets the program's version, which the metric `PREFIX_build_info` shows.
+    /// Sets the version of the program. The metric `PREFIX_build_info` shows this version.
     #[must_use]
     pub fn version(self, version: &'static str) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// Adds metrics that are not in the ledger. The function `more` is called for each page. A
-    /// counter of a packet function does not need `more`: see
-    /// [`Builder::counters`](steerage::Builder::counters).
+    /// Adds metrics that are not in the ledger. The function `more` is called each time that the
+    /// metrics are requested. Counters of a packet function are already in the ledger (see
+    /// [`Builder::counters`](steerage::Builder::counters)).
     #[must_use]
     pub fn more(self, more: More) -> Self {
         Self { more: Some(more), ..self }
@@ -106,19 +107,19 @@ pub struct Metric {
     /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
     /// and without the suffix `_total` of a counter.
     ///
-    /// The name must not be one of the ledger's metrics, which [`names`] lists, because Prometheus
-    /// refuses a page that contains a metric twice.
+    /// The name must differ from the names of the ledger's metrics, which [`names`] lists.
+    /// Prometheus refuses a page that contains a metric twice.
     pub name: &'static str,
     /// The help text of the metric, as a sentence.
     pub help: &'static str,
-    /// The kind of the metric, which says whether its value can decrease.
+    /// The kind of the metric: a counter or a gauge.
     pub kind: MetricKind,
-    /// The values of the metric. If the metric has several values, each value has a label, which
-    /// consists of a name and a value.
+    /// The values of the metric. If the metric has several values, each value has a label. A label
+    /// consists of its own name and value.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
-/// The kind of a metric, which says whether its value can decrease.
+/// The kind of a metric: only the value of a gauge can decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// The value of the metric only increases.
@@ -142,8 +143,8 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Creates a metric with several values that only increase. Each value has a different value of
-    /// the label `label`.
+    /// Creates a metric with several values that only increase. The label `label` tells the values
+    /// apart.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -159,7 +160,8 @@ impl Metric {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// Returns the full name of the metric, as it is served with the default prefix.
+    /// Returns the full name of the metric, with the default prefix and the suffix `_total` of a
+    /// counter.
     pub fn served_as(&self) -> String {
         format!("{PREFIX_DEFAULT}_{}", families::with_suffix(self.name, self.kind.in_prometheus_words()))
     }
@@ -171,7 +173,7 @@ const PATH: &str = "/metrics";
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Listener {
-    /// Starts a thread that serves metrics.
+    /// Starts a thread that serves the metrics of `source` over HTTP.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

@@ -1,14 +1,15 @@
-//! Quotas for parties that share a limited number of slots. No party can take all of the slots. The
-//! last slots are reserved for root. The slots before them are reserved for root and the instance's
-//! owner. Every other party may use only a limited number of slots.
+//! Quotas for parties that share a limited number of slots. No party can take all of the slots.
+//! Some slots are reserved for root, and the same number for root and the instance's owner. Every
+//! other party may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The length of the IPv6 prefix that a single host controls. The host can use every address of
-/// this prefix (RFC 4291, 2.5.4).
+/// The length of the IPv6 prefix of a subnet. A single host can use every address of its subnet
+/// (RFC 4291, 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
 
-/// The party that uses a slot. All slots that a client uses count for the client's party.
+/// The party that uses a slot: a user or a host. A slot that a client uses counts for the client's
+/// party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
     User(u32),
@@ -19,9 +20,11 @@ pub(crate) enum Party {
 
 impl Party {
     pub(crate) fn host(address: IpAddr) -> Self {
-        // A socket for both address families reports an IPv4 client with an IPv4-mapped address.
+        // A socket that serves both IPv4 and IPv6 reports an IPv4 client with an IPv4-mapped IPv6
+        // address.
         Self::Host(match address.to_canonical() {
             // Every user of this machine can use all addresses of 127.0.0.0/8 and the address ::1.
+            // Therefore all of them count as one host.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
@@ -34,23 +37,23 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. The same number of further slots is reserved
+    /// The number of slots that are reserved for root. The same number of other slots is reserved
     /// for root and the owner.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
-    /// The user of the instance. The value is `None` if the parties are hosts.
+    /// The user who owns the instance. The value is `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// All slots that this party may use are taken. Other parties may have taken some of these
-    /// slots.
+    /// All slots that this party may use are taken, by this party and by other parties.
     All,
 }
 
-/// The rank of a party. A party may also use the slots that are reserved for lower ranks.
+/// The rank of a party. A party may use the slots that are reserved for its own rank and for lower
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,
@@ -96,8 +99,8 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
-    /// Admits a user until no slot is left. Returns the number of admissions, and the reason for
-    /// the first refusal.
+    /// Admits clients of the user `uid` until the quota refuses a client. Returns the number of
+    /// admissions, and the reason for the first refusal.
     fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         let user = Party::User(uid);

@@ -54,7 +54,8 @@ struct Report<'a> {
     r#type: &'static str,
     version: &'static str,
     started: &'a str,
-    /// The value is always `None`, because an instance that has ended does not answer.
+    /// `ended_by` is always `None`, because an instance that has ended answers no request for a
+    /// report.
     ended_by: Option<Empty>,
     snapshot: Snapshot,
     app: Empty,
@@ -65,7 +66,7 @@ struct Report<'a> {
     traffic: Option<Traffic>,
 }
 
-/// Fields that only some commands of the program `steerage` report.
+/// The value of report fields that only some commands of the program `steerage` fill in.
 #[derive(Serialize)]
 struct Empty {}
 

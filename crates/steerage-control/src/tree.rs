@@ -1,9 +1,8 @@
 //! The tree of attributes. Each path leads to a directory or to an attribute.
 //!
-//! The structure of the tree is fixed when the tree is created, because the devices and queues of
-//! an instance do not change. The value of an attribute is computed when the attribute is read. The
-//! name of a device's directory is also computed at each read, because a network interface may be
-//! renamed.
+//! The structure of the tree never changes, because the devices and queues of an instance never
+//! change. The value of an attribute is computed when the attribute is read. The name of a device's
+//! directory is also computed at each read, because a network interface may be renamed.
 
 mod buckets;
 mod devices;
@@ -32,23 +31,24 @@ use statistics::{QueueCount, Statistic};
 
 pub use devices::directory_names;
 
-/// The properties of an instance that its handle does not provide.
+/// The properties of an instance that the instance's handle does not provide.
 #[derive(Debug)]
 pub struct Options {
     /// The CPUs that masks may contain.
     pub machine: CpuView,
-    /// The user who may change values, in addition to root.
+    /// The ID of the user who may change attributes, in addition to root.
     pub uid: u32,
-    /// The queues whose masks are empty at the start. The queues are numbered over all inputs.
-    /// Packets of queues with an empty mask are not steered.
+    /// The numbers of the queues that have an empty mask at the start. The queues of all inputs are
+    /// numbered consecutively. The packets of a queue with an empty mask stay on the CPU that
+    /// receives them.
     pub queues_off: Vec<usize>,
-    /// The maximum time that a write waits for its change to take effect. Use
+    /// The maximum time that a write to an attribute waits until the new value takes effect. Use
     /// [`SETTLE_MAX`](crate::SETTLE_MAX) unless you have a reason for another value.
     pub settle_max: Duration,
 }
 
-/// The options for a program on this machine: the user of this process may change values, and no
-/// queue has an empty mask.
+/// The default options: the user of this process may change attributes, and no queue has an empty
+/// mask.
 impl Default for Options {
     fn default() -> Self {
         let uid = rustix::process::geteuid().as_raw();
@@ -69,11 +69,11 @@ impl NodeId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The node to which the entry leads.
+    /// The node of the tree to which the directory entry leads.
     pub id: NodeId,
     /// The name of the entry.
     pub name: String,
-    /// The permissions of the entry, in the lower nine bits of a file's mode.
+    /// The permissions of the entry: the lower nine bits of a file mode.
     pub mode: u16,
     /// True if the entry is a directory.
     pub is_directory: bool,
@@ -88,8 +88,8 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. The name is computed at each read, because the network
-    /// interface may be renamed.
+    /// The name of a device's directory. The name is computed each time that it is read, because a
+    /// network interface may be renamed.
     Device(usize),
 }
 
@@ -115,14 +115,14 @@ enum Attribute {
     Fixed(Cow<'static, str>),
     SoftnetStat,
     Number(Number),
-    /// The CPUs whose backlogs have a flow limit.
+    /// The attribute with the CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
     Policy,
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// A count that only devices of this type have. The fields are the queue, and the position of
-    /// the count in the device's list of counts.
+    /// A count of a queue that only some types of devices have. The fields are the queue, and the
+    /// index of the count in the device's list of counts.
     DeviceCount(usize, usize),
     /// The memory that the local page caches of these queues may use.
     LpcBytes(Vec<usize>),
@@ -146,7 +146,7 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// The lock that is held during a write. Therefore two changes never overlap.
+    /// Each write to an attribute holds this lock, so that two changes never overlap.
     writer: Mutex<()>,
 }
 
@@ -176,7 +176,8 @@ impl Tree {
         tree
     }
 
-    /// Returns the user that owns the files of the tree and may change values, in addition to root.
+    /// Returns the ID of the user who owns the files of the tree. Only this user and root may
+    /// change attributes.
     pub fn uid(&self) -> u32 {
         self.uid
     }
@@ -186,7 +187,8 @@ impl Tree {
         &self.handle
     }
 
-    /// Returns the node to which `path` leads. A `/` at the start or the end is ignored.
+    /// Returns the node of the tree to which `path` leads. A `/` at the start or the end is
+    /// ignored.
     ///
     /// # Errors
     /// Returns `ENOENT` if the path does not exist.
@@ -214,8 +216,7 @@ impl Tree {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// Returns the entries of a directory, in the order of the tree. The list is empty for an
-    /// attribute.
+    /// Returns the entries of a directory of the tree. The list is empty for an attribute.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
@@ -246,8 +247,8 @@ impl Tree {
     /// Returns the current value of an attribute, with its newline.
     ///
     /// # Errors
-    /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. For a network
-    /// interface's own attributes, returns the kernel's error.
+    /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. For an attribute
+    /// that the kernel provides for a network interface, returns the kernel's error.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
@@ -288,10 +289,10 @@ impl Tree {
     /// packets. After an error, the old value still applies.
     ///
     /// # Errors
-    /// The errors are checked in the order of the kernel. The first error is `EACCES` if the
-    /// attribute is read-only. The second error is `EPERM` for users other than root and the
-    /// instance's user. Errors of the value come last. Returns `ETIMEDOUT` if the data path is
-    /// stuck.
+    /// The errors are checked in the same order as in the kernel. The first error is `EACCES` if
+    /// the attribute is read-only. The second error is `EPERM` for users other than root and the
+    /// instance's user. Errors in the value are checked last. Returns `ETIMEDOUT` if the data path
+    /// is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);
@@ -302,8 +303,8 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Bytes that are not UTF-8 are never digits. These bytes are replaced, so that the text
-        // before the end of the line stays readable.
+        // The conversion replaces bytes that are not valid UTF-8. Such bytes are never digits. The
+        // text before the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
         // Only one change happens at a time: each change is recorded before the next change begins.
         let _turn = locked(&self.writer);
@@ -327,14 +328,14 @@ impl Tree {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// Returns the changes whose number is greater than `number`, from the oldest to the newest.
-    /// Only the newest [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
+    /// Returns the changes in the history with a number greater than `number`. The oldest change
+    /// comes first. Only the newest [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
 
-    /// Returns true if the name of a node may change. Only the directories of devices can change
-    /// their names.
+    /// Returns true if the name of a node may change. Only the names of the devices' directories
+    /// can change.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }
@@ -396,8 +397,8 @@ struct Change {
     seconds: f64,
 }
 
-/// Locks a mutex even if a thread panicked while it held the lock. A panic leaves none of these
-/// values half changed.
+/// Locks a mutex even if a thread panicked while it held the lock. The values in these mutexes are
+/// valid even after a panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,21 +2,23 @@
 //! directories that other users can change, such as `/tmp`. In such a directory, another user can
 //! plant a link under the name of the new file.
 //!
-//! Therefore each file is created under a random name (`O_EXCL`, `O_NOFOLLOW`) and renamed
-//! afterwards. The directory of the file is opened once, according to the rules of
-//! [`path`](crate::path). The rename replaces a planted link instead of following it. The program
-//! never writes to an older file with the same name.
+//! Therefore each file is created with a random name (`O_EXCL`, `O_NOFOLLOW`), and later renamed to
+//! its final name. The file's directory is opened once, by the rules of [`path`](crate::path). If
+//! another user has planted a link with the final name, the rename replaces the link. The program
+//! never writes to an older file with that name.
 //!
-//! What happens depends on the existing entry with the name of the new file:
+//! What happens to the new file depends on the directory entry that already has its name:
 //!
-//! - No entry, or a file: the new file takes the name.
-//! - A link that may be followed: the new file takes the name of the link's target.
-//! - Any other link: the new file replaces the link. The link's target does not change.
-//! - A FIFO that belongs to root or to the user: [`open`] opens the FIFO for writing.
-//! - A character device, if only root and the user can change its directory: [`open`] opens the
-//!   device for writing.
-//! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to the file of this
-//!   descriptor.
+//! - If there is no entry, or if the entry is a file, the new file takes the name.
+//! - If the entry is a link that may be followed, the new file takes the name of the link's target.
+//! - If the entry is any other link, the new file replaces the link. The link's target does not
+//!   change.
+//! - If the entry is a FIFO that belongs to root or to the user, [`open`] opens the FIFO for
+//!   writing.
+//! - If the entry is a character device, and only root and the user can change its directory,
+//!   [`open`] opens the device for writing.
+//! - If the path names an open descriptor, such as `/dev/stdout`, [`open`] writes to the file of
+//!   this descriptor.
 //!
 //! Architecture invariant: only this module creates files.
 mod pattern;
@@ -38,13 +40,13 @@ pub use pattern::{FilePattern, ParsePatternError};
 pub use series::{FileSeries, start_of_period};
 pub use unnamed::unnamed;
 
-/// The users who may read a new file. The umask can restrict these users further.
+/// The users who may read a new file. The umask can remove more permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner and the group may read the file. Used for captured packets, flows, and other
-    /// records of traffic. In a directory of another user, only the owner may read the file.
+    /// The owner and the group may read the file, which contains packets, flows or other records of
+    /// traffic. In a directory of another user, only the owner may read the file.
     Group,
-    /// All users may read the file. This value is for manual pages and similar files.
+    /// All users may read the file, which contains a manual page or other public text.
     All,
 }
 
@@ -60,15 +62,15 @@ impl Readers {
 
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// The end of the temporary name that a file has until it is complete.
+/// The suffix of the temporary name that a file has until it is complete.
 const PART: &str = ".part";
 
-/// The maximum number of bytes of a file's final name that its temporary name keeps before the
-/// random part. File systems allow 255 bytes for a name.
+/// The temporary name of a file begins with the final name, of which it contains at most this
+/// number of bytes. The random part follows. File systems allow 255 bytes for a name.
 const NAME_BYTES: usize = 200;
 
-/// The maximum number of random names that are tried. A random name is taken only if 64 random bits
-/// coincide, or if another user guessed the name.
+/// The maximum number of random names that are tried for one file. A random name of 64 bits is
+/// practically never taken.
 const TRIES: usize = 8;
 
 /// A new file that does not have its final name yet. The file is removed when this value is
@@ -83,7 +85,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a file that will get the name `path` when it is finished.
+    /// Creates a file that gets the name `path` when [`finish`](Self::finish) is called.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist or is not writable. Also returns an error
@@ -131,8 +133,8 @@ impl NewFile {
         &self.file
     }
 
-    /// Keeps the file from now on, even if [`finish`](Self::finish) is never called, because its
-    /// contents may be of value.
+    /// Makes sure that the file is not removed, even if [`finish`](Self::finish) is never called.
+    /// Its contents may be of value.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.stays = true;
@@ -148,8 +150,9 @@ impl NewFile {
     /// not followed.
     ///
     /// # Errors
-    /// Returns an error if the older entry cannot be replaced. After an error, the file keeps its
-    /// temporary name ([`part`](Self::part)), because its contents may be of value.
+    /// Returns an error if the older entry cannot be replaced. After an error, the file is not
+    /// removed and keeps its temporary name ([`part`](Self::part)), because its contents may be of
+    /// value.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -160,8 +163,8 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // An error while removing the file cannot be reported anywhere, and a leftover file
-            // does no harm.
+            // An error is ignored here, because it cannot be reported. If the file remains, it does
+            // no harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }
@@ -170,15 +173,15 @@ impl Drop for NewFile {
 /// A file that is open for writing.
 #[derive(Debug)]
 pub enum Opened {
-    /// A new file that already has its final name.
+    /// A new file, which already has its final name.
     File(File),
     /// A FIFO or a character device, opened without blocking, or the file of an open descriptor.
     Special(File),
 }
 
-/// Opens a file that other programs read while it is written, such as a capture file. A new file
-/// has its final name from the beginning. If the path names a FIFO or a character device, `open`
-/// opens the FIFO or the device.
+/// Opens a file that other programs read while it is written, such as a capture file. If `open`
+/// creates a new file, the file has its final name from the beginning. If the path names a FIFO or
+/// a character device, `open` opens the FIFO or the device.
 ///
 /// # Errors
 /// Returns the errors of [`NewFile::create`], and `ENXIO` ([`has_no_reader`]) for a FIFO that no
@@ -205,7 +208,7 @@ pub fn has_no_reader(error: &io::Error) -> bool {
 }
 
 /// Writes a complete file with these contents. The file gets its final name when it is complete.
-/// Until then, an older file with this name remains. If the path names a FIFO or a character
+/// Until then, an older file with this name still exists. If the path names a FIFO or a character
 /// device, the data is written to the FIFO or the device.
 ///
 /// # Errors
@@ -225,8 +228,8 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Writes a file like [`write()`], and returns only after the file and its name are on the disk.
-/// Creates each missing directory of the path.
+/// Writes a file like [`write()`]. Returns after both the contents and the name of the file have
+/// been written to the disk. Creates each missing directory of the path.
 ///
 /// # Errors
 /// Returns the errors of [`NewFile::create_with_directories`], and an error if the file cannot be
@@ -240,7 +243,7 @@ pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<
     directory.sync()
 }
 
-/// Creates a FIFO, unless a FIFO with this path already exists.
+/// Creates a FIFO with this path, unless it already exists.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`], and an error if the path exists but is not a FIFO.
@@ -286,7 +289,7 @@ impl Target {
     }
 }
 
-/// Returns true if a new file may take the name, because the name is free or belongs to a file or a
+/// Returns true if a new file may take this name. The name must be free, or belong to a file or a
 /// link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
@@ -306,8 +309,8 @@ pub fn parent_of(path: &Path) -> &Path {
 }
 
 /// Returns the existing directory in which files of this name are created. The name may contain
-/// placeholders for the time (`%H`). If the name of a directory in the path has a placeholder, the
-/// function returns the parent of the first directory with a placeholder.
+/// placeholders for the time (`%H`). If a directory name in the path contains a placeholder, the
+/// function returns the parent of the first directory whose name contains one.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`].
@@ -322,7 +325,8 @@ pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // The hash of the standard library has random keys, which differ in each call.
+    // The keys of the standard library's hash are random, and differ in each call. Therefore the
+    // hash serves as a random number.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

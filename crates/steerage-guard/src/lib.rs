@@ -11,7 +11,7 @@
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
 //! Architecture invariant: this crate knows nothing about packets, devices or commands. The crate
-//! only removes access rights, and never grants any.
+//! only removes rights of the process, and never adds any.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

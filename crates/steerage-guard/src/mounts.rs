@@ -19,20 +19,21 @@ pub struct Mount {
     pub kind: String,
     /// The source of the file system, such as a block device.
     pub source: String,
-    /// The mount options of the file system. In an option, the kernel writes a comma as `\054`.
+    /// The mount options of the file system, separated by commas. A comma within an option is
+    /// written as `\054`.
     options: String,
 }
 
 impl Mount {
-    /// Returns the user who runs the file system. Returns `None` if no user runs the file system,
-    /// as with virtiofs.
+    /// Returns the ID of the user whose process serves a FUSE file system. Returns `None` if no
+    /// process of a user serves it, as with virtiofs.
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
-/// Returns the mount of an open file. The answer comes from the kernel and not from the file
-/// system, because the file system may hang.
+/// Returns the mount of an open file. The function asks only the kernel, and sends no request to
+/// the file system, because the file system may hang.
 ///
 /// # Errors
 /// Returns an error if the mount table cannot be read, or if the table does not contain the mount.
@@ -51,14 +52,15 @@ pub fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     find(&about, &fs::read(TABLE)?).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Finds the mount of the file that the text `about` from `/proc/self/fdinfo` describes.
+/// Finds the mount of an open file in the mount table. `about` is the description of the file in
+/// `/proc/self/fdinfo`.
 fn find(about: &str, table: &[u8]) -> Option<Mount> {
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
     table.split(|byte| *byte == b'\n').filter_map(read).find(|mount| mount.id == id)
 }
 
 /// Reads one line of the mount table, such as `36 35 98:0 / /at ro,noatime master:1 - kind source
-/// options`. Any number of fields may come before the dash.
+/// options`. The number of fields before the dash varies.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = String::from_utf8_lossy(fields.next()?).into_owned();
@@ -69,7 +71,7 @@ fn read(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, at, kind, source, options: String::from_utf8_lossy(rest.next()?).into_owned() })
 }
 
-/// Decodes spaces and similar characters. The mount table contains a space as `\040`.
+/// Decodes a field of the mount table, in which a space is written as `\040`.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,34 +1,33 @@
-//! Finds the directory for a path to which the program writes.
+//! Opens the directory of a file that the program is going to write.
 //!
 //! The program often runs as root, and users specify paths that other users can change. If the
 //! kernel resolved such a path, another user could plant a link and thereby choose the file to
-//! which root writes. Therefore the program resolves a path one name at a time, and opens each name
-//! in the directory that it opened before (`O_PATH`, `O_NOFOLLOW`). The result is an open
-//! directory. All later operations use the directory's descriptor and never its path.
+//! which root writes. Therefore this module resolves a path one name at a time, and opens each name
+//! in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The result is an open
+//! directory. All later operations use the descriptor of the directory, and never its path.
 //!
 //! # The rule
 //!
 //! A directory is *trusted* if only root and the effective user can change its entries. A group may
-//! have write permission only if it is the user's private group. The directory's file system must
-//! not be run by another user (FUSE), because a FUSE file system can report any user as owner.
+//! have write permission only if it is the user's private group. No other user may run the
+//! directory's file system (FUSE), because a FUSE file system can report any user as the owner of a
+//! file.
 //!
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
 //!   user, such as `/tmp`. In a sticky directory, another user cannot replace a directory that is
-//!   trusted. On some distributions, a group can write to directories such as `/var/log`. The next
-//!   directory on the path must then be a plain directory of root or of the user. The group can
-//!   exchange that directory only for another existing directory of root or of the user.
+//!   trusted. On some distributions, a group can write to a directory such as `/var/log`. The next
+//!   name on the path must then be a real directory of root or of the user, not a link. The group
+//!   can exchange that directory only for another existing directory of root or of the user.
 //! - A link is followed if root or the user owns it, and if the directory that contains it is
-//!   trusted. A sticky directory is not sufficient for a link, because another user can move a link
-//!   of root into the sticky directory. The names in the link's target are checked by the same
-//!   rules.
-//! - The directory in which a new file or directory is created may belong to any user. A new file
-//!   gets a random name, and a new directory is checked after it is created. The file system of
-//!   this directory must not be run by another user, because that user could read the contents of
-//!   the file.
+//!   trusted. A link in a sticky directory is not followed, because another user may have moved a
+//!   link of root there. The same rules apply to the names in the link's target.
+//! - The last directory, in which a new file or directory is created, may belong to any user. The
+//!   last directory need not be trusted, because a new file gets a random name, and a new directory
+//!   is checked after it has been created. No other user may run the file system of this directory,
+//!   because that user could read the contents of the file.
 //! - The working directory, at which a relative path begins, may belong to any user, because the
-//!   user chose it. If the working directory is not trusted, every name after it must be a plain
-//!   directory. Links are not allowed, and neither is a `..` that leads out of the working
-//!   directory.
+//!   user chose it. If the working directory is not trusted, every later name on the path must be a
+//!   real directory. Links are not allowed, nor is a `..` that leads out of the working directory.
 //!
 //! Architecture invariant: only this module resolves a path for writing.
 
@@ -53,21 +52,22 @@ use walk::{Missing, Walk};
 
 pub use error::{PathError, Who};
 
-/// The flags that open a directory or any other entry without access to its contents.
+/// The flags to open a directory entry without access to its contents.
 const PATH_ONLY: OFlags =
     OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
-/// The flags that open a FIFO or a device. A FIFO that no process reads returns an error instead of
-/// waiting, and a terminal does not become the controlling terminal.
+/// The flags that open a FIFO or a device. With these flags, the kernel returns an error instead of
+/// waiting if no process reads the FIFO. A terminal does not become the controlling terminal.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// An open directory. The operations of a directory take single names and never follow a link.
+/// An open directory. The methods of a directory take single names instead of paths, and never
+/// follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
-    /// The path that led to the directory, for messages only.
+    /// The path with which the directory was opened. The path is used only in messages.
     path: PathBuf,
     /// True if another user owns the directory or a directory on the path to it.
     of_others: bool,
@@ -80,9 +80,9 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory that is trusted, or that is sticky and belongs to root or to the user. In
-    /// a sticky directory such as `/tmp`, other users cannot change the files that this user
-    /// creates.
+    /// Opens a directory. The directory must be trusted, or be a sticky directory of root or of the
+    /// user. In a sticky directory such as `/tmp`, other users cannot change the files that this
+    /// user creates.
     ///
     /// # Errors
     /// Returns an error if another user can change the directory or a directory on the path to it,
@@ -91,9 +91,9 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory for a program that resolves the path again on its own. Therefore every
-    /// directory from the root of the file system to this directory must be trusted, even if the
-    /// path is relative.
+    /// Opens a directory whose path another program will resolve again. Therefore every directory
+    /// from the root of the file system to this directory must be trusted, even if the path is
+    /// relative.
     ///
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
@@ -122,7 +122,7 @@ impl Directory {
     }
 
     /// Opens a directory in which only new files are created. The directory may belong to any user,
-    /// but no other user may be able to change the directories that lead to it.
+    /// but no other user may have permission to change the parent directories.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, or if the directory
@@ -132,8 +132,8 @@ impl Directory {
     }
 
     /// Opens a directory like [`open_for_new_files`](Self::open_for_new_files), but creates each
-    /// missing directory of the path. The first missing directory may be created in a directory of
-    /// any user. A later call reuses the directory if it is still a directory of this user.
+    /// missing directory of the path. The parent of the first missing directory may belong to any
+    /// user. A later call uses the created directory again if it still belongs to this user.
     ///
     /// # Errors
     /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files), and an error if a
@@ -142,9 +142,9 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
-    /// Returns the directory in which a file with this path is created, and the file's name in it.
-    /// If the last name of the path is a link that may be followed, the function returns the
-    /// directory and the name of the target. The directory may belong to any user.
+    /// Returns the directory in which a file with this path is created, and the name of the file in
+    /// this directory. If the last name of the path is a link that may be followed, the function
+    /// returns the directory and the name of the target. The directory may belong to any user.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, or if a directory does
@@ -154,8 +154,8 @@ impl Directory {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
 
-    /// Finds a directory like [`holding`](Self::holding), but creates each missing directory of the
-    /// path, as [`create_all`](Self::create_all) does.
+    /// Returns the directory and the name of a file like [`holding`](Self::holding), but also
+    /// creates each missing directory of the path, as [`create_all`](Self::create_all) does.
     ///
     /// # Errors
     /// Returns the errors of [`holding`](Self::holding), and an error if a directory cannot be
@@ -167,19 +167,19 @@ impl Directory {
     /// Returns true if only root and the effective user can change the contents of the directory.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not describe the directory.
+    /// Returns an error if the kernel does not report the owner and the mode of the directory.
     pub fn is_ours(&self) -> Result<bool, PathError> {
         Ok(self.access()? == Access::Ours)
     }
 
-    /// Returns the path of the directory as the user wrote it. Use it only in messages.
+    /// Returns the path of the directory as the user wrote it. Use this path only in messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns a path that leads through the directory's descriptor. The path is for system calls
-    /// and libraries that accept only a path. The path works only in this process, and only while
-    /// the directory is open.
+    /// Returns a path through `/proc` and the directory's descriptor, for system calls and
+    /// libraries that need a path. The path works only in this process, and only while the
+    /// directory is open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -196,7 +196,7 @@ impl Directory {
     /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// Returns an error if the name is not a directory, or if a user other than root and this user
+    /// Returns an error if the name is not a directory, or if another user than root and this user
     /// can change the directory.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
@@ -234,8 +234,8 @@ impl Directory {
     }
 
     /// Opens the FIFO or character device with that name for writing, without waiting for a reader.
-    /// A FIFO must belong to root or to the user, because the owner can read the data that is
-    /// written to it. A device must be in a trusted directory.
+    /// A FIFO must belong to root or to the user, because the owner of a FIFO can read the data in
+    /// it. A device must be in a trusted directory.
     ///
     /// # Errors
     /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
@@ -254,15 +254,15 @@ impl Directory {
             },
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
-        // Opening a device may change its state, so the entry is checked both before and after it
-        // is opened.
+        // The entry is checked before it is opened, because opening a device may change its state.
+        // The entry is checked again after it is opened, because another user may have replaced it.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;
         Ok(file.into())
     }
 
-    /// Returns the metadata of the entry with that name. A link is not followed: the result
+    /// Returns the metadata of the entry with that name. If the entry is a link, the result
     /// describes the link itself.
     ///
     /// # Errors
@@ -272,8 +272,8 @@ impl Directory {
     }
 
     /// Returns the names and types of the directory's entries, in no particular order. Some file
-    /// systems do not report types. The function reads only the directory and not its entries,
-    /// because an entry may be a mount that does not answer.
+    /// systems do not report types. The function does not access the entries themselves, because an
+    /// entry may be a mount whose file system does not answer.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory.
@@ -307,7 +307,7 @@ impl Directory {
         Ok(rustix::fs::renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
     }
 
-    /// Removes a file, a link or a socket.
+    /// Removes a file, a link or a socket from the directory.
     ///
     /// # Errors
     /// Returns an error if no entry has the name, or if the kernel refuses to remove the entry.
@@ -315,7 +315,7 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::empty())?)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty subdirectory.
     ///
     /// # Errors
     /// Returns an error if no directory has the name, if the directory is not empty, or if the
@@ -324,7 +324,7 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Writes the directory's names to the disk.
+    /// Makes sure that the names in the directory are on the disk.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory, or if the disk fails.
@@ -342,18 +342,18 @@ impl Directory {
         Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), of_others: self.of_others })
     }
 
-    /// Returns true if another user owns the directory, or a directory on the path to it. The owner
-    /// of a directory can choose the group of new files through the set-group-ID bit. The owner can
-    /// also give access to further users through a default access list.
+    /// Returns true if another user owns the directory or one of its parent directories. The owner
+    /// of a directory can choose the group of new files through the set-group-ID bit. Through a
+    /// default access list, the owner can also give other users access to new files.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not describe the directory.
+    /// Returns an error if the kernel does not report the owner and the mode of the directory.
     pub fn is_of_others(&self) -> Result<bool, PathError> {
         Ok(self.of_others || self.access()?.is_of_user())
     }
 
-    /// Checks that no other user runs the directory's file system and could read the contents of
-    /// its files.
+    /// Checks that no other user runs the directory's file system, because that user could read the
+    /// contents of new files.
     pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
         match access::run_by(self.fd.as_fd()) {
             Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
@@ -379,25 +379,28 @@ impl From<Directory> for OwnedFd {
     }
 }
 
-/// Opens for writing a descriptor that a path names ([`PathError::Descriptor`]). The user's shell
-/// opened the descriptor, so the user chose its file. Data is written at the current position of
-/// standard input, output or error, and at the end of the file for any other descriptor. A FIFO or
-/// a character device is opened again without waiting for a reader. Other processes that have the
-/// same descriptor are then not affected.
+/// Opens an inherited descriptor for writing that a path such as `/dev/stdout` names
+/// ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user chose the file.
+/// For standard input, output or error, data is written at the current position. For any other
+/// descriptor, data is written at the end of the file. A FIFO or a character device is opened a
+/// second time, in nonblocking mode. Therefore the mode of the original descriptor, which other
+/// processes may share, does not change.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not open, or if it is not a file, a FIFO or a character
 /// device.
 pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     let through = format!("/proc/self/fd/{number}");
-    // The kernel resolves a path below /proc/self/fd directly to the open file.
+    // The kernel resolves a path in /proc/self/fd directly to the open file, without following
+    // links.
     let file = rustix::fs::openat(CWD, &through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => match number {
             0 => Ok(fcntl_dupfd_cloexec(io::stdin(), 0)?.into()),
             1 => Ok(fcntl_dupfd_cloexec(io::stdout(), 0)?.into()),
             2 => Ok(fcntl_dupfd_cloexec(io::stderr(), 0)?.into()),
-            // Safe code cannot duplicate a descriptor that is known only by its number.
+            // The file is opened again through its path in /proc, because safe code cannot
+            // duplicate a descriptor that is known only by its number.
             _ => {
                 let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
                 Ok(rustix::fs::openat(CWD, &through, how, Mode::empty())?.into())
@@ -410,14 +413,14 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     }
 }
 
-/// Returns the name, unless the kernel would resolve the name as a path.
+/// Returns the name, or an error if it is not a single name but a path.
 fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     let is_single = !name.as_bytes().contains(&b'/') && !["", ".", ".."].iter().any(|special| name == *special);
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Returns true if the entries of this user can be trusted. The effective user is trusted, and root
-/// is trusted because root can change everything anyway.
+/// Returns true if the user with this ID is trusted. The effective user is trusted. Root is trusted
+/// too, because root can change every file anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

@@ -1,12 +1,12 @@
-//! Starts other programs. Signals can end this process while it starts a program.
+//! Starts other programs in such a way that signals can end this process meanwhile.
 //!
-//! While the C library starts a program, it blocks all signals in its thread until the file of the
-//! program is loaded. The file of the program, or a directory of PATH, may be on a file system that
-//! does not answer. While the C library waits for such a file system, only SIGKILL can end the
-//! process. Therefore a separate thread starts the program. The caller waits for that thread and
-//! does not block signals.
+//! When a thread starts a program, the C library blocks all signals of this thread until the
+//! program's file is loaded. The program's file, or a directory in PATH, may be on a file system
+//! that does not answer. While the C library waits for such a file system, only SIGKILL can end the
+//! process. Therefore a separate thread starts the program. The calling thread waits for the
+//! separate thread, and its signals are not blocked.
 //!
-//! Architecture invariant: this function starts every program that steerage runs.
+//! Architecture invariant: steerage starts every program with the function `start`.
 
 use std::io;
 use std::process::{Child, Command};

@@ -1,26 +1,26 @@
-//! Slows down reading packets from a file, so that the jobs can keep up: long reads alternate with
-//! long pauses.
+//! Slows down the reading of packets from a file, so that the jobs can keep up. Long periods of
+//! reading alternate with long pauses.
 //!
 //! Without these pauses, the packet CPU would check every millisecond whether the fullest buffer
-//! has room for more packets. Most checks would find no room, because jobs read more slowly, and
-//! each check costs a wake-up.
+//! has room for more packets. Each check costs a wake-up. Most checks would find no room, because
+//! the jobs read more slowly than the packet CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The shortest and the longest pause.
+/// The minimum and the maximum duration of a pause in reading.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause. All atomic accesses are `Relaxed`, because only the speed of reading
-/// depends on their order.
+/// Decides when to pause the reading of packets. All atomic accesses are `Relaxed`, because only
+/// the speed of reading depends on their order.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The thresholds for the number of bytes in the fullest buffer of all jobs. A pause begins at
-    /// `high` and ends below `low`.
+    /// The thresholds for the number of bytes in the fullest buffer of all jobs. A pause begins
+    /// when the number reaches `high`, and ends when it is below `low`.
     high: usize,
     low: usize,
-    /// The pause also ends if the buffer of any job has fewer bytes than `hungry`, unless the
+    /// The pause also ends if the buffer of any job contains fewer bytes than `hungry`, unless the
     /// fullest buffer has reached `high`.
     hungry: usize,
     is_on: AtomicBool,
@@ -40,8 +40,8 @@ impl Brake {
         }
     }
 
-    /// Returns how long to pause reading, or `None` to continue reading. `waiting` has the number
-    /// of bytes in the buffer of each job.
+    /// Returns how long to pause reading, or `None` to continue reading. `waiting` contains the
+    /// number of bytes in the buffer of each job.
     pub(super) fn pause(&self, waiting: impl Iterator<Item = usize>) -> Option<Duration> {
         let (mut least, mut most) = (usize::MAX, 0);
         waiting.for_each(|bytes| (least, most) = (least.min(bytes), most.max(bytes)));
@@ -57,7 +57,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // During the pause, a job had almost no input left, so the pause was too long.
+            // The pause was too long, because a job had almost no input left at its end.
             (false, false) => micros / 2,
             (false, true) => micros,
         };
@@ -79,7 +79,8 @@ mod tests {
         assert!(pauses([600, 300]) && pauses([450, 200]));
         assert!(!pauses([399, 150]) && !pauses([599, 150]));
         assert!(pauses([600, 300]) && !pauses([500, 99]));
-        // Reading cannot help a job with an empty buffer while the buffer of another job is full.
+        // While the buffer of a job is full, reading more packets cannot help another job whose
+        // buffer is empty.
         assert!(pauses([600, 0]));
         // No job has a buffer.
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);

@@ -1,9 +1,10 @@
-//! Splits a capture among many copies of a single-threaded tool.
+//! Divides the packets of a capture among many copies of a single-threaded tool.
 //!
 //! tshark, tcpdump, Zeek and many other tools read packets on only one CPU. This crate starts
 //! several copies of such a tool, the *jobs*, and splits the packets of a capture or an interface
-//! among them. A job gets whole flows: both directions, all fragments, in the order of arrival. The
-//! outputs of the jobs are merged into one output, as if one copy had written it.
+//! among them. A job gets all packets of its flows in the order of arrival: both directions and all
+//! fragments. The outputs of the jobs are merged into one output, as if a single copy of the tool
+//! had written it.
 //!
 //! ```
 //! use steerage_capture::CaptureOptions;
@@ -18,16 +19,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`run()`] does all steps of a run. A program that needs its own instance, with a sandbox,
-//! signals or reports, uses [`Parallel`], which offers the steps of a run one by one.
+//! [`run()`] does all steps of a run. Some programs need their own instance, with a sandbox,
+//! signals or reports. These programs use [`Parallel`], which offers the steps of a run one by one.
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
-//! of the jobs. If the input is a file, reading pauses while the jobs have enough packets, so no
-//! packet is lost. With a live input, packets are lost if they arrive too fast for their job, and
+//! of the jobs. If the input is a file, the CPU pauses while the jobs have enough packets, so no
+//! packet is lost. If packets of a live input arrive too fast for their job, packets are lost, and
 //! the [`Summary`] counts them. One thread reads and merges the outputs of all jobs. Output that
-//! has to wait for other output is stored in a file without a name. Another thread watches the
-//! jobs. This thread reports jobs that read nothing, and kills jobs that run on after they should
-//! have ended.
+//! must wait for the output of another job is stored in a file without a name. Another thread
+//! watches the jobs. This thread reports jobs that read nothing, and kills jobs that still run
+//! after they should have ended.
 //!
 //! | file | content |
 //! |---|---|

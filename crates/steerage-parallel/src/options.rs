@@ -15,34 +15,35 @@ pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In every word of the command, `{n}` stands for
-    /// the number of the job, counted from 1, and `{jobs}` stands for the number of jobs. Three
-    /// placeholders choose how the job gets its packets. `{fifo}` stands for the path of a pipe,
-    /// `{file}` for the path of a complete file, and `{tap}` for the name of an interface. Without
-    /// any of these placeholders, the job reads its packets from standard input.
+    /// The program of each job and its arguments. In each word of the command, `{n}` stands for the
+    /// number of the job, counted from 1. `{jobs}` stands for the number of jobs. Three other
+    /// placeholders determine how the job gets its packets. `{fifo}` stands for the path of a pipe,
+    /// `{file}` for the path of a complete file, and `{tap}` for the name of a network interface.
+    /// Without any of these placeholders, the job reads its packets from standard input.
     pub command: Vec<OsString>,
-    /// Which packets must go to the same job.
+    /// Determines which packets must go to the same job.
     pub together: Together,
-    /// The format in which jobs read packets.
+    /// The capture format in which jobs read their packets.
     pub format: Format,
-    /// Whether jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
+    /// True if jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
     /// ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
-    /// A job is killed if it reads nothing for this time although packets wait. With `None`, no job
-    /// is killed.
+    /// A job is killed if it reads nothing for this time although packets wait for it. If the value
+    /// is `None`, no job is killed.
     pub job_timeout: Option<Duration>,
-    /// Where the output of the jobs goes.
+    /// The destination of the jobs' output.
     pub collect: Collect,
-    /// Whether standard error is a terminal on which the progress line may be drawn.
+    /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// Creates the process in which a job that reads a `{file}` waits until its file is complete.
-    /// If the value is `None`, the program of the job is started when the file is complete.
+    /// The command of a waiting process for each job that reads a `{file}`. The process waits until
+    /// the job's file is complete. If the value is `None`, no process waits, and the program of the
+    /// job is started when the file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
 impl Options {
-    /// The options for `jobs` copies of this command. Each flow stays in one job, and the lines of
-    /// the jobs are printed in the order in which they arrive.
+    /// Returns the options for `jobs` copies of this command. Each flow stays in one job, and the
+    /// lines of the jobs are printed in the order in which they arrive.
     pub fn new(jobs: usize, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             jobs,
@@ -62,11 +63,11 @@ impl Options {
 /// [waits](crate::start_when_ready), and then becomes `program`. The arguments of `program` are
 /// appended to the command.
 ///
-/// A process in a sandbox cannot start programs while packets flow, so it starts the waiting
-/// processes of all jobs before.
+/// A process in a sandbox cannot start programs while packets flow. Therefore the process starts
+/// the waiting processes of all jobs before it enters the sandbox.
 pub type WaitingProcess = fn(program: &OsStr) -> Command;
 
-/// The format of the capture that jobs read.
+/// The format of the captures that jobs read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// The format of the input, or [`PcapNanos`](Self::PcapNanos) if the input is not a file.
@@ -80,23 +81,24 @@ pub enum Format {
     Pcapng,
 }
 
-/// Where the output of the jobs goes.
+/// The destination of the jobs' output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Collect {
-    /// The outputs are merged and written to standard output.
+    /// The outputs of the jobs are merged and written to standard output.
     Merged {
-        /// The order of lines, elements and packets.
+        /// The order of the lines, JSON elements or packets in the merged output.
         order: Order,
-        /// Whether each line begins with the number of the job and a tab.
+        /// True if each line of the merged output begins with the number of the job and a tab.
         tag: bool,
-        /// The number of lines at the start of each output that are printed only once. `None` means
-        /// 1 if the command is a tshark with the option for a header, and otherwise 0.
+        /// The number of header lines at the start of each job's output. The merged output contains
+        /// them only once. `None` stands for 1 if the command is tshark with the option for a
+        /// header, and for 0 otherwise.
         header: Option<usize>,
     },
-    /// The jobs write to standard output themselves, so their lines may mix.
+    /// The jobs write directly to standard output, so the lines of different jobs may be mixed.
     Unmerged,
-    /// The outputs go to files. Job N runs in the subdirectory N of this directory, and its output
-    /// goes to the files `stdout` and `stderr` in the subdirectory.
+    /// The outputs go to files in this directory. Job N runs in the subdirectory N, and its output
+    /// goes to the files `stdout` and `stderr` there.
     Results(PathBuf),
 }
 
@@ -118,22 +120,22 @@ impl Collect {
 /// The order of the merged output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Lines in the order in which they arrive, and packets by time.
+    /// Lines are merged in the order in which the jobs write them, and packets are merged by time.
     #[default]
     Any,
-    /// The output of job 1, then the output of job 2, and so on.
+    /// The output of job 1 comes first, then the output of job 2, and so on.
     Job,
-    /// Sorted by the times at the start of lines, or by the times of packets.
+    /// Lines are sorted by the times at their start, and packets by their times.
     Time,
 }
 
-/// The known facts about the input before its packets are read.
+/// The properties of a run's input that are known before its packets are read.
 #[derive(Clone, Debug, Default)]
 pub struct InputInfo {
-    /// The capture files, if the input has any.
+    /// The properties of the capture files, if the input contains capture files.
     pub capture: Option<Arc<CaptureInfo>>,
-    /// Whether all inputs can wait, as files can.
+    /// True if all inputs can wait without losing packets, as files can.
     pub can_wait: bool,
-    /// Whether capture files are replayed at a certain rate.
+    /// True if the capture files are replayed at a certain rate.
     pub is_paced: bool,
 }

@@ -8,7 +8,7 @@
 //! | a JSON array | elements as they come | job by job | refused |
 //! | anything else | refused | bytes, job by job | refused |
 //!
-//! Each job has a [`Spool`] for output that has to wait.
+//! Each job has a [`Spool`] for output that must wait for other output.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,10 +25,10 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// When this many merged bytes have accumulated, they are written to standard output.
+/// The merged output is written to standard output when it has at least this number of bytes.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// The reason for which merging ended before the jobs ended.
+/// The reason why the merge ended before the jobs ended.
 #[derive(Debug)]
 pub(super) enum Stopped {
     NobodyReads,
@@ -45,27 +45,27 @@ pub(super) enum Stopped {
 #[derive(Debug)]
 pub(super) struct Sink {
     order: Order,
-    /// The kind of all outputs. `None` until a job has written enough bytes to detect the kind.
+    /// The kind of the outputs of all jobs. The value is `None` until a job has written enough
+    /// bytes to detect the kind.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
-    /// For each job that has a complete record, the time of its next record and the number of the
-    /// job.
+    /// For each job with a complete record, the time of the next record and the number of the job.
     next: BinaryHeap<Reverse<(i64, usize)>>,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// The job whose output was last written, if the output ended within a line. No other job's
-    /// output may follow on this line.
+    /// The number of the job whose output was last written, if that output ended within a line. The
+    /// output of another job must not continue this line.
     within: Option<usize>,
-    /// Whether an element of a JSON array was written.
+    /// True if at least one element of a JSON array has been written.
     has_elements: bool,
     notes: Vec<String>,
 }
 
 #[derive(Debug)]
 struct JobOutput {
-    /// The first bytes of the output, which are kept until the kind of the output is known.
+    /// The first bytes of the job's output, which are kept until the kind of the output is known.
     start: Vec<u8>,
     has_kind: bool,
     lines: Lines,
@@ -80,8 +80,8 @@ struct JobOutput {
 }
 
 impl Sink {
-    /// `files` has a file for each job. If the list is empty, only output that need not wait can be
-    /// merged.
+    /// Creates a sink for the outputs of the jobs. `files` contains a file for each job. If `files`
+    /// is empty, only output that need not wait can be merged.
     pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
         let mut files = files.into_iter();
         let job = |nth: usize| JobOutput {
@@ -98,7 +98,7 @@ impl Sink {
         };
         Self {
             order,
-            // The output of a single job is passed on unchanged, whatever its kind is.
+            // If there is only one job, its output is passed on unchanged, whatever its kind is.
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
@@ -112,8 +112,8 @@ impl Sink {
         }
     }
 
-    /// Takes output of this job, and writes the part that need not wait. Returns true if the next
-    /// output must come from the same job.
+    /// Adds output of the job with the number `job`, and writes the part that need not wait.
+    /// Returns true if the next output must come from the same job.
     pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
         let is_single = self.jobs.len() == 1;
         let of = &mut self.jobs[job];
@@ -151,12 +151,12 @@ impl Sink {
         Ok(within)
     }
 
-    /// Whether output of a job has to wait for output of other jobs.
+    /// Returns true if the output of a job must wait for the output of other jobs.
     fn waits(&self) -> bool {
         self.jobs.len() > 1 && (self.order != Order::Any || self.kind == Some(Kind::Capture))
     }
 
-    /// Ends the output of this job.
+    /// Ends the output of the job with the number `job`.
     pub(super) fn end(&mut self, job: usize) -> Result<(), Stopped> {
         self.jobs[job].ended = true;
         if !self.jobs[job].start.is_empty() {
@@ -164,8 +164,8 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // Other jobs need not wait for a job that wrote nothing, even if the kind of their output
-        // is not known yet.
+        // Other jobs need not wait for a job that has written nothing, even if the kind of their
+        // output is not known yet.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
@@ -196,12 +196,12 @@ impl Sink {
         Ok(self.notes)
     }
 
-    /// Decides how to merge output of this kind.
+    /// Decides how the outputs are merged, when the kind of a job's output is known.
     fn begin(&mut self, job: usize, kind: Kind) -> Result<(), Stopped> {
         let refused = |why: String| Err(Stopped::Unmergeable { job: job + 1, why });
         let apart = "add --results DIR for a file from each job";
-        // With `--order job`, output of any kind can be merged: the bytes of one job follow the
-        // bytes of the job before.
+        // With `--order job`, output of any kind can be merged, because the bytes of a job only
+        // follow the bytes of the previous job.
         let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
         match kind {
             Kind::Unknown(what) => {
@@ -228,8 +228,8 @@ impl Sink {
         Ok(())
     }
 
-    /// After this job has written output or has ended, writes all records that are next in the
-    /// order.
+    /// Writes all records that are next in the order, after the job with the number `job` has
+    /// written output or has ended.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {
@@ -237,7 +237,8 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // A job that has no complete record yet may still write a record with an earlier time.
+            // The next record must wait if another job has no complete record yet, because that job
+            // may still write a record with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -253,7 +254,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record of this job, or marks the job as finished if no record follows.
+    /// Finds the next record of the job with the number `job`, or marks the job as finished if no
+    /// record follows.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];
@@ -309,13 +311,14 @@ impl Sink {
         Ok(())
     }
 
-    /// Appends lines or elements of a job to the output.
+    /// Appends lines or JSON elements of a job to the merged output.
     fn pass_on(&mut self, job: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         if self.kind == Some(Kind::JsonArray) {
-            // Before the first element, a bracket is written instead of a comma.
+            // Before the first element of the merged array, a bracket is written instead of a
+            // comma.
             let bytes =
                 if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
             self.out.extend_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! Stores the output of a job that has to wait for other jobs, first in memory and then in a file.
+//! Stores output of a job that must wait for the output of other jobs. The output is stored in
+//! memory first, and then in a file.
 
 use std::fs::File;
 use std::io;
@@ -6,14 +7,14 @@ use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The maximum number of bytes of a job's output that are stored in memory. Further bytes are
+/// The maximum number of bytes of a job's output that are stored in memory. Additional bytes are
 /// stored in the job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Spool {
     memory: Vec<u8>,
-    /// The number of bytes at the start of `memory` that have already been consumed.
+    /// The number of bytes at the start of `memory` that have already been removed from the spool.
     used: usize,
     file: Option<File>,
     /// The number of bytes that have been read from the file. `written` is the number of bytes that
@@ -23,7 +24,8 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// Creates an empty spool. Without a file, it is an error if the bytes do not fit into memory.
+    /// Creates an empty spool. If `file` is `None`, it is an error if the bytes do not fit into
+    /// memory.
     pub(super) fn new(file: Option<File>) -> Self {
         Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }
     }
@@ -40,12 +42,12 @@ impl Spool {
         Ok(())
     }
 
-    /// The bytes in memory.
+    /// Returns the bytes of the spool that are in memory.
     pub(super) fn bytes(&self) -> &[u8] {
         self.memory.get(self.used..).unwrap_or_default()
     }
 
-    /// Whether all waiting bytes are in memory, and none in the file.
+    /// Returns true if all bytes of the spool are in memory, and none in the file.
     pub(super) fn is_in_memory(&self) -> bool {
         self.read == self.written
     }
@@ -55,7 +57,8 @@ impl Spool {
         self.used = (self.used + bytes).min(self.memory.len());
     }
 
-    /// Reads bytes from the file into memory. Returns false if the file has no unread bytes.
+    /// Reads bytes from the spool's file into memory. Returns false if the file contains no unread
+    /// bytes.
     pub(super) fn refill(&mut self) -> io::Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| self.read < self.written) else { return Ok(false) };
         let missing = usize::try_from(self.written - self.read).unwrap_or(READ_BYTES).min(READ_BYTES);
@@ -65,8 +68,8 @@ impl Spool {
         file.read_exact_at(&mut self.memory[before..], self.read)?;
         self.read += missing as u64;
         if self.read == self.written {
-            // All bytes of the file have been read, so its space on the disk can be used for the
-            // next bytes.
+            // All bytes of the file have been read. The file is emptied, so that its space on the
+            // disk can be used for the next bytes.
             file.set_len(0)?;
             (self.read, self.written) = (0, 0);
         }

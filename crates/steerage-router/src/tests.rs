@@ -1,5 +1,5 @@
-//! Tests that send a list of packets through the handler and collect its output. etherparse reads
-//! the output.
+//! Tests that pass packets to the router's handler and collect the packets that it sends. The crate
+//! etherparse parses the sent packets.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,8 +16,8 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// A receive queue for tests. The queue delivers each frame as a whole, or in several pages with
-/// this many bytes in the first page.
+/// A receive queue for tests. The queue delivers each frame in one page. If the third field is a
+/// number, it delivers the frame in several pages, with this number of bytes in the first page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -149,7 +149,8 @@ fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u
 
 fn one(frame: Vec<u8>) -> Came2 {
     let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
-    // The frame is split once inside its payload, and once at the end of the IP header.
+    // The frame is split into pages twice: once inside its payload, and once at the end of the IP
+    // header.
     for first in [100, 54] {
         let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
         assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
@@ -332,8 +333,8 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // At least the burst of ICMP errors was sent. The exact number depends on how long the test
-    // took.
+    // The router sent at least the allowed burst of ICMP errors. The exact number depends on the
+    // duration of the test.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 

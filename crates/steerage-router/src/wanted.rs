@@ -1,5 +1,5 @@
-//! Neighbours for which the router needs a link address to send packets. The control program reads
-//! the list and resolves the neighbours.
+//! The list of neighbours whose link addresses the router needs to send packets. The control
+//! program reads this list and resolves the link addresses.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -8,26 +8,25 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU requests in one batch. The list of all requests has
-/// the same maximum length. The limit bounds the work when a host scans a whole network through
-/// this router.
+/// The maximum number of neighbours that a CPU requests in one batch, and the maximum length of the
+/// list of requests. The limit bounds the work if a host scans a whole network through this router.
 pub const WANTED_MAX: usize = 64;
 
-/// A neighbour, identified by the index of its interface and its address.
+/// A neighbour, identified by the index of its interface and its IP address.
 pub type Wish = (u16, IpAddr);
 
-/// The neighbours that the CPUs have requested.
+/// The neighbours whose link addresses the packet CPUs have requested.
 #[derive(Debug)]
 pub struct Wanted {
     wishes: Mutex<Vec<Wish>>,
-    /// True if a CPU has written a byte to `bell` since the last call of `take`.
+    /// True if a CPU has written a byte to the socket `bell` since the last call of `take`.
     rung: AtomicBool,
     bell: UnixStream,
     hears: UnixStream,
 }
 
 impl Wanted {
-    /// Creates an empty list of neighbours.
+    /// Creates an empty list of requested neighbours.
     ///
     /// # Errors
     /// Returns an error if the kernel cannot create a pair of sockets.
@@ -38,25 +37,24 @@ impl Wanted {
         Ok(Self { wishes: Mutex::default(), rung: AtomicBool::new(false), bell, hears })
     }
 
-    /// Returns a file descriptor that becomes readable when a CPU adds an entry to the list.
+    /// Returns a file descriptor that becomes readable when a CPU requests a neighbour.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.hears.as_fd()
     }
 
-    /// Removes and returns all entries of the list.
+    /// Removes all requested neighbours from the list, and returns them.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up writes one byte to the socket, and this read takes all bytes that were
-        // written.
+        // Each wake-up writes a byte to the socket. This read removes all bytes from the socket.
         let _ = (&self.hears).read(&mut bytes);
-        // `Release` pairs with the swap in `ask`. If a CPU finds the flag set, it has already added
-        // its request, and the code below takes the request. If a CPU finds the flag cleared, it
-        // writes another byte.
+        // `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If the
+        // CPU finds the flag `rung` set, the code below takes the request. If the CPU finds the
+        // flag cleared, it writes another byte.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all of `wishes` to the list. A CPU calls `ask` at most once per batch.
+    /// Moves all requests in `wishes` to the list. A CPU calls `ask` at most once per batch.
     ///
     /// If another thread holds the lock of the list, the requests are discarded. The next packets
     /// to these neighbours cause new requests.
@@ -68,8 +66,8 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // `AcqRel` pairs with the store in `take`. The swap makes sure that only one byte is
-            // written before the next call of `take`.
+            // `AcqRel` pairs with the store in `take`. Because of the swap, only one byte is
+            // written between two calls of `take`.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);
             }

@@ -1,38 +1,38 @@
-//! Determines how far CPUs are from the CPU that receives. `tune`, `doctor` and `explain` all use
-//! this module, so that they never contradict each other.
+//! Determines how far CPUs are from the CPU that receives packets. The commands `tune`, `doctor`
+//! and `explain` all use this module, so that their outputs never contradict each other.
 
 use std::time::Duration;
 
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 
-/// Two CPUs are far from each other if the transfer of a cache line between them takes at least
-/// this long. CPUs that share a cache took 15 to 60 ns, and CPUs that do not share a cache took 80
-/// to 200 ns (docs/performance.md).
+/// Two CPUs are far from each other if a cache line takes at least this time from one CPU to the
+/// other. In measurements, it took 15 to 60 ns between CPUs that share a cache, and 80 to 200 ns
+/// between other CPUs (docs/performance.md).
 const FAR: Duration = Duration::from_nanos(100);
 
 /// The number of attempts to measure a pair of CPUs while other programs run on these CPUs. For 64
-/// busy CPUs, all attempts together take 1.3 s.
+/// busy CPUs, all attempts together take 1.3 seconds.
 const MEASURE_TRIES: usize = 8;
 
-/// The distances of some CPUs from the CPU that receives. If a distance was not measured, it is the
-/// distance that the kernel reports. A virtual machine may report a shared cache that its CPUs do
-/// not have.
+/// The distances of some CPUs from the receiving CPU. If the distance of a CPU was not measured,
+/// the kernel's distance is used. A virtual machine may report a shared cache that its CPUs do not
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
-    /// The CPUs that are as far from the receiver as CPUs that share no cache with it.
+    /// The CPUs that are far from the receiving CPU, like CPUs that share no cache with it.
     pub far: CpuMask,
-    /// The far CPUs for which the kernel reports that they share a cache with the receiver.
+    /// The far CPUs that share a cache with the receiving CPU according to the kernel.
     pub unlike_reported: CpuMask,
-    /// The measured distances from the receiver to the nearest and to the farthest CPU.
+    /// The measured distances from the receiving CPU to the nearest and to the farthest CPU.
     pub measured: Option<(Duration, Duration)>,
-    /// Whether all distances are known, from the kernel or from a measurement.
+    /// True if the distance of each CPU is known, from the kernel or from a measurement.
     pub is_known: bool,
 }
 
 impl Distances {
-    /// Measures the distances of `cpus` from `receiver`, in a fraction of a second. The results are
-    /// stored in `topology`.
+    /// Measures the distances between the receiving CPU `receiver` and the CPUs in `cpus`. The
+    /// measurement takes a fraction of a second. The results are stored in `topology`.
     pub fn measure(topology: &mut Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let mut left = cpus.clone();
         for _ in 0..MEASURE_TRIES {
@@ -42,7 +42,7 @@ impl Distances {
         Self::of(topology, receiver, cpus)
     }
 
-    /// The distances that `topology` contains.
+    /// Returns the distances that `topology` contains.
     pub fn of(topology: &Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let shares = |cpu| Some(topology.place(receiver)?.cache.as_ref()?.cpus.contains(cpu));
         Self::judged(receiver, cpus, |cpu| topology.latency(receiver, cpu), shares)
@@ -66,8 +66,8 @@ impl Distances {
         }
     }
 
-    /// Describes in words how far the CPUs `others` are from the receiver, such as `the others
-    /// share a cache with it`.
+    /// Describes in words how far the CPUs in `others` are from the receiving CPU, such as `the
+    /// others share a cache with it`.
     pub fn of_others(&self, others: &CpuMask, receiver: CpuId) -> String {
         let far = self.far.and(others);
         let measured = self.measured.map_or(String::new(), |(nearest, farthest)| {

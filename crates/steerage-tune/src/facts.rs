@@ -1,5 +1,5 @@
-//! Collects what the machine and the interface report: load, queues, drops and hash. All files are
-//! read below a [`Root`]. Facts that cannot be read are left out.
+//! Collects facts about the machine and the interface, such as load, queues, drops and hash. All
+//! files are read below a [`Root`]. Facts that cannot be read are omitted.
 
 mod sample;
 
@@ -14,86 +14,88 @@ use steerage_text::shell_word;
 use crate::root::Root;
 pub use sample::{CpuCounts, Sample};
 
-/// The maximum number of columns that are read from a row of /proc/interrupts, which has a column
+/// The maximum number of columns that are read from a row of /proc/interrupts. A row has a column
 /// for each CPU.
 const CPUS_MAX: usize = 8_192;
 
-/// A CPU is listed only if it spends at least this share of its time in interrupts. `SHOWN_MAX`
-/// limits the number of CPUs that are shown.
+/// `interrupted` lists a CPU only if it spends at least this share of its time in interrupts.
+/// `SHOWN_MAX` limits the number of CPUs that the output shows.
 const LISTED_MIN: f64 = 0.01;
 const SHOWN_MAX: usize = 8;
 
-/// The values that ethtool reports about an interface. Tests pass made-up values.
+/// The values that ethtool reports about an interface. Tests use invented values.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
-    /// The queues that are in use.
+    /// The numbers of the interface's queues.
     pub channels: Option<Channels>,
     /// The offloads.
     pub features: Option<Features>,
 }
 
-/// The facts from which the candidates are chosen.
+/// The facts about a machine and an interface that `tune` uses to choose candidates.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The name of the interface.
     pub interface: String,
-    /// The driver, or `None` if the interface exists only in software.
+    /// The name of the interface's driver, or `None` if the interface exists only in software.
     pub driver: Option<String>,
-    /// The numbers of receive and transmit queues.
+    /// The number of receive queues and the number of transmit queues of the interface.
     pub queues: (usize, usize),
     /// What ethtool reports.
     pub card: Card,
-    /// The caches and nodes of the machine.
+    /// The caches and NUMA nodes of the machine.
     pub topology: Topology,
-    /// The CPUs that steering may use: online, and not isolated.
+    /// The CPUs that steering may use: the online CPUs that are not isolated.
     pub cpus: CpuMask,
     /// The CPUs that receive the interface's packets, the busiest first.
     pub receivers: Vec<CpuId>,
-    /// Whether threaded NAPI is on, so that the receive queues have their own threads. `None` if
-    /// the kernel has no file for this setting.
+    /// True if threaded NAPI is on, so that the receive queues have their own threads. The value is
+    /// `None` if the kernel has no file for this setting.
     pub threaded: Option<bool>,
-    /// `rps_sock_flow_entries`: 0 switches RFS off for all interfaces.
+    /// The value of `rps_sock_flow_entries`. If the value is 0, RFS is off for all interfaces.
     pub sock_flow_entries: u64,
-    /// `rps_flow_cnt` of the first queue: 0 switches RFS off for this queue.
+    /// The value of `rps_flow_cnt` of the first receive queue. If the value is 0, RFS is off for
+    /// this queue.
     pub queue_flow_entries: u64,
-    /// The average time in interrupts per packet in nanoseconds, if enough packets were counted.
+    /// The average time in nanoseconds that CPUs spend in interrupts per packet, if enough packets
+    /// were counted.
     pub softirq_ns: Option<f64>,
-    /// The CPUs that spend at least a hundredth of their time in interrupts, with the share of
-    /// their time. The busiest CPU comes first.
+    /// The CPUs that spend at least a hundredth of their time in interrupts, and their share of
+    /// time in interrupts. The busiest CPU comes first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// Whether `interrupted` was counted while tune listened. If not, `interrupted` was counted
-    /// since the machine started.
+    /// True if `interrupted` contains the shares while `tune` listened. If false, it contains the
+    /// shares since the machine started.
     pub is_recent: bool,
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout`. `None` if the kernel does not have these two
-    /// files.
+    /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel does
+    /// not have these two files.
     pub deferral: Option<(u64, u64)>,
-    /// The lost packets, with the name of each counter that is not 0.
+    /// The counters of lost packets that are not 0, each with its name.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often a CPU stopped polling before all packets were handled, because its budget was used
-    /// up.
+    /// How often a CPU stopped polling because its budget was used up, although packets were left.
     pub time_squeeze: u64,
-    /// The flows that arrived while tune listened.
+    /// The flows that arrived while `tune` listened.
     pub flows: Flows,
 }
 
-/// The flows that the kernel's hash distinguishes.
+/// The flows that the kernel's flow hash can tell apart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flows {
-    /// The number of flows, and the share of the packets that the largest flow has.
+    /// Flows were seen. The fields are their number and the share of packets in the largest flow.
     Seen {
         /// The number of flows, at least 1.
         count: usize,
-        /// The share of the largest flow, from 0 to 1.
+        /// The share of all packets that belong to the largest flow, from 0 to 1.
         largest: f64,
     },
-    /// No flow was seen, for this reason.
+    /// No flow was seen. The text is the reason.
     NotSeen(String),
 }
 
 impl Facts {
-    /// Reads the facts. `card` has the values that ethtool reports. `lately` has the counters of
-    /// the time while tune listened, and `ever` has the counters since boot. The load comes from
-    /// `lately`, or from `ever` if too few packets arrived while tune listened.
+    /// Reads the facts. `card` contains the values that ethtool reports. `lately` contains the
+    /// counters of the time in which `tune` listened, and `ever` the counters since the machine
+    /// started. The load is computed from `lately`, or from `ever` if too few packets arrived while
+    /// `tune` listened.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
@@ -126,14 +128,14 @@ impl Facts {
         }
     }
 
-    /// Whether the card reports that its hash covers ports. With a hash that covers ports, RPS uses
-    /// the card's hash, and the kernel does not read the inner headers of tunnels.
+    /// Returns true if the card reports that its hash covers ports. If the hash covers ports, RPS
+    /// uses the card's hash, so the kernel does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }
 
-    /// Whether the card may forward flows in hardware. The kernel does not see packets that the
-    /// card itself forwards.
+    /// Returns true if the card may forward flows in hardware. The kernel does not see the packets
+    /// that the card forwards itself.
     pub fn forwards_in_hardware(&self) -> bool {
         self.has("hw-tc-offload")
     }
@@ -187,7 +189,8 @@ impl fmt::Display for Facts {
     }
 }
 
-/// The counters of lost packets that are not 0: those of the interface, and those of all backlogs.
+/// Returns the counters of lost packets that are not 0: the counters of the interface and of all
+/// backlogs.
 fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
     let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
@@ -195,7 +198,7 @@ fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)
     own.chain(shared).filter(|(_, count)| *count > 0).collect()
 }
 
-/// For each CPU, the share of its time that it spends in interrupts.
+/// Returns each CPU with the share of its time that it spends in interrupts.
 fn interrupted(used: &Sample) -> Vec<(CpuId, f64)> {
     let share = |counts: &CpuCounts| counts.softirq as f64 / counts.all.max(1) as f64;
     let mut shares: Vec<_> = used.cpus.iter().map(|(cpu, counts)| (*cpu, share(counts))).collect();
@@ -208,9 +211,9 @@ fn or_unknown(cpus: &CpuMask) -> String {
     if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
 }
 
-/// The CPUs that receive the interface's packets. The CPUs that handle the interface's interrupts
-/// receive its packets. If the interface has no interrupts, the receiver is the CPU that handled
-/// the most packets without getting them by RPS.
+/// Returns the CPUs that receive the interface's packets, which are the CPUs that handle its
+/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets,
+/// not counting packets that RPS steered to it.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
@@ -230,10 +233,10 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     busiest
 }
 
-/// For each CPU, the number of interrupts of the interface that it handled.
+/// Returns the number of the interface's interrupts that each CPU has handled.
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
     let device = format!("/sys/class/net/{interface}/device");
-    // The interrupts belong to the PCI device. A virtio device is a child of its PCI device.
+    // The interrupts belong to a PCI device. For a virtio network card, this is the parent device.
     let own = root.names(&format!("{device}/msi_irqs"));
     let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
     let mut found = BTreeMap::new();

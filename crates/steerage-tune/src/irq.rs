@@ -1,5 +1,5 @@
-//! Finds the interrupts of a card's receive queues, and talks to the daemon irqbalance, which moves
-//! interrupts between CPUs.
+//! Finds the interrupts of a card's receive queues. Also sends requests to the daemon irqbalance,
+//! which moves interrupts between CPUs.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -15,17 +15,18 @@ use crate::root::Root;
 
 /// The directory in which irqbalance creates its socket, `irqbalancePID.sock`.
 const IRQBALANCE: &str = "/run/irqbalance";
-/// The longest message that irqbalance reads: the buffer of its function `sock_handle`.
+/// The maximum length of a message to irqbalance, which is the size of the buffer in its function
+/// `sock_handle`.
 const MESSAGE_MAX: usize = 499;
-/// The maximum number of bytes that are read from a reply of irqbalance. irqbalance writes about 60
-/// bytes for each interrupt.
+/// The maximum number of bytes that are read from a reply of irqbalance. A reply has about 60 bytes
+/// for each interrupt.
 const REPLY_MAX: u64 = 1 << 20;
-/// The maximum time to wait for an answer of irqbalance. irqbalance answers only between two of its
-/// rounds.
+/// The maximum time to wait for a reply of irqbalance, which replies only when it is not balancing
+/// interrupts.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The affinity files of the interface's receive interrupts, in the order of their queues, and a
-/// note if some of them cannot be changed.
+/// Returns the affinity files of the interrupts of an interface's receive queues, in the order of
+/// the queues. Also returns a note if some of the files cannot be changed.
 pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
     let interrupts = queue_interrupts(machine.root().directory(), interface);
     if interrupts.is_empty() {
@@ -41,31 +42,31 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// Whether the owner may write to a file. For an interrupt that the kernel manages itself, the
-/// kernel creates a file that even its owner root may not write to.
+/// Returns true if the owner may write to a file. For an interrupt that the kernel manages itself,
+/// even root, the owner of the file, may not write to it.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
 
-/// The numbers of the interrupts whose affinity is among these knobs.
+/// Returns the numbers of the interrupts to whose affinity files these knobs belong.
 pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
     let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
     knobs.into_iter().filter_map(irq).collect()
 }
 
-/// The socket of irqbalance, if it runs.
+/// Returns the path of irqbalance's socket, if irqbalance runs.
 pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     let names = root.names(IRQBALANCE);
     let name = names.iter().find(|name| name.starts_with("irqbalance") && name.ends_with(".sock"))?;
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Forbids irqbalance to move these interrupts, in addition to the interrupts that are already
-/// forbidden. When irqbalance restarts, it forgets this list.
+/// Makes irqbalance leave these interrupts on their CPUs, in addition to the interrupts that it
+/// already leaves there. irqbalance forgets the list when it restarts.
 ///
 /// # Errors
 ///
-/// irqbalance does not answer, refuses this user, or the list is too long for it.
+/// Fails if irqbalance does not reply, if it refuses this user, or if the list is too long for it.
 pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.extend(interrupts);
@@ -74,11 +75,11 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     send_list(socket, &banned)
 }
 
-/// Permits irqbalance to move these interrupts again.
+/// Lets irqbalance move these interrupts again.
 ///
 /// # Errors
 ///
-/// As for [`ban`].
+/// Fails like [`ban`].
 pub fn unban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.retain(|irq| !interrupts.contains(irq));
@@ -97,8 +98,8 @@ fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     request(socket, &message).map(drop)
 }
 
-/// Parses the reply of irqbalance to the request `setup`, and returns the interrupts that
-/// irqbalance does not move.
+/// Parses irqbalance's reply to the request `setup`. Returns the interrupts that irqbalance does
+/// not move.
 fn banned(reply: &str) -> Vec<u32> {
     let words: Vec<&str> = reply.split_whitespace().collect();
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
@@ -121,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs `body` with a server that answers like irqbalance, and returns the messages that the
-    /// server received.
+    /// Calls `body` while a server replies like irqbalance. Returns the messages that the server
+    /// received.
     fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");

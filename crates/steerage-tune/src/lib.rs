@@ -1,5 +1,5 @@
 //! Sets the kernel's own receive steering, measures whether a setting helps, and keeps the setting
-//! or takes it back.
+//! or undoes it.
 //!
 //! | module | purpose |
 //! |---|---|

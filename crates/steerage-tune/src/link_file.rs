@@ -1,5 +1,5 @@
-//! Writes a setting as a .link file of systemd (systemd.link(5)). systemd applies the setting at
-//! each start of the machine.
+//! Writes a setting as a .link file of systemd (systemd.link(5)). systemd then applies the setting
+//! each time that the machine starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,9 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The directories that [`make`] reads, in addition to /sys, to find systemd's version and the
-/// .link file that is in force.
+/// The directories that [`make`] reads, in addition to /sys. The directories contain systemd's
+/// library (whose name contains the version), the .link files, and udev's record of the .link file
+/// that an interface uses.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -39,12 +40,12 @@ const LIBRARIES: [&str; 4] = [
 const LIBRARY: &str = "libsystemd-shared-";
 
 /// The section of the file that systemd ships for all interfaces, `99-default.link`. systemd
-/// applies only one .link file to an interface, so a new file has to repeat the lines of the old
-/// file.
+/// applies only one .link file to each interface. Therefore a new file must repeat the lines of the
+/// old file.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The end of a knob's name, the key of this knob in a .link file, and the first version of systemd
-/// that supports the key (systemd.link(5)).
+/// The knobs that a .link file can set. Each row contains the end of the knob's name, its key in a
+/// .link file, and the first version of systemd that supports this key (systemd.link(5)).
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -66,20 +67,20 @@ const KEYS: [(&str, &str, u32); 14] = [
 /// CPUs for the interrupts of all queues together.
 const IRQ_AFFINITY: u32 = 261;
 
-/// A .link file that is not written yet.
+/// The content of a .link file that has not been written yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFile {
     /// The path.
     pub path: PathBuf,
     /// The text.
     pub text: String,
-    /// The values that the file sets.
+    /// The knobs and values that the .link file sets.
     pub setting: Setting,
-    /// One line for each knob that the file cannot set.
+    /// Notes for the user: one line for each knob that the .link file cannot set.
     pub notes: Vec<String>,
 }
 
-/// The version of systemd on this machine, if it has systemd.
+/// Returns the version of systemd on this machine, if it has systemd.
 pub fn systemd_version(root: &Root) -> Option<u32> {
     let names = LIBRARIES.iter().flat_map(|directory| root.names(directory));
     let version = |name: String| {
@@ -89,7 +90,7 @@ pub fn systemd_version(root: &Root) -> Option<u32> {
     names.filter_map(version).max()
 }
 
-/// Makes a .link file for the interface from the values of a setting.
+/// Creates a .link file for the interface from the values of a setting.
 pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     let root = machine.root();
     let version = systemd_version(root);
@@ -169,8 +170,8 @@ fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
 }
 
-/// The section `[Link]` of the .link file that is applied to the interface now. udev records the
-/// path of this file.
+/// Returns the section `[Link]` of the .link file that is applied to the interface now. udev
+/// records the path of this file.
 fn present_section(root: &Root, index: &str) -> String {
     let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
     let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
@@ -180,16 +181,16 @@ fn present_section(root: &Root, index: &str) -> String {
     of_section.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// The command by which systemd applies its .link files to an interface now.
+/// Returns the command that makes systemd apply its .link files to an interface now.
 pub fn apply_now(interface: &str) -> String {
     format!("sudo udevadm control --reload && sudo udevadm trigger --action=add /sys/class/net/{interface}")
 }
 
-/// Writes the file.
+/// Writes the .link file.
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// Fails if the .link file cannot be written.
 pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
     write_durably(&file.path, file.text.as_bytes(), Readers::All)
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })

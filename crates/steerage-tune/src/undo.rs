@@ -1,6 +1,6 @@
-//! The undo file contains the values that tune set and the values before. The file is written to
-//! the disk before the first change, so that all values can be restored after a crash of this
-//! program.
+//! The undo file contains the values that `tune` set, and the values that the knobs had before. The
+//! file is on the disk before the first change. Therefore all old values can be restored even after
+//! this program has crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -23,18 +23,19 @@ use crate::plan::Plan;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The version of the file's format.
+/// The version of the undo file's format.
 const VERSION: u32 = 1;
 /// The maximum number of bytes that are read from an undo file. The undo file of a machine with
 /// 1,024 queues is smaller.
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Identifies the interface and the boot of the machine to which the values belong.
+/// Identifies the interface, and the boot of the machine, to which the values in an undo file
+/// belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
-    /// The inode number of the network namespace.
+    /// The inode number of the interface's network namespace.
     namespace: String,
     index: String,
     address: String,
@@ -60,17 +61,18 @@ struct Record {
     identity: Identity,
     /// The values before.
     before: Setting,
-    /// The values that tune may have set. If a knob has a different value, another program or the
-    /// administrator changed it.
+    /// The values to which `tune` may have set each knob. If a knob has another value, another
+    /// program or the administrator has changed it.
     ours: BTreeMap<Knob, BTreeSet<String>>,
-    /// The setting that was kept after measuring. `None` before the end of the measurement.
+    /// The setting that was kept after the measurement. The value is `None` until the measurement
+    /// has ended.
     kept: Option<Setting>,
-    /// The interrupts that tune has forbidden irqbalance to move.
+    /// The interrupts that irqbalance must not move, at the request of `tune`.
     banned: Vec<u32>,
-    /// The .link file that tune wrote, and its text.
+    /// The path and the text of the .link file that `tune` wrote.
     link_file: Option<(PathBuf, String)>,
-    /// The values that systemd sets because of the .link file. tune itself does not keep these
-    /// values.
+    /// The values that systemd sets because of the .link file. `tune` itself does not maintain
+    /// these values.
     #[serde(default)]
     linked: Setting,
 }
@@ -85,18 +87,18 @@ pub struct Undo {
 /// What an undo did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// The knobs that were set back to their old values.
+    /// The knobs that were restored to their old values, and these values.
     pub restored: Setting,
-    /// One line for each knob that was not restored, with the reason.
+    /// For each knob that was not restored, one line with the reason.
     pub left: Vec<String>,
 }
 
 impl Undo {
-    /// Reads the undo file of an interface in this network namespace, if there is one.
+    /// Reads the undo file of an interface in this network namespace, if it exists.
     ///
     /// # Errors
     ///
-    /// The file is damaged, or another user could have written it.
+    /// Fails if the undo file is damaged, or if another user could have written it.
     pub fn load(directory: &Path, machine: &Machine, interface: &str) -> Result<Option<Self>, TuneError> {
         let here = Identity::of(machine.root(), interface);
         for path in paths(directory, interface, &here) {
@@ -111,7 +113,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// As for [`load`](Self::load).
+    /// Fails like [`load`](Self::load).
     pub fn load_all(directory: &Path, machine: &Machine) -> Result<Vec<Self>, TuneError> {
         let entries = match Directory::open(directory).and_then(|directory| directory.entries()) {
             Ok(entries) => entries,
@@ -136,7 +138,7 @@ impl Undo {
         let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
         let text = (|| -> io::Result<String> {
             let directory = Directory::open(parent)?;
-            // In a directory that other users may write to, such as /tmp, another user could have
+            // In a directory such as /tmp, to which other users may write, another user could have
             // created the file.
             let owner = directory.stat(name)?.st_uid;
             if ![0, geteuid().as_raw()].contains(&owner) {
@@ -159,19 +161,22 @@ impl Undo {
         Ok(Some(Self { path: path.to_owned(), record }))
     }
 
-    /// Whether the file belongs to the interface in this network namespace. After a restart of the
-    /// machine, the old number of a namespace has no meaning, so it is not compared.
+    /// Returns true if the undo file belongs to the interface in this network namespace. After a
+    /// restart of the machine, the recorded number of the namespace has no meaning, so it is not
+    /// compared.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
     /// Writes an undo file for all plans that will be tried. Call `begin` before the first change.
-    /// If the interface already has an undo file, the old values in that file are kept.
+    /// If the interface already has an undo file, the new file contains the old values of that
+    /// file.
     ///
     /// # Errors
     ///
-    /// The file was not written. The caller must not change anything without the undo file.
+    /// Fails if the undo file cannot be written. Without the undo file, the caller must not change
+    /// anything.
     pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
         let here = Identity::of(machine.root(), interface);
         let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);
@@ -196,24 +201,24 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records the setting that was kept after measuring. All other knobs must have their old
-    /// values again.
+    /// Records the setting that is kept after the measurement. When `keep` is called, all other
+    /// knobs must have their old values again.
     ///
     /// # Errors
     ///
     /// The file was not written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // If one kept candidate set a value and another kept candidate set it back, the value does
-        // not differ from the old value.
+        // One kept candidate may have set a knob, and a later kept candidate may have set it back.
+        // Values that equal the old value are removed here.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
-        // If tune changed the number of queues, the kernel may have reset knobs that tune itself
-        // does not set.
+        // If `tune` changed the number of queues, the kernel may have reset knobs that `tune`
+        // itself does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // A value that the kernel has set in the meantime counts as tune's own, so an undo may
-        // replace it. Any other value that appears later belongs to another program.
+        // Values that the kernel has set meanwhile count as values of `tune`, so an undo may
+        // replace them. Any value that appears later belongs to another program.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -221,8 +226,8 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs that are set later to maintain the setting, such as the knobs of new queues. Call
-    /// `extend` before these knobs are set.
+    /// Adds knobs to the undo file that are set later to maintain the setting, such as the knobs of
+    /// new queues. Call `extend` before you set these knobs.
     ///
     /// # Errors
     ///
@@ -237,9 +242,9 @@ impl Undo {
         self.save()
     }
 
-    /// Makes the record belong to the present boot and interface. From then on, the present values
-    /// count as the old values. Returns false if the record already belongs to this boot and
-    /// interface.
+    /// Assigns the undo file to the present boot and interface. When `renew` has returned, the
+    /// present values of the knobs count as the old values. Returns false if the undo file already
+    /// belongs to this boot and interface.
     ///
     /// # Errors
     ///
@@ -257,7 +262,7 @@ impl Undo {
         Ok(true)
     }
 
-    /// Records the interrupts that irqbalance must not move.
+    /// Records in the undo file the interrupts that irqbalance must not move.
     ///
     /// # Errors
     ///
@@ -267,7 +272,8 @@ impl Undo {
         self.save()
     }
 
-    /// Permits irqbalance to move the interrupts again whose CPUs tune did not change in the end.
+    /// Lets irqbalance move interrupts again if the kept setting does not change the CPUs of these
+    /// interrupts.
     ///
     /// # Errors
     ///
@@ -284,8 +290,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Forbids irqbalance again to move the recorded interrupts. irqbalance forgets this when it
-    /// restarts.
+    /// Tells irqbalance again not to move the recorded interrupts. irqbalance forgets the list when
+    /// it restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -293,12 +299,13 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. From then on, systemd sets the values in this file, and tune no longer
-    /// keeps them. Values that tune has kept so far get their old values again.
+    /// Writes a .link file. When the .link file exists, systemd sets the values in this file, and
+    /// `tune` no longer maintains them. Knobs that `tune` has maintained so far get their old
+    /// values again.
     ///
     /// # Errors
     ///
-    /// The undo file or the .link file was not written, or a value was not set.
+    /// Fails if the undo file or the .link file cannot be written, or if a value cannot be set.
     pub fn write_link_file(&mut self, machine: &mut Machine, file: &LinkFile) -> Result<(), TuneError> {
         let record = &mut self.record;
         let mut old = Setting::default();
@@ -316,8 +323,8 @@ impl Undo {
         self.save()?;
         link_file::write(file)?;
         old.apply(machine)?;
-        // Going back to the old number of queues has reset the kept values of queues, and has
-        // removed new queues.
+        // When the number of queues was restored, the kernel reset the kept values of the queues,
+        // and removed new queues.
         if let Some(kept) = &mut self.record.kept {
             kept.0.retain(|knob, _| machine.read(knob).is_ok());
             kept.apply(machine)?;
@@ -325,38 +332,40 @@ impl Undo {
         self.save()
     }
 
-    /// The interface.
+    /// Returns the interface.
     pub fn interface(&self) -> &str {
         &self.record.interface
     }
 
-    /// The path of the undo file.
+    /// Returns the path of the undo file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The setting that was kept, or `None` if tune ended before it had measured.
+    /// Returns the setting that was kept, or `None` if `tune` ended before the end of the
+    /// measurement.
     pub fn kept(&self) -> Option<&Setting> {
         self.record.kept.as_ref()
     }
 
-    /// Whether the values belong to this boot and to the interface that now has this name.
+    /// Returns true if the undo file belongs to this boot, and to the interface that now has this
+    /// name.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
     }
 
-    /// Whether tune wrote a .link file.
+    /// Returns true if `tune` wrote a .link file for this interface.
     pub fn has_link_file(&self) -> bool {
         self.record.link_file.is_some()
     }
 
-    /// The values that systemd sets by the .link file.
+    /// Returns the values that systemd sets because of the .link file.
     pub fn linked(&self) -> &Setting {
         &self.record.linked
     }
 
-    /// Describes in one line how the .link file differs from the text that tune wrote. `None` if
-    /// the file is unchanged.
+    /// Describes in one line how the .link file differs from the text that `tune` wrote. Returns
+    /// `None` if the file is unchanged.
     pub fn link_file_differs(&self) -> Option<String> {
         let (path, text) = self.record.link_file.as_ref()?;
         match std::fs::read_to_string(path) {
@@ -366,13 +375,13 @@ impl Undo {
         }
     }
 
-    /// All knobs that an undo may write to.
+    /// Returns all knobs that an undo may write to.
     pub fn knobs(&self) -> impl Iterator<Item = &Knob> {
         self.record.before.0.keys()
     }
 
-    /// The files that an undo may write to. If queues can be created and removed, the result
-    /// includes the files of all queues of the interface, because a new queue has new files.
+    /// Returns the files that an undo may write to. If queues can be created and removed, the
+    /// result includes the files of all queues of the interface, because a new queue has new files.
     pub fn files(&self, queues_change: bool) -> BTreeSet<String> {
         let queues_change = queues_change || self.knobs().any(|knob| knob.0.contains("/channels/"));
         let file = |knob: &Knob| match knob.0.split_once("/queues/") {
@@ -384,7 +393,7 @@ impl Undo {
     }
 
     /// Loads the BPF program of the flow dissector if the kept setting includes it. Call
-    /// `load_dissector` before capabilities are dropped.
+    /// `load_dissector` before you drop capabilities.
     pub fn load_dissector(&self, machine: &mut Machine) {
         if self.knobs().any(|knob| knob.0 == DISSECTOR) {
             machine.load_dissector();
@@ -402,7 +411,8 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// A value was not restored. The undo file stays, so that another attempt is possible.
+    /// Fails if a value cannot be restored. The undo file is not removed then, so that another
+    /// attempt is possible.
     pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
         let mut result = Restored::default();
         let mut outcome = Ok(());
@@ -421,8 +431,8 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // A card may delete its rules when the feature for rules is switched off, so the rules
-            // are removed first.
+            // The rules are removed first, because a card may delete its rules when the feature for
+            // rules is turned off.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
@@ -493,8 +503,8 @@ impl Record {
     }
 }
 
-/// The possible paths of an interface's undo file. If interfaces in two namespaces have the same
-/// name, the name of the second file also contains the number of the namespace.
+/// Returns the possible paths of an interface's undo file. If interfaces in two namespaces have the
+/// same name, the name of the second file also contains the number of the namespace.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
@@ -506,11 +516,11 @@ fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathB
     Ok(if is_taken { long } else { short })
 }
 
-/// Creates the directory of undo files, so that a sandbox can allow writing to it.
+/// Creates the directory for undo files, so that a sandbox can allow this program to write to it.
 ///
 /// # Errors
 ///
-/// The directory cannot be created, or another user may write to it.
+/// Fails if the directory cannot be created, or if another user may write to it.
 pub fn create_directory(directory: &Path) -> Result<Directory, TuneError> {
     let created = Directory::create_all(directory, DIRECTORY_MODE);
     created.map_err(|error| TuneError::Save { path: directory.to_owned(), error: error.into() })

@@ -1,6 +1,6 @@
 //! `steerage completions` generates shell completions from the definition of the command line. In
-//! bash, zsh and fish, the completions also offer values that clap does not know. `steerage
-//! complete` prints these values.
+//! bash, zsh and fish, the completions also offer values for which clap has no list. The
+//! completions get these values from `steerage complete`.
 
 use clap_complete::Shell;
 
@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The script reads the values line by line. `compgen -W` is not used, because it would execute a
-/// `$(...)` in a name.
+/// The script for bash reads the values line by line. The script does not use `compgen -W`, because
+/// `compgen -W` would execute a `$(...)` in a name.
 const BASH: &str = r#"
 _steerage_values() {
     _steerage "$@"
@@ -25,8 +25,8 @@ _steerage_values() {
 complete -F _steerage_values -o bashdefault -o default steerage
 "#;
 
-/// Replaces the function `_steerage` that clap_complete made. zsh loads a file that has the name of
-/// this function.
+/// The script for zsh replaces the function `_steerage` of clap_complete. zsh loads the file that
+/// has the name of this function.
 const ZSH: &str = r#"
 _steerage() {
     local ret=1
@@ -69,9 +69,9 @@ fn with_values_of_zsh(script: &str) -> String {
     format!("{functions}{ZSH}{START}{start}")
 }
 
-/// Returns one line for the arguments of all commands, and one line for each option. The options
-/// need their own lines, because fish offers as an option's value only the values in the option's
-/// line.
+/// Returns the lines that offer values in fish: one line for the arguments of all commands, and one
+/// line for each option. Each option needs its own line, because fish offers only the values in
+/// that line as the option's value.
 fn values_of_fish() -> String {
     let mut lines = format!("complete -c steerage -n \"not __fish_steerage_needs_command\" -a {FISH_VALUES}\n");
     let program = args::program();
@@ -119,7 +119,7 @@ mod tests {
         for option in ["top\" -l to ", "get\" -l to ", "set\" -l to ", "fanout\" -l to "] {
             assert!(options.iter().any(|line| line.starts_with(option)), "{option}: {lines}");
         }
-        // The lines call functions that clap_complete defines.
+        // The additional lines for fish call functions that clap_complete defines.
         let fish = script(Shell::Fish);
         for function in ["__fish_steerage_needs_command", "__fish_steerage_using_subcommand"] {
             assert!(fish.contains(&format!("function {function}\n")), "{function}");

@@ -33,8 +33,8 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
             if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
         }
     };
-    // The instance may be another user's process, so its text could contain escape sequences for
-    // this terminal.
+    // The text is made printable. The instance may be another user's process, so its text could
+    // contain escape sequences for this terminal.
     stdout::print(printable_lines(&text).as_bytes())
 }
 
@@ -48,8 +48,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// Returns the paths of all attributes below a directory, one per line. The directory's own
-/// attributes come before the attributes of its subdirectories.
+/// Returns the paths of all attributes below a directory of the control tree, one path per line.
+/// The directory's own attributes come before those of its subdirectories.
 pub(super) fn paths(client: &mut Client, directory: &str) -> Result<String, ClientError> {
     below(client, directory, DEPTH_MAX)
 }

@@ -1,5 +1,5 @@
 //! `steerage count` counts packets. Counting costs almost nothing. Therefore the speed of the run
-//! is the speed of the path itself.
+//! is the speed of steerage itself.
 
 use steerage_apps::Count;
 
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     report.finish(options.printer, args.report.strict)
 }
 
-/// For counting, it does not matter which packets stay together.
+/// `count` does not need the packets of a flow on the same CPU.
 fn needs_outer_flows(run: &RunArgs) -> RunArgs {
     RunArgs { live: LiveArgs { outer_flows: true, ..run.live.clone() }, ..run.clone() }
 }

@@ -1,5 +1,5 @@
-//! `steerage doctor` checks whether the machine can steer packets, and says how to fix what is
-//! missing.
+//! `steerage doctor` checks whether the machine can steer packets, and says how to fix a missing
+//! feature.
 
 use steerage_doctor::Diagnosis;
 use steerage_text::wrapped;
@@ -12,8 +12,8 @@ use crate::terminal::{has_colours, width};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
-    // All checks of the machine are done at this point. The command now enters the same sandbox as
-    // a run, to report how much of it the kernel supports.
+    // All checks of the machine are finished. The command now enters the same sandbox as a run, to
+    // report how much of the sandbox the kernel supports.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let diagnosis = diagnosis.with_sandbox(in_force);
     let text = if args.json {

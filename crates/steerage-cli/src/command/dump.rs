@@ -27,10 +27,10 @@ use crate::terminal::print_to_stderr;
 
 const STDOUT: &str = "-";
 
-/// The end of the last line if the run ended before it sent its last counts.
+/// The end of the last output line if the run ended before it sent its last counts.
 const UNREAD: &str = "; the run ended before its last packets were read";
 
-/// How long a read from the run waits before the command checks for signals.
+/// The maximum time that a read from the run waits before `dump` checks for signals.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
                 packets.consume(length);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
-            // The process of the run was killed.
+            // The connection was reset, because the process of the run was killed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 shown.is_cut = true;
                 break;
@@ -99,7 +99,7 @@ struct Shown<'a> {
     /// The capture file to which the packets are written. The value is `None` if each packet is
     /// printed as a line.
     capture: Option<(PcapngEncoder, File, &'a str)>,
-    /// Bytes that have not been written yet.
+    /// The bytes of the output that have not been written yet.
     bytes: Vec<u8>,
     packets: u64,
     missed: u64,
@@ -121,7 +121,8 @@ impl<'a> Shown<'a> {
         Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 
-    /// Writes the header of the capture file at once, so that a reader can recognize the format.
+    /// Writes the header of the capture file at once, so that a reader of the file can recognize
+    /// the format.
     fn begin(&mut self) -> Result<bool, Error> {
         if let Some((encoder, ..)) = &mut self.capture {
             encoder.begin(&mut self.bytes);
@@ -129,7 +130,8 @@ impl<'a> Shown<'a> {
         self.flush()
     }
 
-    /// Adds a record, which the next `flush` writes. Returns the number of packets in the record.
+    /// Adds a record to the output, which the next `flush` writes. Returns the number of packets in
+    /// the record.
     fn add(&mut self, record: Record<'_>) -> u64 {
         let (head, data) = match record {
             Record::Counts { missed, is_last, .. } => {
@@ -149,7 +151,7 @@ impl<'a> Shown<'a> {
         1
     }
 
-    /// Writes the collected bytes. Returns false if the reader has closed the output.
+    /// Writes the collected bytes to the output. Returns false if the reader has closed the output.
     fn flush(&mut self) -> Result<bool, Error> {
         let bytes = std::mem::take(&mut self.bytes);
         match &mut self.capture {

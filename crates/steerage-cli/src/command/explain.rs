@@ -39,8 +39,8 @@ use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// The default time for which the command listens to an interface. Most flows that send rarely
-/// still appear in this time.
+/// The default time for which `explain` listens to an interface. Even most flows with few packets
+/// appear in this time.
 pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
@@ -51,12 +51,12 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     };
     let command = args.command;
     let explanation = |what, hash: Cow<'static, str>| {
-        // If the device computes the hash, the hash key does not depend on the command line.
+        // If the device computes the flow hash, the hash key does not depend on the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command: command.explained(), hash, random_key, top: args.top }
     };
-    // An argument with a `>` is a flow. For a file whose name contains `>`, the user can write
-    // ./a>b.
+    // An argument that contains `>` is a flow. If the name of a file contains `>`, the user can
+    // write ./a>b.
     if let [what] = args.what.as_slice()
         && what.contains('>')
         && !what.contains('/')
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let (device, layers) = (args.what.join(" "), args.hash.layers());
     let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     print(&explanation(Subject::Traffic(Box::new(traffic)), hash), args.json)?;
-    // If the input failed, the packets before the failure are still explained.
+    // If the input failed, `explain` still explains the packets before the failure.
     error.map_or(Ok(()), Err)
 }
 
@@ -94,15 +94,15 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 struct Seen {
     survey: Analysis,
     snapshot: Snapshot,
-    /// The name of the hash that steered the packets. The name is `device` if the device computed
-    /// the hash.
+    /// The name of the flow hash that steered the packets. The name is `device` if the device
+    /// computed the hash.
     hash: Cow<'static, str>,
     basis: AdviceBasis,
     error: Option<Error>,
 }
 
-/// Sends the traffic through the path on a single CPU, so that the packets are numbered in order.
-/// The packets are hashed with the fragment table, as on many CPUs.
+/// Runs the traffic through an instance with a single CPU, so that the packets are numbered in
+/// order. The packets are hashed with the fragment table, as on many CPUs.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
@@ -150,7 +150,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         on_stop: None,
         stopper: Stopper::default(),
     };
-    // The only device of the command, if it is an interface of this machine.
+    // The interface to explain, if the only device of the command is an interface of this machine.
     let root = Root::default();
     let interface = match live.as_slice() {
         [interface] if args.what.len() == 1 && args.virtual_cpus.is_none() => Some(interface),
@@ -200,7 +200,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
 }
 
 /// Returns a note about the metadata that the driver reports to AF_XDP for each packet. Returns
-/// `None` if the driver reports no metadata, or if the kernel is older than 6.8 and does not say.
+/// `None` if the driver reports no metadata, or if the kernel is older than 6.8 and does not
+/// describe it.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";
@@ -212,7 +213,8 @@ fn known_to_card(interface: &str) -> Option<String> {
         .then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
-/// Returns true if the device is live. The packets of a live device arrive at their own time.
+/// Returns true if the device is live, which means that its packets arrive whether or not the run
+/// is ready.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }

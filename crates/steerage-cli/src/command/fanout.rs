@@ -40,7 +40,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
         };
         outputs.iter().map(open).collect()
     };
-    // The files of an output that rotates are created during the run.
+    // If an output rotates its files, these files are created during the run.
     let files = outputs.iter().filter(|_| args.rotate.is_some()).filter_map(|spec| spec.strip_prefix(PCAP));
     let files: Vec<&Path> = files.map(Path::new).collect();
     let needs = Needs::of(SandboxProfile::Fanout).written_files(&files);
@@ -58,8 +58,8 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
 struct Programs(Vec<(String, Child)>);
 
 impl Programs {
-    /// Starts the program of an output in a shell. The program reads a capture from its standard
-    /// input.
+    /// Starts the program of an output in a shell. The program reads the output's packets as a
+    /// capture from its standard input.
     fn start(&mut self, command: &str) -> Result<Output, Error> {
         let failed = |error| Error::System { operation: "start the program of an output", error };
         let (reader, writer) = io::pipe().map_err(failed)?;
@@ -90,8 +90,8 @@ impl Programs {
     }
 }
 
-/// Opens an output. Prints a line if the output waits for a reader, or if its readers may be a
-/// risk. While the output waits, a stop signal ends the program.
+/// Opens an output. Prints a line if the output waits for a reader, or if anybody can connect to it
+/// and get the packets. While the output waits, a stop signal ends the program.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
@@ -111,8 +111,8 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
         Waiting::OpenToOthers(at) => Some(format!(
             "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
         )),
-        // The same client may try to connect repeatedly. Therefore a line is printed only for
-        // refusal number 1, 2, 4, 8 and so on.
+        // A refused client may try to connect again and again. Therefore a line is printed only for
+        // the refusals number 1, 2, 4, 8 and so on.
         Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
             let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
             let only = match rustix::process::geteuid().as_raw() {
@@ -138,13 +138,14 @@ fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rota
     Ok(Some((pattern, rotate)))
 }
 
-/// Returns the outputs that `--to` names. No output may also be an input, and no two outputs may be
-/// the same file.
+/// Returns the outputs that `--to` lists. An output must not also be an input, and two outputs must
+/// not be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
         match spec.strip_prefix(EXEC) {
-            // The braces in a command are not expanded here, because the shell expands them.
+            // This function does not expand the braces in a command, because the shell expands
+            // them.
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }

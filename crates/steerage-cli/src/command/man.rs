@@ -56,8 +56,8 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// Returns the command with a long help text for every option. Without a long help, the manual page
-/// would have no text for options that `-h` leaves out.
+/// Returns the command with a long help text for every option. Without this text, the manual page
+/// would not describe options that `-h` omits.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the words of a part of a manual page, without the commands and escapes of roff.
+    /// Returns the words in a part of a manual page, without the commands and escapes of roff.
     fn words(roff: &str) -> String {
         let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
         let escapes =
@@ -158,8 +158,8 @@ mod tests {
         !arg.is_hide_set() && !is_of_clap
     }
 
-    /// The manual page has the whole text of each argument in the argument's paragraph. The page
-    /// also describes the arguments that `-h` leaves out.
+    /// The manual page contains the whole help text of each argument, including the arguments that
+    /// `-h` omits.
     #[test]
     fn a_page_has_the_text_of_each_argument() {
         let mut program = args::program();

@@ -1,8 +1,9 @@
-//! `steerage parallel` runs a copy of a program on every CPU. Each copy gets whole flows.
+//! `steerage parallel` runs a copy of a program on every CPU. Each copy is called a job, and gets
+//! all packets of its flows.
 //!
 //! The crate steerage-parallel starts the jobs, splits the packets, and merges the output of the
-//! jobs. This file makes the crate's options from the command line. This file also runs the crate
-//! with the program's devices, sandbox, signals and reports.
+//! jobs. This file converts the command line to the options of that crate. This file also provides
+//! the devices, the sandbox, the signals and the reports of the run.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -37,8 +38,8 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
     instance::check(&run_args(args)?).map(drop)
 }
 
-/// Runs in a hidden process that waits until the file of a job is complete, and then starts the
-/// job. `parallel` is already in its sandbox at that time and cannot start programs.
+/// Runs in a hidden process, which waits until the file of a job is complete and then becomes the
+/// job. `parallel` itself cannot start the job, because it is in its sandbox by then.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }
@@ -75,7 +76,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
             true => serde_json::to_string(&summary).map_err(|error| EndingError::Report(error.into()))? + "\n",
             false => summary.to_string(),
         };
-        // A failed write means that standard error is closed, so the error is ignored.
+        // An error of this write is ignored, because it means that standard error is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
     ended.report.end_page();
@@ -116,7 +117,7 @@ fn waiting_process(program: &OsStr) -> Command {
 }
 
 /// Returns the options of the instance that splits the packets. A single CPU reads and splits the
-/// packets. Therefore all packets stay in order, no matter which packets `--key` keeps together.
+/// packets. Therefore all packets stay in order, whatever the value of `--key` is.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);

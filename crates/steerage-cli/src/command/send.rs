@@ -10,7 +10,7 @@ use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
-/// The default rate of sending to an interface, in packets per second.
+/// The default rate in packets per second at which `send` sends to an interface.
 const RATE_DEFAULT: u64 = 1000;
 
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {

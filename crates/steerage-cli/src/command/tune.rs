@@ -81,7 +81,7 @@ fn stages(args: &TuneArgs) -> Stages {
         .fold(Stages::default(), |stages, (_, scope)| stages.with(*scope))
 }
 
-/// The facts about an interface, and the settings that are worth measuring.
+/// The facts about an interface, and the candidate settings that are worth measuring.
 struct Search {
     facts: Facts,
     stages: Stages,
@@ -89,7 +89,7 @@ struct Search {
 }
 
 impl Search {
-    /// `before` is a sample of the counts from before `tune` listened.
+    /// `before` contains the kernel's counters from before `tune` listened.
     fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows, before: &Sample) -> Self {
         let card = Ethtool::open().map_or_else(
             |_| Card::default(),
@@ -105,13 +105,13 @@ impl Search {
         let lately = ever.since(before);
         let facts = Facts::read(machine.root(), interface, card, &ever, Some(&lately));
         let mut facts = Facts { flows, ..facts };
-        // The model uses the same distances between CPUs as `explain`.
+        // The distances between CPUs are measured for the cost model, as in `explain`.
         if let Some(receiver) = facts.receivers.first().copied().or(facts.cpus.first()) {
             Distances::measure(&mut facts.topology, receiver, &facts.cpus);
         }
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        // The changes that the user allowed explicitly are measured before further refinements.
+        // The changes that the user has allowed explicitly are measured before other refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
         candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
@@ -175,7 +175,7 @@ fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
     }
     let mut why = "";
     for change in &plan.changes {
-        // All queues in a stage have the same reason, which is printed once.
+        // The changes of all queues in a stage have the same reason, which is printed only once.
         if change.why != why {
             text += &format!("   # {}: {}\n", change.stage, change.why);
             why = change.why;
@@ -190,7 +190,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Returns the permissions that every form of `tune` needs for reading.
+/// Returns the read permissions that `tune` needs in the sandbox, with any of its options.
 fn needs(args: &TuneArgs) -> Needs<'static> {
     let needs = Needs::of(SandboxProfile::Tune).reads_machine().serves_clients(args.metrics.metrics.is_some());
     let needs = MACHINE.iter().fold(needs, Needs::reads);
@@ -200,8 +200,8 @@ fn needs(args: &TuneArgs) -> Needs<'static> {
 /// The files and directories that `tune` reads, in addition to the files that every command reads.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
-/// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`, and write access to the undo files and to the
-/// files that are named in the undo files.
+/// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`. `tune` also keeps write access to the undo
+/// files, and to the kernel's files that the undo files name.
 fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {
     let mut paths = vec![directory.to_owned()];
     let files = undo.iter().flat_map(|undo| undo.files(args.watch));
@@ -213,8 +213,8 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(links);
     }
-    // A sandbox rule needs an existing file. A file that does not exist therefore stays closed to
-    // writes.
+    // A sandbox rule needs an existing file. Therefore `tune` cannot write to a file that does not
+    // exist yet.
     let opened = paths.iter().filter_map(|path| File::open(path).ok());
     let needs = opened.fold(needs(args), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();

@@ -88,9 +88,9 @@ impl CpuSelection {
         Ok(())
     }
 
-    /// Returns the masks of all queues. `devices` has, for each device, its directory name in the
-    /// control tree and its number of queues. `rx-0` names queue 0 of the only device. `eth1/rx-0`
-    /// names queue 0 of the device `eth1`.
+    /// Returns the masks of all queues. For each device, `devices` contains the device's directory
+    /// name in the control tree and its number of queues. On the command line, `rx-0` stands for
+    /// queue 0 of the only device, and `eth1/rx-0` for queue 0 of the device `eth1`.
     pub(super) fn queue_masks(&self, devices: &[(String, usize)]) -> Result<QueueMasks, Error> {
         let option = self.rps_option;
         let queues = || devices.iter().flat_map(|(device, queues)| (0..*queues).map(move |rx| (device, rx)));
@@ -143,8 +143,8 @@ fn of_device(queue: &str) -> (Option<&str>, &str) {
     queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
 }
 
-/// Returns the names of each device's queues for an error message, such as `rx-0` or `eth1/rx-0 to
-/// rx-3`.
+/// Returns the names of each device's queues, such as `rx-0` or `eth1/rx-0 to rx-3`, for an error
+/// message.
 fn ranges(devices: &[(String, usize)]) -> Vec<String> {
     let range = |(device, queues): &(String, usize)| {
         let first = if devices.len() == 1 { "rx-0".to_owned() } else { format!("{device}/rx-0") };

@@ -1,6 +1,6 @@
-//! Chooses the CPU that first polls a card's queue. The queue is polled by the CPU that handles the
-//! queue's interrupt, because the packets are in the cache of that CPU. If the interrupt leaves
-//! that CPU too little time, the policy `balance` later moves polling to another CPU.
+//! Chooses the CPU that polls a network card's queue at the start. The CPU that handles the queue's
+//! interrupt polls the queue, because the packets are in the cache of this CPU. If the interrupt
+//! leaves this CPU too little time, the policy `balance` later lets another CPU poll the queue.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
-        // The two CPUs swap their buckets. Packets that the polling CPU would have handled itself
-        // therefore stay with the CPU that polls.
+        // The two CPUs exchange their buckets. Therefore packets that the polling CPU would have
+        // handled itself still stay on the polling CPU.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

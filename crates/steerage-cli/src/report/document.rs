@@ -1,11 +1,13 @@
-//! The report as one JSON object. `--json` prints it, the control socket sends it, and `top` reads
-//! it. docs/report.md describes its keys. A new version may add keys without changing [`SCHEMA`].
-//! [`SCHEMA`] increases if the meaning of a key changes, or if there is a new drop reason or a new
-//! cause of moves. A reader that ignored these would miss packets.
+//! The report of a run as one JSON object. `--json` prints the report, the control socket sends it,
+//! and `top` reads it. docs/report.md describes its keys. A new version may add keys without
+//! changing [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a new drop
+//! reason or a new cause of moves is added. If a reader ignored the new reason, its sums would be
+//! wrong.
 //!
 //! Every user of the machine may see a [`Document`], which contains counters. Only root and the
-//! user of the run may see the traffic itself, which has a separate type, [`Traffic`]. Therefore a
-//! new counter is public by default, and a new part of the traffic is private by default.
+//! user of the run may see the traffic itself, for which there is a separate type, [`Traffic`].
+//! Therefore a field that is added to `Document` is public, and a field that is added to `Traffic`
+//! is private.
 
 #[cfg(test)]
 mod tests;
@@ -33,9 +35,8 @@ use crate::args::TOP_MAX;
 pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 
 /// The maximum length of a list in a report, which is the maximum number of flows of `meter -t`.
-/// The limit is needed because a report comes from another process, perhaps of another user. The
-/// short text of an entry could stand for much memory, such as a list of all CPUs for each of a
-/// million queues.
+/// The limit is needed because a report comes from another process, perhaps of another user. Even a
+/// short entry could need much memory, such as a list of all CPUs for each of a million queues.
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
@@ -48,22 +49,21 @@ fn longest_list(value: &Value) -> usize {
     }
 }
 
-/// A report without the traffic of the run.
+/// A report of a run without its traffic.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Document {
     schema: u32,
     r#type: Cow<'static, str>,
     pub(crate) version: Cow<'static, str>,
-    /// The time at which the run began. If this time is different, the report belongs to another
-    /// run.
+    /// The time at which the run began. A report with another time belongs to another run.
     #[serde(with = "rfc3339")]
     pub(crate) started: SystemTime,
     /// The reason why the run ended, or `None` if the run continues.
     pub(crate) ended_by: Option<EndedBy>,
     /// The ledger of the run.
     pub(crate) snapshot: Snapshot,
-    /// The counts that only this command's packet function has.
+    /// The counts that only the packet function of this command has.
     pub(crate) app: App,
     /// For each CPU, the number of bytes that its packet function handled. The map is empty until
     /// the run has ended.
@@ -75,7 +75,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Creates a document with the parts that every command has.
+    /// Creates a document with the parts that the reports of all commands have.
     pub(crate) fn new(started: SystemTime, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
         Self {
             schema: SCHEMA,
@@ -100,7 +100,7 @@ impl Document {
         })
     }
 
-    /// Returns the document with its traffic, in the form that [`read`](Self::read) accepts.
+    /// Returns the document with its traffic as a JSON value, which [`read`](Self::read) can read.
     pub(super) fn value(&self, traffic: &Traffic<&FlowRecord>) -> Result<Value, String> {
         serde_json::to_value(WithTraffic { document: self, traffic }).map_err(|error| error.to_string())
     }
@@ -159,18 +159,18 @@ pub(crate) struct App {
     pub(crate) forward: Option<ForwardReport>,
 }
 
-/// The traffic itself, which only root and the user of the run may see. `F` is the type that
-/// represents a flow.
+/// The private part of a report, which only root and the user of the run may see. `F` is the type
+/// of a flow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Traffic<F> {
     /// The largest flows, if the command meters flows and the largest flows are known.
     pub(crate) top: Option<Vec<F>>,
-    /// The flows of the elephants in all steering groups.
+    /// The largest flow of each elephant, for all steering groups.
     #[serde(default)]
     pub(crate) elephants: Vec<ElephantFlow>,
 }
 
-/// The flow to which most packets of an elephant belong.
+/// The flow to which most packets of an elephant bucket belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ElephantFlow {
@@ -208,13 +208,13 @@ pub(crate) enum EndedBy {
     Error,
 }
 
-/// The contents of the capture files, as far as the run has read them.
+/// The properties of the capture files, as far as the run has read them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
     /// The names of the link types, in the order in which they appeared in the files.
     pub(crate) links: Vec<String>,
-    /// `first` and `last` are the times of the earliest and of the latest packet.
+    /// The times of the earliest packet (`first`) and of the latest packet (`last`).
     first: Option<Time>,
     last: Option<Time>,
     recorded_seconds: Option<f64>,
@@ -223,7 +223,7 @@ pub(crate) struct Recorded {
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
     /// The number of bytes that have been read from the files, and the total number of bytes if it
-    /// is known. Both numbers count bytes as stored on disk.
+    /// is known. The bytes of a compressed file are counted as stored on disk.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -251,7 +251,7 @@ impl Recorded {
     }
 }
 
-/// The time of a packet, which is written with nanoseconds.
+/// The time of a packet. In JSON, the time is written with nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Time(WallTime);
@@ -287,7 +287,7 @@ impl Sandbox {
     }
 }
 
-/// Writes and reads a time of day with microseconds.
+/// Writes and reads a time in RFC 3339 format, with microseconds.
 pub(super) mod rfc3339 {
     use std::time::SystemTime;
 

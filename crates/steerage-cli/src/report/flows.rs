@@ -11,11 +11,11 @@ use steerage_text::{Column, counted, grouped, table};
 use super::Flows;
 use crate::terminal;
 
-/// The number of kinds of flows (protocols) that the first line names. The flows of all further
-/// kinds are added up.
+/// The maximum number of protocols that the first line shows. The flows of all other protocols are
+/// added up.
 const KINDS_SHOWN: usize = 4;
 
-/// The number of active flows, the number of all flows so far, and the number of evicted flows.
+/// The totals of a run's flows: active flows, all flows so far, and evicted flows.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowTotals {
@@ -29,7 +29,7 @@ impl FlowTotals {
     pub(super) fn of(flows: &Flows) -> Self {
         match flows {
             Flows::SoFar { counts, outputs, .. } => Self { lost: lost(outputs), ..Self::so_far(counts) },
-            // All flows ended when the run ended, so no flow is active.
+            // No flow is active, because all flows ended when the run ended.
             Flows::Ended { metered: Metered { total, evicted, .. }, outputs, .. } => {
                 Self { active: 0, total: *total, evicted: *evicted, lost: lost(outputs) }
             }
@@ -58,23 +58,22 @@ pub(crate) struct FlowCounters {
     sample: Option<u32>,
 }
 
-/// The counts of an output for flows at one moment.
+/// The current counts of an output to which flows are written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowOutputReport {
     to: String,
     #[serde(flatten)]
     counts: OutputCounts,
-    /// The number of records that are neither written nor lost so far. The number is the difference
-    /// to the number of records that the meters made. At the end of a run, any number except 0
-    /// would show that records were forgotten.
+    /// The number of records that the meters have created and that are neither written nor lost
+    /// yet. At the end of a run, any number other than 0 would show that records were forgotten.
     waiting: u64,
 }
 
 impl FlowOutputReport {
-    /// Returns the current counts of the outputs. During a run, read these counts before the counts
-    /// of the meters. If these counts were read later, an output could have a record that the
-    /// meters do not count.
+    /// Returns the current counts of the outputs. During a run, call `of_all` before the counts of
+    /// the meters are read. In the other order, an output could have written a record that is
+    /// missing in the counts of the meters.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -95,15 +94,15 @@ impl FlowCounters {
 
 #[cfg(test)]
 impl FlowCounters {
-    /// Returns counts in which nothing is empty.
+    /// Returns counts for a test, in which no list is empty.
     pub(super) fn filled() -> Self {
         let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
         Self { outputs: vec![output], sample: Some(10), ..Self::default() }
     }
 }
 
-/// Returns the text about the flows. The text has one line of counts and, if the run has ended, a
-/// table of the largest flows.
+/// Returns the part of the report about flows: a line of counts and, if the run has ended, a table
+/// of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let (metered, table) = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
@@ -118,17 +117,18 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-/// One flow, made from all of its records.
+/// A flow whose records have been joined.
 struct Joined<'a> {
     record: &'a FlowRecord,
-    /// The number of packets and bytes from the source, and from the destination.
+    /// The packets and bytes from the source to the destination (`forth`), and in the other
+    /// direction (`back`).
     forth: (u64, u64),
     back: (u64, u64),
     times: (WallTime, WallTime),
 }
 
-/// Returns the flows with the most bytes. The records of a flow that was cut into several records
-/// count as one flow.
+/// Returns the flows with the most bytes, at most `most` flows. All records of a flow count as one
+/// flow.
 fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     let mut places = HashMap::new();
     let mut flows: Vec<Joined<'_>> = Vec::new();
@@ -162,7 +162,7 @@ pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
     lines(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
 }
 
-/// Returns one line for each collector, with the number of flows that were sent to the collector.
+/// Returns a line for each collector, with the number of flows that were sent to it.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let collectors = flows.outputs().iter().filter(|output| Collector::is_address(&output.to));
     let line = |output: &FlowOutputReport| {
@@ -173,7 +173,7 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
-/// Returns the number of records that were lost, over all outputs.
+/// Returns the number of lost records, summed over all outputs.
 fn lost(outputs: &[FlowOutputReport]) -> u64 {
     outputs.iter().map(|output| output.counts.lost).sum()
 }
@@ -199,8 +199,8 @@ fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written", grouped(lost)) } else { String::new() }
 }
 
-/// Returns a line of headings, and one line for each flow. The numbers have no separators and no
-/// units, so that `sort` and `awk` can read them.
+/// Returns a table of flows: a line of headings, and a line for each flow. The numbers have no
+/// separators and no units, so that `sort` and `awk` can read them.
 fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
     let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();
@@ -225,7 +225,7 @@ fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<
     table(columns, width)
 }
 
-/// Returns the VLANs and the tunnel in which a flow runs, such as `vlan=10,vxlan=42`.
+/// Returns the VLANs and the tunnel of a flow as text, such as `vlan=10,vxlan=42`.
 fn inside(flow: &FlowRecord) -> String {
     let vlans = flow.vlans().into_iter().flatten().map(|id| format!("vlan={id}"));
     let tunnel = flow.tunnel().map(|tunnel| match tunnel.id {

@@ -18,7 +18,7 @@ pub(crate) struct ForwardReport {
     /// The number of packets that should have been forwarded but were dropped. The key is the
     /// reason for the drop.
     dropped: ByFate,
-    /// The number of packets that steerage does not have to forward. The key is the reason.
+    /// The number of packets that steerage did not have to forward. The key is the reason.
     left: ByFate,
     icmp_sent: u64,
     icmp_suppressed: u64,
@@ -40,14 +40,14 @@ impl ForwardReport {
         }
     }
 
-    /// Returns counts in which nothing is empty.
+    /// Returns counts for a test, in which no list is empty.
     #[cfg(test)]
     pub(super) fn filled() -> Self {
         let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);
         Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
     }
 
-    /// Returns the lines about forwarding, each with its label.
+    /// Returns the lines of the report about forwarding, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(
             "forwarded",
@@ -88,7 +88,8 @@ fn count(counts: &ByFate, fate: Fate) -> u64 {
     counts.get(fate.name()).copied().unwrap_or(0)
 }
 
-/// Returns the meaning of a drop reason, or a remedy. docs/forward.md has more.
+/// Returns a text that explains a drop reason or suggests a remedy. docs/forward.md contains more
+/// details.
 fn advice(fate: Fate) -> &'static str {
     match fate {
         Fate::BadHeader => "lengths or version cannot be",

@@ -1,5 +1,5 @@
-//! Interval reports. An interval report says what a run did after the previous report, as a line of
-//! text or as a JSON object. docs/report.md describes the keys.
+//! Interval reports. An interval report says what a run has done since the previous report. An
+//! interval report is a line of text or a JSON object. docs/report.md describes the keys.
 
 use std::fmt::Write;
 use std::io;
@@ -44,7 +44,7 @@ impl Intervals {
         }
     }
 
-    /// Returns the report of what happened since the previous interval report.
+    /// Returns the interval report about the time since the previous interval report.
     pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
         self.skip(now);
         let read = Read::of(snapshot);
@@ -89,8 +89,8 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The number of packets that wait at the time of the report. Unlike the other counts of a
-    /// report, the number of waiting packets is not a difference.
+    /// The number of packets that wait at the time of the report. Unlike the other counts, this
+    /// number is not a difference between two reports.
     backlog: u64,
 }
 
@@ -143,7 +143,7 @@ impl Read {
     }
 }
 
-/// A report of what happened in one interval.
+/// An interval report, which says what happened in one interval.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
     #[serde(with = "rfc3339")]
@@ -233,8 +233,8 @@ impl Interval {
         line
     }
 
-    /// Returns the CPU that handled the most packets and its share in percent. Returns `None` if
-    /// there is only one CPU.
+    /// Returns the CPU that handled the most packets, and its share of all packets in percent.
+    /// Returns `None` if there is only one CPU.
     fn busiest(&self) -> Option<(CpuId, f64)> {
         let all: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
         let busiest = self.cpus.iter().rev().max_by_key(|cpu| cpu.processed)?;

@@ -1,4 +1,4 @@
-//! The report as text: a summary line, and then a line for each subject.
+//! Formats the report as text: a summary line, and then a line for each subject.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use steerage_text::{bit_rate, counted, grouped, percent, printable, rate, record
 
 use super::{Report, flows, steering};
 
-/// The width of the labels at the beginning of the lines.
+/// The width in characters of the labels at the beginning of the lines.
 const LABEL_WIDTH: usize = 12;
 
-/// The width of the report, which fits a terminal of 80 columns.
+/// The width of the report in characters, which fits a terminal of 80 columns.
 const WIDTH: usize = 80;
 
-/// The space between two columns of CPUs.
+/// The space between two columns of the list of CPUs.
 const GAP: &str = "   ";
 
-/// The maximum number of receive queues in the text. The JSON report has all queues.
+/// The maximum number of receive queues that the text shows. The JSON report contains all queues.
 const QUEUES_SHOWN: usize = 8;
 
-/// The maximum number of outputs in the text. The JSON report has all outputs.
+/// The maximum number of outputs that the text shows. The JSON report contains all outputs.
 const OUTPUTS_SHOWN: usize = 16;
 
 /// Returns the whole report as text.
@@ -115,15 +115,15 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// Returns a note of the ledger, in lines that fit the width of the report.
+/// Returns a note of the ledger, wrapped to the width of the report.
 fn note(text: &str) -> String {
     let mut lines = String::new();
     push(&mut lines, "note", &printable(text));
     wrapped(&lines, Some(WIDTH))
 }
 
-/// Returns the memory use by purpose, in lines that fit the width of the report. Purposes that take
-/// less than a tenth of a MiB are left out.
+/// Returns lines with the memory that each purpose uses, wrapped to the width of the report.
+/// Purposes that use less than a tenth of a MiB are omitted.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -146,7 +146,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds several lines. Only the first line has the label.
+/// Adds several lines to the page. Only the first line gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
@@ -173,8 +173,8 @@ fn head(report: &Report) -> String {
     }
     let devices = printable(&devices.join(" "));
     let (packets, elapsed) = (counted(received, "packet"), time(snapshot.elapsed));
-    // In a run with several queues, the times and link types of the capture files say little about
-    // the whole run.
+    // In a run with several queues, the times and link types of the capture files describe only a
+    // part of the run, so they are omitted.
     match report.document.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
@@ -191,11 +191,12 @@ fn head(report: &Report) -> String {
     }
 }
 
-/// Returns how many packets each CPU handled, in columns, and how evenly the packets are spread.
+/// Returns lines that say how many packets each CPU handled, in columns, and how evenly the packets
+/// are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives does not count for the evenness. If the CPU also handled packets, it
-    // counts.
+    // A CPU that only receives packets does not count for the evenness. A CPU that also handles
+    // packets counts.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
@@ -228,7 +229,7 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Returns a line for each CPU whose handler has not returned for so long that the CPU may be
+/// Returns a line for each stuck CPU: its handler has not returned for so long that the CPU may be
 /// declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
@@ -236,8 +237,8 @@ fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit on it. Otherwise, makes as many columns of cells as the
-/// width allows.
+/// Puts all cells on one line if they fit. If they do not fit, arranges the cells in as many
+/// columns as the width allows.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);
@@ -299,7 +300,8 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// Returns the remedy for packets that were lost for this reason. docs/report.md has more.
+/// Returns the remedy for packets that were lost for this reason. docs/report.md contains more
+/// details.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "the receiving CPU was too slow; see --rx-cpu",

@@ -1,5 +1,5 @@
-//! Converts the keys of a run file to command line arguments. Clap's definition of the options
-//! determines the form of each argument.
+//! Converts the keys of a run file to command line arguments, according to clap's definition of the
+//! options.
 
 use clap::{Arg, ArgAction, Command, Id};
 use steerage_device::af_packet::is_interface;
@@ -181,8 +181,8 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
     Ok(spec)
 }
 
-/// Returns the name in a form to which options can be added. Returns `None` if the device has no
-/// options.
+/// Returns the device's name in a form to which options can be appended. Returns `None` if the
+/// device has no options.
 fn with_room_for_options(name: &str) -> Option<String> {
     let is_whole = !name.contains(',') && (name == SYNTHETIC || LIVE.iter().any(|prefix| name.starts_with(prefix)));
     is_whole.then(|| name.to_owned()).or_else(|| is_interface(name).then(|| format!("{AF_PACKET}{name}")))

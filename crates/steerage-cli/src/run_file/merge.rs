@@ -28,8 +28,8 @@ pub(crate) struct Origin {
 }
 
 impl LoadedRun {
-    /// Adds a line number of the run file to an error, if an option or a device from the file
-    /// caused the error.
+    /// If an option or a device from the run file caused the error, adds its line number to the
+    /// error.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let origin = match &error {
             Error::Open(open) => {
@@ -87,8 +87,8 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Finds the options on the command line. Mistakes are ignored here, because parsing the merged
-    /// arguments reports them. Returns an error if the command line asks for help.
+    /// Finds the options on the command line. Mistakes are ignored here, because they are reported
+    /// when the merged arguments are parsed. Returns an error if the command line requests help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));
@@ -138,9 +138,9 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
     options.iter().find(is_named)
 }
 
-/// Builds the merged command line. Options without a value are put last. Otherwise, clap would take
-/// a later word as the value of an option. If the command line has words after `--`, they replace
-/// the job of the file.
+/// Builds the merged command line. Options without a value come last. If they came earlier, clap
+/// would use a later word as the value of an option. Words after `--` on the command line replace
+/// the job in the file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -1,4 +1,5 @@
-//! Parses the text of a run file. Returns the keys of the file in order, each with its line number.
+//! Parses the text of a run file. Returns the keys in the order of the file, each with its line
+//! number.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,8 +9,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// The maximum length of a run file, in bytes. A file with all options and thousands of devices is
-/// far shorter than this.
+/// The maximum length of a run file, in bytes. Even a file with all options and thousands of
+/// devices is far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
@@ -93,13 +94,13 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// Returns a value as it would be written on the command line. Returns `None` if the value is
+/// Returns a TOML value in the form that it has on the command line. Returns `None` if the value is
 /// neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // The number is written in decimal without underscores, because TOML also allows
-        // underscores and other bases.
+        // TOML also allows underscores and other bases in a number. Therefore the number is
+        // converted to decimal.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

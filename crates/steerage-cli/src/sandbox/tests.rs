@@ -1,5 +1,5 @@
 //! These tests inject faults into a handler. Each test runs in a separate process, because the
-//! process does not survive the fault.
+//! fault ends the process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,8 +21,7 @@ const FAULT: &str = "STEERAGE_TEST_FAULT";
 const SIGABRT: i32 = 6;
 const SIGSYS: i32 = 31;
 
-/// A handler that causes a fault: it does something that the sandbox forbids, or something that the
-/// sandbox must allow.
+/// A handler that performs one operation, which the sandbox must either forbid or allow.
 struct Faulty(String);
 
 impl Handler for Faulty {
@@ -38,7 +37,8 @@ impl Handler for Faulty {
             "socket" => drop(UdpSocket::bind("127.0.0.1:0")),
             "program" => drop(Command::new("/bin/true").exec()),
             "thread" => drop(std::thread::spawn(|| ())),
-            // When the C library frees memory of a thread's heap, it reads a kernel setting.
+            // When the C library frees memory of a thread's heap, it opens a file with a kernel
+            // setting.
             "memory" => (0..10).for_each(|_| drop((0..400).map(|_| vec![1u8; 100_000]).collect::<Vec<_>>())),
             "allocation" => drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 62))),
             "panic" => panic!("as it was asked to"),
@@ -110,7 +110,7 @@ fn a_failed_allocation_is_no_violation() {
     assert!(!said.contains("ended this process"), "{said}");
 }
 
-/// Threads that handle no packets may open files, but only files that the run needs.
+/// Threads that handle no packets may only open the files that the run needs.
 #[test]
 fn files_of_others_cannot_be_opened() {
     if std::env::var_os(FAULT).is_some() {
@@ -178,7 +178,7 @@ fn the_page_of_privileges_is_right() {
         let row = [label.to_owned(), names.join(", ")];
         assert!(rows.iter().any(|it| *it == row), "no such row in lab/notes/system-calls.md: | {} |", row.join(" | "));
     }
-    // Other architectures than x86-64 have fewer system calls.
+    // Some of the system calls exist only on x86-64.
     if cfg!(target_arch = "x86_64") {
         for group in Group::ALL {
             let calls: BTreeSet<&str> = group.names().into_iter().collect();
@@ -189,7 +189,7 @@ fn the_page_of_privileges_is_right() {
     }
 }
 
-/// A number above all system call numbers, with room for later kernels.
+/// All system call numbers are below this number, including those of later kernels.
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: u32 = 1024;
 
@@ -221,9 +221,9 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
     threads
 }
 
-/// For each command's threads, the installed filter allows the system calls that
-/// lab/notes/system-calls.md lists. It denies every other number. The test evaluates the filter for
-/// all values of the arguments.
+/// The filter of each thread of each command allows the system calls that lab/notes/system-calls.md
+/// lists, and denies all other numbers. The test evaluates the filter for all values of the
+/// arguments.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
@@ -278,14 +278,14 @@ fn packet_threads_may_use_few_arguments() {
         patterns.iter().copied().filter(|value| filter.allows(number, &with(*value))).collect()
     };
     let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
-    // The allowed commands are F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and F_GETPIPE_SZ.
-    // F_SETOWN (8), F_SETSIG (10) and F_DUPFD (0) are not allowed.
+    // The allowed `fcntl` commands are F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and
+    // F_GETPIPE_SZ. F_SETOWN (8), F_SETSIG (10) and F_DUPFD (0) are not allowed.
     assert_eq!(low(allowed(&receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
-    // The allowed options are PR_SET_NAME and PR_GET_NAME.
+    // The allowed `prctl` options are PR_SET_NAME and PR_GET_NAME.
     assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
-    // TCGETS (0x5401) is allowed. FIOSETOWN (0x8901), SIOCSPGRP (0x8902) and FIOASYNC (0x5452) are
-    // not allowed. Requests about an interface are not allowed either, such as SIOCGIFNAME (0x8910)
-    // and SIOCETHTOOL (0x8946).
+    // The ioctl request TCGETS (0x5401) is allowed. FIOSETOWN (0x8901), SIOCSPGRP (0x8902) and
+    // FIOASYNC (0x5452) are not allowed. Requests about a network interface are not allowed either,
+    // such as SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946).
     let requests = allowed(&receives, "ioctl", 1, [0; 6]);
     assert!(requests.contains(&0x5401));
     assert!(![0x8901, 0x8902, 0x5452, 0x8910, 0x8946].iter().any(|one| requests.contains(one)));
@@ -293,14 +293,14 @@ fn packet_threads_may_use_few_arguments() {
     // PACKET_STATISTICS.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. It allows reading
-    // SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
+    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. At this level, the
+    // filter allows reading SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());
-    // All 64 bits of the destination address must be zero.
+    // All 64 bits of the pointer to the destination address must be zero.
     assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
     assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
-    // The filter allows only the process id of this process.
+    // `tgkill` is allowed only with the process ID of this process.
     assert!(low(allowed(&receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
 }

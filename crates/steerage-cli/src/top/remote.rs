@@ -62,8 +62,8 @@ impl Remote {
         Ok((seen, buckets(&text)))
     }
 
-    /// Sets the mask of the queue with this index. Returns the mask that the instance uses
-    /// afterwards.
+    /// Sets the mask of the queue with this index. Returns the mask that the instance uses after
+    /// the change.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
@@ -90,7 +90,7 @@ impl Remote {
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
 
-    /// Returns the directories of the queues, grouped by device.
+    /// Returns the directories of the queues in the control tree, grouped by device.
     fn directories(&mut self) -> Result<Vec<String>, String> {
         let client = self.client()?;
         let mut found = Vec::new();
@@ -145,7 +145,7 @@ pub(super) enum Reply {
     Set(Result<String, String>),
 }
 
-/// An instance with a separate thread, which sends the queries.
+/// An instance that `top` watches, with a separate thread that sends the queries.
 #[derive(Debug)]
 pub(super) struct RemoteThread {
     queries: Sender<Query>,
@@ -181,8 +181,8 @@ fn make_printable(report: &mut Value) {
     }
 }
 
-/// Parses lines of the form `BUCKET CPU PACKETS MOVES`. There is one line for each bucket, in
-/// order.
+/// Parses the attribute with the loads of a queue's buckets. The attribute contains a line `BUCKET
+/// CPU PACKETS MOVES` for each bucket, in order.
 fn buckets(text: &str) -> Vec<Bucket> {
     let bucket = |line: &str| {
         let mut words = line.split(' ').skip(1);

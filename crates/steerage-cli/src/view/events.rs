@@ -1,4 +1,4 @@
-//! Finds the events that happened between two snapshots.
+//! Finds the events that happened between two snapshots of a run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use steerage_text::counted;
 
 use super::names;
 
-/// An event, with the time at which it happened in the run.
+/// An event of a run, with the time at which it happened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) at: Duration,
@@ -19,13 +19,13 @@ pub(crate) struct Event {
     pub(crate) is_bad: bool,
 }
 
-/// The drop reasons that are reported for a queue. Drops for other reasons are reported for the
-/// CPU, because the CPU is more informative.
+/// For these drop reasons, an event names the queue. For all other drop reasons, it names the CPU,
+/// which is more informative.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// Returns the events, in the order in which the report lists their objects. `dropping` contains
-/// the drops that continue: each entry names the queue or CPU, and the reason. For these drops,
-/// only the start and the end are events.
+/// Returns the events, in the order in which the report lists their queues and CPUs. `dropping`
+/// contains the drops that have begun and not ended: each entry names the queue or CPU, and the
+/// reason. Only the start and the end of these drops are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -82,13 +82,13 @@ fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     queues.chain(cpus).collect()
 }
 
-/// Returns the longest measured distance between two CPUs of a steering group. The two CPUs are the
-/// receiver, and the CPU that joined last or joins next.
+/// Returns the longest measured distance in a steering group, between the receiving CPU and the CPU
+/// that joined last or will join next.
 pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
-/// Returns the mask as the text of a CPU list.
+/// Returns the CPUs as the text of a CPU list, such as `0-3,8`.
 pub(crate) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }

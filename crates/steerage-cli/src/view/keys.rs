@@ -1,9 +1,9 @@
-//! Handles the keys of the screen.
+//! Handles the keys that the user presses on the screen of `top`.
 
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The maximum length of a mask that the user types. A longer list would have hundreds of single
-/// CPUs.
+/// The maximum length in characters of a mask that the user types. Only a list of hundreds of
+/// single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
 /// The column by which the CPUs are sorted.
@@ -18,7 +18,7 @@ pub(crate) enum SortBy {
 }
 
 impl SortBy {
-    /// Returns the heading of the column.
+    /// Returns the heading of the column by which the CPUs are sorted.
     pub(crate) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -40,7 +40,7 @@ impl SortBy {
     }
 }
 
-/// The value by which the flows are sorted, with the largest value first.
+/// The value by which the flows are sorted. The flow with the largest value comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FlowsBy {
     #[default]
@@ -56,7 +56,7 @@ pub(crate) enum Mode {
     #[default]
     Watch,
     Help,
-    /// The user types a mask for the selected queue.
+    /// The user is typing a mask for the selected queue.
     Mask(String),
 }
 
@@ -66,18 +66,19 @@ pub(crate) struct Ui {
     pub(crate) mode: Mode,
     pub(crate) sort: SortBy,
     pub(crate) flows_by: FlowsBy,
-    /// True if the flows are the first section. The first section is shortened last.
+    /// True if the section with the flows is the first section on the screen. The first section is
+    /// shortened last.
     pub(crate) flows_first: bool,
-    /// The selected queue. The buckets of the selected queue are shown, and its mask can be
-    /// changed.
+    /// The index of the selected queue. The screen shows the buckets of this queue, and the user
+    /// can change its mask.
     pub(crate) queue: usize,
-    /// The first CPU row that is shown.
+    /// The index of the first CPU row that the screen shows.
     pub(crate) first_cpu: usize,
-    /// The text about the result of the last request.
+    /// A text about the result of the user's last request.
     pub(crate) said: Option<String>,
 }
 
-/// The action that a key requests.
+/// The action that the user requests with a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
@@ -133,7 +134,8 @@ impl Ui {
         Action::Nothing
     }
 
-    /// Sorts by the value that belongs to this key. Returns false if no value belongs to the key.
+    /// Sorts the CPUs or the flows by the value that belongs to this key. Returns false if no value
+    /// belongs to the key.
     pub(crate) fn sorts(&mut self, key: char) -> bool {
         match key {
             's' => self.sort = self.sort.next(),

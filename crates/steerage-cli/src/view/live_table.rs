@@ -1,5 +1,6 @@
-//! The live table that a run redraws on its own terminal every second. The table has the same lines
-//! as `top`, the counts so far, and the progress. The table disappears at the end of the run.
+//! The live table that a run redraws on its own terminal every second. The table contains the same
+//! lines as `top`, the counts so far, and the progress of the run. At the end of the run, the table
+//! is removed from the screen.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -12,23 +13,23 @@ use super::screen;
 use crate::report::Report;
 use crate::terminal;
 
-/// The interval at which the table is drawn.
+/// The interval at which the live table is drawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// If there are more CPUs than this, the busiest CPUs come first, because a small terminal does not
-/// show all of them.
+/// If a run has more CPUs than this, the busiest CPUs come first, because a small terminal does not
+/// show all CPUs.
 const CPUS_IN_ORDER: usize = 8;
 
-/// The width of the progress bar, without the brackets at its ends.
+/// The width of the progress bar in characters, without the brackets at its ends.
 const BAR_WIDTH: usize = 76;
 
-/// The line that explains the keys.
+/// The line of the table that explains the keys.
 const KEYS: &str = "sort by: r rate  p packets  b bytes  d duration    q stops";
 
 /// The live table, and its state on the screen.
 #[derive(Debug)]
 pub(crate) struct LiveTable {
-    /// The time at which the table is drawn next, or `None` if it is never drawn.
+    /// The time at which the table is drawn next, or `None` if the table is never drawn.
     due: Option<Instant>,
     /// The number of lines that the table occupies on the screen.
     lines: usize,
@@ -37,7 +38,7 @@ pub(crate) struct LiveTable {
     ends: RunEnds,
 }
 
-/// The conditions that end a run. The remaining time is computed from them.
+/// The limits that end a run. The remaining time is computed from these limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunEnds {
     /// The number of packets after which the run stops.
@@ -47,7 +48,7 @@ pub(crate) struct RunEnds {
 }
 
 impl LiveTable {
-    /// Creates a table that is drawn every second from now on. If the table is not `wanted`, it is
+    /// Creates a table that is drawn every second from now on. If `wanted` is false, the table is
     /// never drawn.
     pub(crate) fn new(wanted: bool, ends: RunEnds, flows_first: bool) -> Self {
         Self {
@@ -64,15 +65,15 @@ impl LiveTable {
         self.due
     }
 
-    /// Draws the table with the data of the run's report.
+    /// Draws the table with the data of the run's current report.
     pub(crate) fn show(&mut self, report: &Report) {
         self.due = Some(Instant::now() + EVERY);
         self.take(report);
         self.draw();
     }
 
-    /// Takes the data of the report, in the form that `top` receives. The private parts may be
-    /// shown, because the terminal belongs to the user of the run.
+    /// Updates the model with the data of the report, including its private parts. The table may
+    /// show the private parts, because the terminal belongs to the user of the run.
     fn take(&mut self, report: &Report) {
         if !self.model.has_report() && report.snapshot().cpus.len() > CPUS_IN_ORDER {
             self.ui.sort = SortBy::Busy;
@@ -116,8 +117,8 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // Line wrapping is switched off. Each line then occupies one row of the terminal, so moving
-        // up by the number of lines reaches the first line.
+        // This escape sequence turns line wrapping off, so that each line occupies one row of the
+        // terminal. Therefore the first line is reached by moving up by the number of lines.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
@@ -134,8 +135,8 @@ impl LiveTable {
         }
     }
 
-    /// Draws the table again with the same data. If the table were not drawn again, a run that
-    /// prints a report every second would hardly show its table.
+    /// Draws the table again with the same data after other text was printed. Without `redraw`, a
+    /// run that prints a report every second would hardly ever show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();
@@ -156,7 +157,7 @@ impl LiveTable {
 }
 
 fn show(frame: &str) {
-    // If the terminal is closed, the run continues, so the error is ignored.
+    // An error is ignored, because the run continues even if the terminal is closed.
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
@@ -166,14 +167,14 @@ fn bar(done: u64, all: u64) -> String {
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
 }
 
-/// Returns how long the remaining part takes at the rate so far. Returns `None` if nothing is done
-/// yet.
+/// Returns the estimated time for the rest of a run: `done` of `all` units took the time `elapsed`.
+/// Returns `None` if nothing is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
-/// Returns the text about the part of the files that has been read and the time that is left, as
-/// far as they are known.
+/// Returns a text that says how much of the files has been read and how much time is left, as far
+/// as this is known.
 fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
     let read = match read {
         Some((read, Some(total))) if total > 0 => {
@@ -231,7 +232,7 @@ mod tests {
     fn the_bar_fits_a_line() {
         assert_eq!(bar(0, 10).len(), 78);
         assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
-        // The file has grown, so more bytes were read than it had at first.
+        // If a file has grown during the run, more bytes were read than it had at first.
         assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
     }
 
@@ -241,11 +242,11 @@ mod tests {
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // The cases are a file that has grown, a file that has not been read, and a pipe.
+        // The test covers a file that has grown, a file that has not been read, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
-        // The cases are runs without files: one run has an end, and the other has none.
+        // The test covers runs without files: one run has a limit, and the other run has none.
         assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
         assert_eq!(progress(None, None), "");
     }

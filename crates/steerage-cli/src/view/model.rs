@@ -1,4 +1,4 @@
-//! The data that the screen shows: the rates between two snapshots, and the events.
+//! The data that the screen shows: the rates between two snapshots of a run, and the events.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,14 @@ use super::events::{self, Event};
 use super::names::{Flow, FlowId};
 use crate::report::{Document, Traffic};
 
-/// The maximum number of events that are kept. No screen shows more events than this.
+/// The maximum number of events that the model keeps. No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
-/// The rate of a flow is 0 if its counts have not changed for this time. A meter publishes the
-/// counts of each flow several times per second.
+/// The rate of a flow counts as 0 if its counts have not changed for this time. A meter publishes
+/// the counts of each flow several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// A report, and the traffic if this user may see the traffic.
+/// A report of the run, with its traffic if this user may see the traffic.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) document: Document,
@@ -41,15 +41,16 @@ pub(crate) struct Model {
     /// The active flows of the last report with their rates. A report contains only the largest
     /// flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The drops that continue: each entry names the queue or CPU, and the reason.
+    /// The drops that have begun and not ended. Each entry names the queue or CPU, and the drop
+    /// reason.
     dropping: BTreeSet<String>,
-    /// The events, from the newest to the oldest.
+    /// The events of the run, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
-    /// The buckets of the selected queue: the last reading, and the reading before it.
+    /// The buckets of the selected queue, as they were last read and as they were read before that.
     pub(crate) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
-    /// The reason why there is no newer snapshot.
+    /// The reason why no newer snapshot could be read, if there is a problem.
     pub(crate) gone: Option<String>,
 }
 
@@ -72,8 +73,8 @@ impl Model {
         &self.seen.document.snapshot
     }
 
-    /// Takes the next report. If the report belongs to another run, or if counters decreased, the
-    /// model starts from the beginning.
+    /// Updates the model with the next report. If the report belongs to another run, or if counters
+    /// have decreased, the model starts from the beginning.
     pub(crate) fn take(&mut self, seen: Seen) {
         let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
@@ -104,8 +105,8 @@ impl Model {
         }
     }
 
-    /// Takes the flows of the last report. The rates of the flows continue if the report belongs to
-    /// the `same` run.
+    /// Updates the rates of the flows with the last report. `same` is true if the report belongs to
+    /// the same run as the previous report. Otherwise, all flows are new.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
@@ -115,8 +116,8 @@ impl Model {
         self.flows = flows.into_iter().map(rates).collect();
     }
 
-    /// Takes the buckets of the selected queue as they were last read. If another queue was
-    /// selected, all packets so far count as new.
+    /// Updates the buckets of the selected queue. If another queue was selected before, all packets
+    /// so far count as new.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -124,15 +125,15 @@ impl Model {
         }
     }
 
-    /// For each bucket of the selected queue, returns its CPU and the number of its packets between
-    /// the last two readings.
+    /// Returns, for each bucket of the selected queue, its CPU and the number of its packets
+    /// between the last two readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
-    /// Records the reason why there is no next snapshot.
+    /// Records the reason why the next snapshot could not be read.
     pub(crate) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { at: self.now().elapsed, what: "the run is gone".to_owned(), is_bad: false });
@@ -151,7 +152,7 @@ impl Model {
         self.now().elapsed.saturating_sub(self.before.elapsed)
     }
 
-    /// Returns how much `count` grew per second between the last two snapshots.
+    /// Returns the increase of `count` per second between the last two snapshots.
     pub(crate) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
         self.a_second(count(self.now()), count(&self.before))
     }
@@ -161,7 +162,7 @@ impl Model {
         if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
     }
 
-    /// Returns the rates of each CPU.
+    /// Returns the rates of each CPU between the last two snapshots.
     pub(crate) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
         let pairs = self.now().cpus.iter().zip(&self.before.cpus);
@@ -186,7 +187,7 @@ impl Model {
         }
     }
 
-    /// Returns the rates of each queue.
+    /// Returns the rates of each queue between the last two snapshots.
     pub(crate) fn queues(&self) -> Vec<QueueRates<'_>> {
         let pairs = self.now().queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
@@ -227,15 +228,15 @@ fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
 
-/// The rates of a CPU, per second. Shares have values from 0 to 1.
+/// The rates of a CPU per second, and shares with values from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CpuRates {
     pub(crate) cpu: u16,
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The share of the packets that the CPU had received itself. The value is `None` if the CPU
-    /// handled no packets.
+    /// The share of the CPU's handled packets that the CPU had received itself. The value is `None`
+    /// if the CPU handled no packets.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
@@ -247,7 +248,7 @@ pub(crate) struct CpuRates {
 pub(crate) struct FlowRates {
     pub(crate) flow: Flow,
     pub(crate) duration: Duration,
-    /// The bytes per second and the packets per second.
+    /// The flow's bytes per second and packets per second.
     pub(crate) rates: [f64; 2],
     /// The time at which the flow's counts last changed, measured from the start of the run.
     changed: Duration,
@@ -278,12 +279,13 @@ impl FlowRates {
     }
 }
 
-/// The rates of a queue, per second.
+/// The rates of a receive queue per second.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// The value is `None` if the queue needed no page.
+    /// The share of pages that the queue got from its local page cache. The value is `None` if the
+    /// queue needed no page.
     pub(crate) cache_hits: Option<f64>,
 }

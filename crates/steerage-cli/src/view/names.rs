@@ -1,4 +1,4 @@
-//! The names on the screen. The names are shortened to fit their columns.
+//! Shortens the names on the screen, so that they fit into their columns.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) fn shortened(name: &str, chars: usize) -> String {
     name.chars().take(chars.saturating_sub(2)).chain("..".chars()).collect()
 }
 
-/// The columns of an active flow that the screen shows.
+/// An active flow, with the columns that the screen shows.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Flow {
@@ -73,10 +73,12 @@ impl Flow {
 }
 
 impl FlowId {
-    /// Returns the source and the destination of the flow. An end of the flow is written as
-    /// `10.0.0.1:80`, as `[fd00::1]:80`, as an address without a port, or as `-`.
+    /// Returns the source and the destination of the flow as text. The text of a source or
+    /// destination is an address with a port, such as `10.0.0.1:80` or `[fd00::1]:80`, an address
+    /// without a port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
-        // The ports of an ICMP flow are not shown, because they are its identifier.
+        // The ports of an ICMP flow are not shown, because these fields contain the ICMP
+        // identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);
         let end = |address: &Option<String>, port: Option<u16>| match (
             address.as_deref().unwrap_or("-"),

@@ -1,5 +1,5 @@
-//! Draws the screen as lines of text. Each section has a heading and as many rows as fit. Every
-//! colour comes with a sign or a word that has the same meaning.
+//! Draws the screen as lines of text. Each section of the screen has a heading and as many rows as
+//! fit. Wherever a colour has a meaning, a sign or a word has the same meaning.
 
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -18,8 +18,8 @@ use super::strip;
 use crate::report::FlowTotals;
 use crate::report::steering::regimes;
 
-/// The minimum number of rows of each section if not all rows fit on the screen. The CPUs keep the
-/// most rows, and the last section is shortened first.
+/// The minimum number of rows that each section keeps if not all rows fit on the screen. The
+/// section with the CPUs keeps the most rows. The last section is shortened first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -28,24 +28,25 @@ const COUNTERS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// The screen width for which the columns are designed. A wider screen shows longer names, longer
-/// bars, and several CPUs side by side.
+/// The screen width, in characters, for which the columns are designed. A wider screen shows longer
+/// names, longer bars, and several CPUs side by side.
 const WIDTH: usize = 80;
 
-/// If the CPUs need at least this many rows, a wide screen shows several CPUs side by side.
+/// If the list of CPUs has at least this number of rows, a wide screen shows several CPUs side by
+/// side.
 const CPU_ROWS: usize = 8;
 
-/// The space between two CPUs in the same row.
+/// The space in characters between two CPUs in the same row.
 const CPU_GAP: usize = 3;
 
-/// The width of a bar on a narrow screen, and the maximum width of a bar.
+/// The width of a load bar on a narrow screen, and the maximum width of a load bar.
 const BAR_WIDTHS: (usize, usize) = (8, 48);
 
 /// The maximum number of characters that a narrow screen shows of the name of an output or a
 /// counter.
 const NAME_CHARS: usize = 24;
 
-/// If there are at most this many queues, most screens show all of their rows.
+/// If a run has at most this number of queues, most screens show all of them.
 const QUEUES_SHOWN: usize = 8;
 
 const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
@@ -90,8 +91,8 @@ struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
     rows_min: usize,
-    /// `things` is the number of objects that the section lists, and `across` is the number of
-    /// objects in each row.
+    /// `things` is the number of objects (such as CPUs) that the section lists, and `across` is the
+    /// number of objects in each row.
     things: usize,
     across: usize,
 }
@@ -102,20 +103,20 @@ impl Section {
         Self { head, things: rows.len(), rows, rows_min, across: 1 }
     }
 
-    /// Returns the number of objects whose rows do not fit.
+    /// Returns the number of objects in the section whose rows do not fit on the screen.
     fn hidden(&self) -> usize {
         self.things.saturating_sub(self.rows.len() * self.across)
     }
 }
 
-/// Returns the number of characters of a column of names on a screen of this width. The number is
-/// at least `least`, and at most what the longest name needs.
+/// Returns the width in characters of a column with these names, on a screen of this width. The
+/// result is at least `least`, and at most the width of the longest name.
 fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
     let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
     longest.min(least + width.saturating_sub(WIDTH)).max(least)
 }
 
-/// Draws the screen, no matter how small or large it is.
+/// Draws the screen, whatever its size is.
 pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     let foot = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
@@ -129,8 +130,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(footer(model, ui, colours), foot);
 }
 
-/// Returns the page as text. The text has at most `height` lines, or all rows if `height` is
-/// `None`.
+/// Returns the screen as lines of text. There are at most `height` lines. If `height` is `None`,
+/// all rows are included.
 pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
     let page = page(model, ui, Colours::No, width, height);
     page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()
@@ -180,7 +181,8 @@ fn fit(sections: &mut [Section], height: usize) {
         if over == 0 {
             return;
         }
-        // One more row is removed, to make room for the line that says how many rows are hidden.
+        // One additional row is removed, to make room for the line that says how many rows are
+        // hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         over = over.saturating_sub(cut - 1);
@@ -227,7 +229,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// Returns the sign that is shown beside a number that should be 0 but is not.
+/// Returns the sign that is shown next to a rate that should be 0 but is not.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }
@@ -286,15 +288,15 @@ fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'stati
     ]
 }
 
-/// If the load of a CPU is at least this high, the CPU is shown as nearly full: bursts then have to
-/// wait.
+/// If the load of a CPU is at least this high, the screen shows the CPU as nearly full, because
+/// bursts of packets have to wait.
 const NEARLY_FULL: f64 = 0.9;
 
 fn busy_style(busy: f64, colours: Colours) -> Style {
     if busy >= NEARLY_FULL { colours.of(Color::Yellow) } else { colours.of(Color::Green) }
 }
 
-/// Returns a bar such as `[####....]  52 %`.
+/// Returns a load bar such as `[####....] 52 %`.
 fn bar(part: f64, width: usize) -> String {
     let full = ((part * width as f64).round() as usize).min(width);
     format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(width - full), 100.0 * part)
@@ -307,8 +309,8 @@ fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let column = chars + 8;
     let head =
         format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // If there are many queues, the rows begin near the selected queue. The selected queue is
-    // therefore always visible.
+    // If the run has many queues, the rows begin near the selected queue, so that the selected
+    // queue is always visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;
@@ -378,7 +380,7 @@ fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     Section::new("  flows".to_owned(), counts.chain(why).chain(largest).map(Line::raw).collect(), FLOWS_MIN)
 }
 
-/// Returns a line of headings, and one line for each active flow.
+/// Returns the table of active flows: a line of headings, and a line for each flow.
 fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     let mut flows: Vec<&FlowRates> = model.flows.iter().collect();
     flows.sort_by(|a, b| match ui.flows_by {

@@ -1,5 +1,5 @@
-//! The strip of buckets. For each range of buckets, one character shows the CPU of the range, and
-//! the character above it shows the load.
+//! Draws the buckets of a queue as a strip of characters. For each range of buckets, one character
+//! shows the CPU of the range, and the character above it shows the load.
 
 use ratatui_core::style::Color;
 
@@ -7,14 +7,14 @@ use ratatui_core::style::Color;
 /// the same character. The legend distinguishes these CPUs.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The characters that stand for loads, from the lowest to the highest.
+/// The characters that stand for loads, from the lowest load to the highest load.
 const HEAT: &[u8] = b" .:-=+*#";
 
 /// The number of cells in a strip that fits in 80 columns. Each of these cells stands for 64
 /// buckets. On a wider screen, the strip has two or four times as many cells.
 const CELLS: usize = 64;
 
-/// A piece of a line, and the CPU to which it belongs.
+/// A part of a line of the strip, and the CPU to which this part belongs.
 type Cell = (String, Option<u16>);
 
 /// Returns the heading and the lines of the strip: the loads and the CPUs. `buckets` contains, for
@@ -37,7 +37,7 @@ pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     (head, vec![indent().chain(warmth).collect(), indent().chain(names).collect()])
 }
 
-/// Returns the CPU to which most of these buckets belong.
+/// Returns the CPU to which most buckets of this range belong.
 fn owner(stretch: &[(u16, u64)]) -> u16 {
     let has = |cpu: u16| stretch.iter().filter(|(other, _)| *other == cpu).count();
     let mut cpus: Vec<u16> = stretch.iter().map(|(cpu, _)| *cpu).collect();

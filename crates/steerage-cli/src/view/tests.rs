@@ -1,4 +1,4 @@
-//! Tests the screen, and tests the model with sequences of snapshots.
+//! Tests the screen of `top`, and its model with sequences of snapshots.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 #[test]
 fn rates_are_differences_over_the_instances_own_time() {
     let mut model = model();
-    // The rate is correct, no matter how late the snapshot is.
+    // The rate is correct even if a snapshot comes late.
     model.take(seen(with(report(6), &[("/snapshot/cpus/1/processed", json!(5000))])));
     assert_eq!((model.interval().as_secs(), model.rate(Snapshot::received)), (4, 1000.0));
     let cpus = model.cpus();
@@ -99,7 +99,7 @@ fn another_run_begins_anew() {
     model.take(seen(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     assert_eq!((model.gone.as_deref(), model.rate(Snapshot::received)), (None, 1000.0));
     assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
-    // The start time of this report is the same, but its counters decreased.
+    // This report has the same start time as the previous report, but its counters have decreased.
     model.take(seen(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     model.take(seen(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/snapshot/received", json!(8))])));
     assert_eq!(model.rate(Snapshot::received), 2.0);
@@ -122,7 +122,7 @@ fn events_tell_what_changed() {
         )
     };
     model.take(seen(drops(3, 10)));
-    // Drops that continue cause no further event. The end of the drops causes an event.
+    // While drops continue, there is no new event. The end of the drops is an event.
     model.take(seen(drops(4, 20)));
     model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -147,7 +147,7 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// In a virtual machine, the screen shows only what is known about the CPUs.
+/// In a virtual machine, the screen shows about the CPUs only what is known for certain.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -215,8 +215,8 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If there are many CPUs and queues, the screen shows some of them, and the number of hidden
-    // ones.
+    // If a run has many CPUs and queues, the screen shows some of them, and the number of hidden
+    // CPUs and queues.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
@@ -245,8 +245,8 @@ fn the_rate_of_a_flow_is_that_since_its_counts_changed() {
     // The rates of a new flow are averages since its first packet, over at least one second.
     assert_eq!(rate(10, 20), [2000.0, 20.0]);
     assert_eq!(rate(12, 80), [3000.0, 30.0]);
-    // A meter may publish new counts only at every second report that `top` reads. The rate then
-    // stays the same. If the counts do not change for a long time, the rate is 0.
+    // A meter may publish new counts more rarely than `top` reads reports. In the reports between,
+    // the rate stays the same. If the counts do not change for a long time, the rate is 0.
     assert_eq!(rate(13, 80), [3000.0, 30.0]);
     assert_eq!(rate(14, 140), [3000.0, 30.0]);
     assert_eq!([rate(17, 140), rate(18, 140)], [[3000.0, 30.0], [0.0, 0.0]]);
@@ -274,8 +274,8 @@ fn flows_are_sorted_by_keys() {
     assert!(screen::lines(&model, &ui, 80, None)[4].starts_with("[CPU]") && columns > 4);
 }
 
-/// On a wider screen, addresses and names are complete, the bars and the strip are longer, and CPUs
-/// are side by side.
+/// A wider screen shows complete addresses and names, longer bars, a longer strip, and several CPUs
+/// side by side.
 #[test]
 fn the_width_is_used() {
     const DEVICE: &str = "synthetic:rate=100000,flows=5000,zipf=1.1";
@@ -328,7 +328,8 @@ fn the_width_is_used() {
     assert!(screen.iter().any(|line| *line == format!("{:>8} more", 20 - 2 * shown)), "{shown}: {screen:#?}");
 }
 
-/// A sign marks each value that is wrong. The colour of the value only repeats the sign.
+/// A sign marks each value that shows a problem. The colour of the value has the same meaning as
+/// the sign.
 #[test]
 fn it_is_readable_without_colours() {
     let mut model = model();
@@ -407,8 +408,8 @@ fn counters_of_the_packet_function_have_rows() {
     assert_eq!(words(passed + 1), ["a\\u{1b}[2J", "0", "1", "packets"]);
 }
 
-/// In another schema, a key may have another meaning. Therefore no number of a report with another
-/// schema is shown.
+/// In a report with another schema, a key may have another meaning. Therefore `top` shows no number
+/// of such a report.
 #[test]
 fn another_schema_is_refused_in_a_line() {
     let refused = Seen::of(with(report(1), &[("/schema", json!(1)), ("/version", json!("0.0.9"))])).unwrap_err();

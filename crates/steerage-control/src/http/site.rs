@@ -1,4 +1,4 @@
-//! The resources that an HTTP server has.
+//! The resources that an HTTP server offers, and the key to private data.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::audience::Audience;
 pub(crate) struct Resource {
     pub(super) path: &'static str,
     pub(super) content_type: &'static str,
-    /// Further headers of the reply. A line end follows each header.
+    /// Additional HTTP headers of the reply. Each header ends with a line break.
     pub(super) headers: &'static str,
     body: Body,
 }
@@ -33,12 +33,12 @@ impl Resource {
 
 /// All resources of an HTTP server.
 pub(crate) struct Site {
-    /// The reply's line for requests for any other path.
+    /// The text of the reply to a request for a path that does not exist.
     pub(super) absent: String,
-    /// The reply's line for requests to another host.
+    /// The text of the reply to a request that names another host.
     pub(super) misdirected: String,
-    /// The key with which a client may see the traffic of a run. If there is no key, each client
-    /// gets the data that all users of the machine may see.
+    /// The key that a client must send to see the traffic of a run. Without a key, every client
+    /// gets only the data that all users of the machine may see.
     key: Option<String>,
     resources: Vec<Resource>,
 }
@@ -50,7 +50,7 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// Returns a server whose main resource is at `main`.
+    /// Returns a site with these resources. `main` is the path of the main resource.
     pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
         let misdirected =
             "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
@@ -77,8 +77,9 @@ impl Site {
         &self.resources[index]
     }
 
-    /// Returns the audience of a client that sends this key. The duration of the comparison does
-    /// not depend on the key's bytes. Therefore no client can find out the key byte by byte.
+    /// Returns the audience of a client that sends this key. The comparison of the keys always
+    /// takes the same time. Therefore a client cannot guess the key byte by byte by measuring the
+    /// time.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -86,17 +87,19 @@ impl Site {
         if self.key.as_ref().is_some_and(is_key) { Audience::Private } else { Audience::Public }
     }
 
-    /// Begins a turn of the server.
+    /// Begins a turn of the server, in which the server handles each client once.
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn { site: self, made: self.resources.iter().map(|_| Default::default()).collect() }
     }
 }
 
-/// The reply bodies that the server has made in one turn. All clients of a turn get the same body.
-/// A flood of requests therefore costs little more than one request.
+/// The reply bodies that the server has created in one turn. All clients that request the same
+/// resource in this turn get the same body. A flood of requests therefore costs little more than
+/// one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
-    /// The bodies of each resource: one for the public, and one for the owner of the run.
+    /// For each resource, the reply body for the public and the reply body for the owner of the
+    /// run.
     made: Vec<[OnceCell<String>; 2]>,
 }
 

@@ -1,9 +1,9 @@
 //! Defines every metric of the ledger: its name, its help text, and the function that reads its
 //! value.
 //!
-//! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): the
-//! unit is part of the name, and the name of a counter ends in `_total`. [`with_suffix`] adds
-//! `_total` to the name of a counter.
+//! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): a
+//! name contains the unit of the value, and the name of a counter ends in `_total`. [`with_suffix`]
+//! adds `_total` to the name of a counter.
 
 use std::borrow::Cow;
 
@@ -33,12 +33,12 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// Returns the names of all ledger metrics, as they are served with the default prefix.
+/// Returns the names of all metrics of the ledger, with the default prefix.
 pub fn names() -> Vec<String> {
     without_prefix().map(|name| format!("{PREFIX_DEFAULT}_{name}")).collect()
 }
 
-/// Returns the names of all ledger metrics, without a prefix.
+/// Returns the names of all metrics of the ledger, without a prefix.
 pub(super) fn without_prefix() -> impl Iterator<Item = String> {
     fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
         families.iter().map(|family| with_suffix(family.name, family.kind))
@@ -76,8 +76,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// Returns the samples of a drop counter. There is one sample for each drop reason, also for
-/// reasons without drops. If the series of a reason began with its first drop, Prometheus would not
+/// Returns the samples of a drop counter. Each drop reason has a sample, even if no packet was
+/// dropped for that reason. If the sample appeared only with the first drop, Prometheus would not
 /// recognize that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))

@@ -1,4 +1,4 @@
-//! The page that Prometheus reads.
+//! Creates the page of metrics that Prometheus reads.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,7 +36,7 @@ pub(super) fn text(content: Content, prefix: &str) -> String {
     in_prometheus_words(&page)
 }
 
-/// Returns the prefix without the characters that are not allowed in a metric's name.
+/// Returns the prefix with `_` in place of each character that is not allowed in a metric's name.
 fn legal(prefix: &str) -> String {
     let mut legal: String =
         prefix.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -64,11 +64,13 @@ impl Collector for Content {
     }
 }
 
-/// The label value for the counts of CPUs that do not belong to the instance.
+/// The value of the label `cpu` for counts of packets that were handled on CPUs outside of the
+/// instance.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
-    /// Writes the counters of the packet function, with a sample for each CPU.
+    /// Writes the counters of the packet function as metrics. Each counter has a sample for each
+    /// CPU.
     fn write_counters(&self, encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let more = self.more.iter().map(|of| families::with_suffix(of.name, of.kind.in_prometheus_words()));
         let mut taken: BTreeSet<String> = families::without_prefix().chain(more).collect();
@@ -88,9 +90,9 @@ impl Content {
     }
 }
 
-/// Returns the name of a counter's metric, without the prefix and without `_total`. The unit of the
-/// counter is a part of the name. Prometheus refuses a page that contains a metric twice. If the
-/// name is already `taken`, the counter therefore gets a name that begins differently.
+/// Returns the name of the metric for a counter, without the prefix and without `_total`. The name
+/// contains the unit of the counter. If the name is already `taken`, the function returns another
+/// name, because Prometheus refuses a page that contains a metric twice.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -102,7 +104,7 @@ fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// Returns the help text in one line.
+/// Returns the help text as one line, with escaped line breaks.
 fn escaped(help: &str) -> String {
     help.replace('\\', "\\\\").replace('\n', "\\n")
 }
@@ -122,9 +124,9 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// Returns the names of the devices, changed so that no two names are the same. If several devices
-/// have the same name, the later names get a suffix, as in `synthetic` and `synthetic.2`.
-/// Prometheus refuses a page that contains the same series twice.
+/// Returns a different name for each device. If several devices have the same name, the later
+/// devices get a suffix, as in `synthetic` and `synthetic.2`. Prometheus refuses a page that
+/// contains the same series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -136,8 +138,8 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes each metric family with its samples from all objects. A family without samples is
-/// omitted.
+/// Writes each metric family with the samples of all objects, such as queues or CPUs. A family
+/// without samples is omitted.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -183,14 +185,14 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
 }
 
 /// Converts the OpenMetrics format to the older format that every reader of metrics understands. In
-/// the older format, the HELP and TYPE lines of a counter use the name of its samples, and there is
-/// no end mark.
+/// the older format, the HELP and TYPE lines of a counter contain the name with `_total`, and the
+/// page has no end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // The next line shows whether this help text belongs to a counter.
+            // The following TYPE line shows whether this HELP line belongs to a counter.
             help = line;
             continue;
         }
@@ -241,7 +243,7 @@ mod tests {
         assert_eq!(in_prometheus_words(page), expected);
     }
 
-    /// Returns the lines of a page that are about the packet function.
+    /// Returns the lines of a page that contain metrics of the packet function.
     fn of_handler(snapshot: &Snapshot, more: Vec<Metric>, prefix: &str) -> Vec<String> {
         let ledger = text(Content { snapshot: Some(Snapshot::default()), ..Content::default() }, prefix);
         let content = Content { snapshot: Some(snapshot.clone()), more, version: None };

@@ -1,11 +1,11 @@
-//! Mounts a directory with `fusermount3`, which also unmounts the directory after this process ends
-//! or closes its socket.
+//! Mounts a file system on a directory with the program `fusermount3`. The program also unmounts
+//! the directory after this process has ended or closed its socket.
 //!
-//! `fusermount3` opens `/dev/fuse`, passes it through a socket, and then watches the socket. When
-//! this process closes its end of the socket, `fusermount3` opens the directory. If this fails with
-//! "Transport endpoint is not connected", no process serves the mount, and `fusermount3` unmounts
-//! the directory. Therefore a killed process leaves no mount on the directory, and this process
-//! needs no capability after its start.
+//! `fusermount3` opens `/dev/fuse`, sends the file descriptor to this process through a socket, and
+//! then watches the socket. When this process closes its end of the socket, `fusermount3` tries to
+//! open the directory. If this fails with "Transport endpoint is not connected", no process serves
+//! the mount, and `fusermount3` unmounts the directory. Therefore a killed process leaves no mount
+//! on the directory, and this process needs no capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -24,8 +24,8 @@ use crate::limits::UNMOUNT_MAX;
 
 const PROGRAM: &str = "fusermount3";
 
-/// The environment variable that tells `fusermount3` the number of the socket. The socket is the
-/// standard input of `fusermount3`.
+/// The environment variable from which `fusermount3` reads the file descriptor number of its
+/// socket. The socket is the standard input of `fusermount3`.
 const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
 
 #[derive(Debug)]
@@ -47,13 +47,14 @@ pub(super) struct Watched {
     socket: UnixStream,
     /// When a process ends, the kernel closes its descriptors in the order of their numbers.
     /// `fusermount3` must not check the directory before the `/dev/fuse` of this process is closed.
-    /// One copy of the socket has a smaller number than `/dev/fuse`, and the other copy has a
-    /// larger number. Therefore one copy is closed after `/dev/fuse`, no matter whether the kernel
+    /// Therefore this process has two descriptors of the socket: one below and one above the number
+    /// of `/dev/fuse`. One of the two descriptors is closed after `/dev/fuse`, whether the kernel
     /// closes low or high numbers first.
     _copy: OwnedFd,
 }
 
-/// Mounts a file system on the directory. Returns the `/dev/fuse` that `fusermount3` has opened.
+/// Mounts a file system on the directory. Returns the file descriptor of `/dev/fuse` that
+/// `fusermount3` has opened.
 pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched), Failure> {
     let (socket, of_program) = UnixStream::pair()?;
     let mut command = Command::new(PROGRAM);
@@ -61,31 +62,32 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
     // `fusermount3` gets its own process group, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // The command still has a copy of the socket end for `fusermount3`. If this copy stayed open,
-    // this process would not notice when `fusermount3` closes its end.
+    // `command` still contains a copy of the socket end that `fusermount3` uses. While this copy is
+    // open, this process cannot notice that `fusermount3` has closed the socket.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // `fusermount3` runs until it has unmounted the directory. Afterwards it is a zombie until this
-    // process ends. This process does not wait for `fusermount3` to end, because the sandbox of a
-    // run does not allow that.
+    // `fusermount3` runs until it has unmounted the directory. After the unmount, `fusermount3` is
+    // a zombie process until this process ends. This process does not wait for `fusermount3` to
+    // end, because the sandbox of a run does not allow the system call.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies `/dev/fuse` and the socket. The descriptor numbers of `socket`, of the first copy and of
-/// the second copy are then in ascending order. The order may have been different: if another
-/// thread closed a descriptor, `/dev/fuse` may have got a number below the number of the socket.
+/// Copies the descriptors of `/dev/fuse` and of the socket, so that the descriptor numbers of
+/// `socket`, the first copy and the second copy are in ascending order. The original numbers may
+/// have another order: if another thread closed a descriptor, `/dev/fuse` may have got a lower
+/// number than the socket.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;
     Ok((fuse, copy))
 }
 
-/// Removes the mount of a process that no longer exists.
+/// Unmounts a directory that was mounted by a process that no longer exists.
 pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
     let mut command = Command::new(PROGRAM);
     command.args(["-u", "-z", "--"]).arg(directory);
@@ -95,7 +97,8 @@ pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
 }
 
 impl Watched {
-    /// Makes `fusermount3` check the directory, and waits until `fusermount3` has ended.
+    /// Closes the socket, so that `fusermount3` checks and unmounts the directory. Waits until
+    /// `fusermount3` has ended.
     ///
     /// # Errors
     /// Returns an error if `fusermount3` does not end in time.
@@ -116,8 +119,8 @@ fn start_failed(error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound { Failure::NotInstalled } else { Failure::Io(error) }
 }
 
-/// Receives a descriptor through the socket. Returns `None` if the peer closed the socket without
-/// sending a descriptor.
+/// Receives a file descriptor through the socket. Returns `None` if `fusermount3` closed the socket
+/// without sending a descriptor.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);

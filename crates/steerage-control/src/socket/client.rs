@@ -31,13 +31,13 @@ pub enum ClientError {
         /// The reason for the refusal, in one line.
         message: String,
     },
-    /// No reply arrived within this time.
+    /// No reply to the request arrived within this time.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
     #[error("the instance does not answer: {0}")]
     System(#[from] io::Error),
-    /// The reply does not match the request.
+    /// The reply has no meaning as a reply to this request.
     #[error("the process that answers there is no steerage of this version")]
     Nonsense,
 }
@@ -46,11 +46,11 @@ impl Client {
     /// Connects to the instance that listens at `path`.
     ///
     /// # Errors
-    /// Returns the kernel's error. The error is `TimedOut` if the instance accepts no clients, and
-    /// too many clients are already waiting.
+    /// Returns the kernel's error. The error is `TimedOut` if the instance accepts no clients and
+    /// the kernel's queue of waiting clients is full.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // The send timeout also applies to `connect`.
+        // The kernel applies the send timeout of a socket to `connect`, too.
         set_socket_timeout(&socket, Timeout::Send, Some(ANSWERED_WITHIN))?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
             Err(Errno::AGAIN) => {
@@ -89,8 +89,8 @@ impl Client {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
-    /// Returns the names in the directory at `path`. For each name, the result says whether it is a
-    /// directory. For an attribute, the list is empty.
+    /// Returns the names in the directory at `path`. Each name comes with a flag, which is true for
+    /// a directory. If `path` leads to an attribute, the list is empty.
     ///
     /// # Errors
     /// Returns an error if the path does not exist, or no reply arrives.
@@ -100,7 +100,8 @@ impl Client {
         answer.as_array().and_then(|all| all.iter().map(entry).collect()).ok_or(ClientError::Nonsense)
     }
 
-    /// Returns the changes whose number is greater than `after`, from the oldest to the newest.
+    /// Returns the changes in the history with a number greater than `after`. The oldest change
+    /// comes first.
     ///
     /// # Errors
     /// Returns an error if no reply arrives.
@@ -126,8 +127,8 @@ impl Client {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
 
-    /// Requests copies of packets. `wanted` describes the packets. The instance sends the packets
-    /// over the returned connection until the instance ends or the connection is closed.
+    /// Requests copies of the packets that `wanted` describes. The instance sends the packets over
+    /// the returned connection until the instance ends or the connection is closed.
     ///
     /// # Errors
     /// Returns an error if this user may not see the packets, if the request is wrong, or if no
@@ -143,8 +144,8 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
-        // If an instance has too many clients, it sends an error and closes the connection. The
-        // client can read this error even if the client could not send its request.
+        // An instance that has too many clients sends an error to a new client and closes the
+        // connection. The client can read this error even if it could not send its request.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,
@@ -160,8 +161,8 @@ impl Client {
         answer.get_mut(key).map(Value::take).ok_or(ClientError::Nonsense)
     }
 
-    /// Reads the next line. If the remaining bytes have no newline, reads all of them. The whole
-    /// line must arrive within the time `within`.
+    /// Reads the next line. If the input ends without a newline, reads the input up to its end. The
+    /// whole line must arrive within the time `within`.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();
@@ -189,7 +190,7 @@ impl Client {
 
 fn of(error: io::Error, within: Duration) -> ClientError {
     match error.kind() {
-        // If the timeout of a socket expires, the kernel reports EAGAIN.
+        // When the timeout of a socket expires, the kernel reports EAGAIN, which is `WouldBlock`.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(within),
         _ => ClientError::System(error),
     }

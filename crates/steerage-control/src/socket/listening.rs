@@ -1,5 +1,5 @@
-//! The listening socket. The module handles the path of the listening socket, its owner, and its
-//! removal at the end.
+//! The listening control socket. This module creates the socket's file, checks its owner, and
+//! removes the file at the end.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -21,12 +21,12 @@ use super::directory::{answers, is_socket, set_socket_mode, through};
 /// each write, the instance checks the user.
 const MODE: u32 = 0o666;
 
-/// The maximum number of clients that the kernel queues before the instance accepts them. The
-/// standard library has the same default length.
+/// The maximum number of clients that the kernel queues until the instance accepts them. The
+/// standard library has the same default.
 const BACKLOG: i32 = 128;
 
-/// The mode of a new directory for sockets. Only its owner may write to the directory, regardless
-/// of the umask.
+/// The mode of a directory that is created for control sockets. Only the owner may write to the
+/// directory, regardless of the umask.
 const NEW_DIRECTORY: u32 = 0o755;
 
 const SUFFIX: &str = ".sock";
@@ -61,8 +61,9 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device number and the inode number of the socket's file. The numbers are compared before
-    /// the file is removed, so that a socket of another process with the same name is not removed.
+    /// The device number and the inode number of the socket's file. The instance compares these
+    /// numbers before it removes the file, because another process may have created a socket with
+    /// the same name.
     file: (u64, u64),
 }
 
@@ -73,13 +74,14 @@ pub enum SocketError {
     /// Another instance listens at this path.
     #[error("another instance listens at {}: name another socket", .0.display())]
     InUse(PathBuf),
-    /// A file that is not a socket has this name already.
+    /// A file that is not a socket already exists at this path.
     #[error("{} exists and is not a socket: remove it, or name another", .0.display())]
     NotASocket(PathBuf),
-    /// A socket of another user has this name already.
+    /// A socket of another user already exists at this path.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// Another user could replace the socket, or controls the target of the path.
+    /// The directory is not safe: another user could replace the socket, or controls where the path
+    /// leads.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
@@ -108,11 +110,12 @@ impl SocketError {
 
 impl Listening {
     /// Creates a socket that listens at `path`. The last directory of the path is created if it
-    /// does not exist. A dead socket of this user is replaced.
+    /// does not exist. If a socket of this user exists at the path but no process listens on it,
+    /// the socket is replaced.
     ///
-    /// The directory must belong to root or to this user. No other user may be able to write to the
-    /// directory, because a user who can rename files could replace the socket. A sticky directory
-    /// such as /tmp is an exception. The path is resolved by the rules of [`steerage_guard::path`].
+    /// The directory must belong to root or to this user. Other users must not have permission to
+    /// write to the directory, because they could replace the socket. A sticky directory such as
+    /// /tmp is an exception. The path is resolved by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
     /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses
@@ -124,8 +127,8 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has a temporary name until it listens. Otherwise, a search for instances would
-        // take the socket for a dead socket and remove it.
+        // The socket has a temporary file name until the process listens on it. Under its final
+        // name, a search for instances could remove the socket as a dead socket.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -180,20 +183,20 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Creates a new socket and listens on it. `bind` creates the socket's file. `bind` follows no
-/// link, and fails if the name is taken.
+/// Creates a new socket and listens on it. `bind` creates the socket's file. If a file or a link
+/// with this name exists, `bind` fails.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // `bind` removes the bits of the umask from the mode of the file. The umask belongs to all
-    // threads, so it is never changed. If the umask were changed, all users could access the files
-    // that other threads create meanwhile.
+    // The mode is set here, because `bind` removes the bits of the umask from the mode of the file.
+    // The umask is not changed instead, because it applies to all threads. If the umask were
+    // changed, all users could access files that other threads create at that moment.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
 
-/// Returns a hidden name that no other process can guess.
+/// Returns a file name that begins with a dot and that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
@@ -202,9 +205,9 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// Returns the sockets of a directory at which instances of root or of this user listen. The
-/// sockets are sorted by name. Dead sockets of this user are removed. If the directory does not
-/// exist, the result is empty.
+/// Returns the sockets in a directory on which instances of root or of this user listen, sorted by
+/// name. Removes sockets of this user on which no process listens. If the directory does not exist,
+/// the result is empty.
 ///
 /// # Errors
 /// Returns an error if another user could have created sockets in the directory (as for
@@ -215,8 +218,8 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // The type of an entry is not queried, because the entry may be a mount that is served by a
-    // stopped process.
+    // Only the names of the directory entries are read. Reading the type of an entry could hang if
+    // the entry is a mount that a stopped process serves.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

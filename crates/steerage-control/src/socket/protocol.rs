@@ -9,11 +9,12 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol. The version is increased when the meaning of a request or a reply
-/// changes.
+/// The version of the protocol. Each change in the meaning of a request or a reply increases the
+/// version.
 const PROTOCOL: u32 = 1;
 
-/// A request of a client. The keys of the JSON object determine the kind of request.
+/// A request of a client. A request is a JSON object, and the keys of the object determine the kind
+/// of the request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Asked {
@@ -62,8 +63,8 @@ pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 /// run ends.
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
-/// A function that starts to copy packets for a client, as the client's request describes. The
-/// function returns an error text if the request cannot be served.
+/// A function that starts to copy the packets that a client's request describes. The function
+/// returns the reason as text if this is not possible.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
 /// Parses a request from one line.
@@ -125,7 +126,7 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        // The replies to these requests are created elsewhere.
+        // The caller creates the replies to these two kinds of request.
         Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }

@@ -1,5 +1,5 @@
-//! Serves each client of the control socket with a separate thread, so that a client that hangs
-//! does not block other clients.
+//! Serves the clients of the control socket. Each client has a separate thread, so that a client
+//! that hangs does not block other clients.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -19,8 +19,8 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// The pause before the next `accept` after the kernel refused one. The kernel refuses, for
-/// example, if no file descriptor is left for a while.
+/// The pause before the next `accept` after an `accept` failed. An `accept` fails, for example, if
+/// the process has no file descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A tree that is served over a socket until this value is dropped.
@@ -30,7 +30,8 @@ pub struct Serving {
     all: Arc<Mutex<All>>,
 }
 
-/// All clients with their connections. The server uses the connections to disconnect the clients.
+/// All clients of the control socket with their connections. The server uses a connection to
+/// disconnect its client.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,
@@ -47,7 +48,7 @@ struct Shared {
 
 impl Listening {
     /// Serves clients on separate threads. `report` creates the reply to a `snapshot` request: a
-    /// JSON object with the data that this audience may see.
+    /// JSON object that contains only data that the given audience may see.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -60,8 +61,9 @@ impl Listening {
     }
 
     /// Serves clients like [`serve`](Self::serve), and also sends copies of packets to clients of
-    /// root and of the instance's user. `packets` receives the client's request. `packets` returns
-    /// a function that sends the packets over the client's connection, on the client's thread.
+    /// root and of the instance's user. `packets` is called with the client's request. `packets`
+    /// returns a function that sends the packets over the client's connection, on the thread of
+    /// that client.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -108,7 +110,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // The shutdown wakes the thread that waits for clients.
+        // The shutdown of the listening socket wakes the thread that waits for clients.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }
@@ -153,7 +155,8 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
         QuotaFull::Party => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
-    // The thread that accepts clients must not wait for any single client.
+    // The socket is nonblocking, because the thread that accepts clients must not wait for a single
+    // client.
     let _ = stream.set_nonblocking(true);
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
@@ -188,8 +191,8 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // The sender is called even if the client has disconnected, because the sender also
-            // ends the copying that the request started.
+            // `sender` is called even if the client has disconnected. `sender` also ends the
+            // copying of packets that the request has started.
             sender(stream);
             return answered;
         }

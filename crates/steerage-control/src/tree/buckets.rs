@@ -1,4 +1,5 @@
-//! The buckets of a queue: ranges of buckets with their CPU, and the load of each bucket.
+//! The attributes that show the buckets of a queue: which CPU each range of buckets belongs to, and
+//! the load of each bucket.
 
 use std::fmt::Write;
 

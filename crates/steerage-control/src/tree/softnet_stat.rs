@@ -1,11 +1,13 @@
-//! The attribute `/proc/net/softnet_stat`. The file has one line for each CPU with 15 columns of
-//! eight hex digits, as printed by the kernel's `softnet_seq_show` (Linux, net/core/net-procfs.c).
+//! The attribute `/proc/net/softnet_stat`. The file has a line for each CPU. Each line has 15
+//! columns of eight hex digits, as in the kernel's `softnet_seq_show` (Linux,
+//! net/core/net-procfs.c).
 
 use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// Returns the text of the file. The counts in the file have 32 bits and wrap around.
+/// Returns the text of the file. Each count in the file has 32 bits. After its maximum, a count
+/// continues at 0.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for cpu in &snapshot.cpus {
@@ -14,14 +16,16 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             // The column of dropped packets includes drops by the flow limit, as in the kernel.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
-            // These six columns belong to mechanisms that Linux no longer has.
+            // These six columns belong to kernel mechanisms that Linux no longer has, so they are
+            // 0.
             0,
             0,
             0,
             0,
             0,
             0,
-            // The column `received_rps` contains how often another CPU woke this CPU.
+            // The column `received_rps` contains the number of times that another CPU woke this
+            // CPU.
             cpu.wakes_received,
             cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,

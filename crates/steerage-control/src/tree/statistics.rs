@@ -1,5 +1,5 @@
-//! The files in the directory `statistics` of a device. The files have the names of the fields in
-//! the kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
+//! The files in the directory `statistics` of a device. Each file has the name of a field of the
+//! kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
 //! If an event cannot happen in steerage, its file reads 0. If the true count is unknown, the file
 //! does not exist.
@@ -13,7 +13,7 @@ use super::devices::Device;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statistic {
-    /// The number of received packets, without packets that the device lost.
+    /// The number of packets that the device delivered to steerage.
     RxPackets,
     RxBytes,
     /// The number of packets that steerage received and then dropped.
@@ -21,11 +21,11 @@ pub(super) enum Statistic {
     RxMissed,
     TxPackets,
     TxBytes,
-    /// The number of packets that did not fit into the device. The device is the only output of the
-    /// instance.
+    /// The number of packets that the output could not send because it was full. This file exists
+    /// only if the instance has a single output.
     TxDropped,
     TxErrors,
-    /// The number of events that cannot happen. This number is always 0.
+    /// The count of an event that cannot happen in steerage, which is always 0.
     Never,
 }
 
@@ -36,8 +36,8 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_bytes", RxBytes),
     ("rx_dropped", RxDropped),
     ("rx_missed_errors", RxMissed),
-    // Every packet has a handler. Packets are not compressed, as they would be on a slow serial
-    // line.
+    // Every packet has a handler, so no packet lacks one. Packets are never compressed, because
+    // compression is only used on slow serial lines.
     ("rx_nohandler", Never),
     ("rx_compressed", Never),
     ("tx_packets", TxPackets),
@@ -45,9 +45,9 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// The names of receive errors that occur on a wire. An interface's driver counts these errors but
-/// does not report them to steerage. A file and synthetic traffic have no wire, so these counts
-/// are 0.
+/// The names of errors that occur when a network interface receives from the wire. The interface's
+/// driver counts these errors but does not report them to steerage. For a file or for synthetic
+/// traffic, these counts are 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
@@ -62,8 +62,8 @@ const TX_OF_A_WIRE: &[&str] = &[
 
 pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
 
-/// The counts of a queue's page pool, in pages. The names of the counts come from ENA's driver
-/// (`lpc_*`, in `ethtool -S`) and from the kernel's page_pool.
+/// The counts of a receive queue's page pool, in pages. The names of the counts come from ENA's
+/// driver (`lpc_*`, in `ethtool -S`) and from the kernel's page_pool.
 pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),
@@ -89,9 +89,8 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // Packets that could not be sent are counted at the queue that received them. If the instance
-    // has a single output, all packets that could not be sent belong to that output. If the
-    // instance has several outputs, it is unknown for which output such a packet was.
+    // steerage counts unsent packets at the queue that received them. Therefore the count is known
+    // for an output only if the instance has no other output.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),

@@ -92,8 +92,8 @@ fn a_directory_that_others_can_change_is_refused() {
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // Wherever a link of Mallory is in the path, it is not followed, even if it leads to a
-    // directory of root.
+    // A link of Mallory anywhere in the path is not followed, even if the link leads to a directory
+    // of root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -116,8 +116,8 @@ fn a_directory_that_others_can_change_is_refused() {
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();
     let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
     drop((sticky, made));
-    // In a directory where all users may write, a name that Mallory used first still belongs to
-    // Mallory.
+    // In a directory where all users may write, root cannot replace a socket that Mallory created
+    // there first.
     as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
     let taken = Listening::bind(&public.join("taken.sock"));
     assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
@@ -152,7 +152,7 @@ fn a_search_trusts_and_removes_nothing_of_mallorys() {
     assert!(!dead.exists());
 }
 
-/// Mallory connects until the instance refuses every further connection, and then stays silent. The
+/// Mallory opens connections until the instance refuses more of them, and then sends nothing. The
 /// instance still answers root and its own user.
 #[test]
 fn nobody_is_locked_out_of_the_socket() {
@@ -167,7 +167,7 @@ fn nobody_is_locked_out_of_the_socket() {
     let taken: Vec<UnixStream> = as_mallory(|| {
         let connect = |_| {
             let mut stream = UnixStream::connect(path).unwrap();
-            // If an instance refuses a client, it does not read the client's request.
+            // An instance that refuses a client does not read the client's request.
             let _ = stream.write_all(b"{\"hello\":true}\n");
             stream.read_exact(&mut [0; 8]).unwrap();
             stream
@@ -192,7 +192,8 @@ fn nobody_is_locked_out_of_the_socket() {
     assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
 }
 
-/// Like [`nobody_is_locked_out_of_the_socket`], but Mallory opens files of the mounted tree.
+/// Mallory opens files of the mounted tree until the instance refuses more of them. Root and the
+/// instance's user can still open files.
 #[test]
 fn nobody_is_locked_out_of_the_files() {
     let instance = Instance::quiet(2);
@@ -220,7 +221,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // Mallory can open a file again after Mallory's other files are closed. The kernel reports the
-    // closing of a file with a short delay.
+    // Mallory can open a file again after closing the other files. The kernel reports the closing
+    // of a file with a short delay.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

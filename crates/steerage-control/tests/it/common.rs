@@ -1,4 +1,5 @@
-//! An instance for tests, and the ways in which tests read and write its tree.
+//! An instance for tests, and the interfaces through which tests read and write the instance's
+//! control tree.
 
 use std::fs;
 use std::io::{self, Write};
@@ -35,7 +36,8 @@ impl Instance {
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 
-    /// Starts an instance with little traffic. Masks may contain only the instance's CPUs.
+    /// Starts an instance with little traffic. The masks of the instance may contain only its own
+    /// CPUs.
     pub(crate) fn quiet(cpus: usize) -> Self {
         Self::new("synthetic:rate=1000", cpus, CpuView::new(cpus))
     }
@@ -60,8 +62,8 @@ impl Drop for Instance {
     }
 }
 
-/// A way to read and write attributes, such as the socket or the files. Errors are returned as the
-/// names of error numbers.
+/// A way to read and write attributes, such as the socket or the files. An error is returned as the
+/// name of its error number, such as `EINVAL`.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
@@ -128,7 +130,8 @@ impl Way for BySocket {
 
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
-    // This field is dropped first, so that the tree is unmounted before the directory is removed.
+    // Rust drops this field first, so that the tree is unmounted before the test's directory is
+    // removed.
     _served: ServedFiles,
     _scratch: Scratch,
 }
@@ -156,8 +159,8 @@ impl ByFiles {
     }
 }
 
-/// Returns the name of the error's number (errno(3)). The numbers are the error numbers of Linux.
-/// The numbers are the same on every architecture for which steerage is built.
+/// Returns the name of the error's number (errno(3)). The error numbers of Linux are the same on
+/// every architecture for which steerage is built.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",

@@ -14,8 +14,8 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// The number of writes, and the target time for each write. On a machine that is fast enough, the
-/// rate is 1,000 writes per second.
+/// The number of writes, and the time in which the test starts each of them. A fast machine reaches
+/// 1,000 writes per second.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
@@ -50,7 +50,7 @@ fn masks_under(input: &str, cpus: u32) {
     let ledger = instance.end().snapshot;
     let per_second = f64::from(writes) / took.as_secs_f64();
     println!("{input} on {cpus} CPUs: {per_second:.0} masks/s, {} packets, {:?}", ledger.received(), ledger.moves);
-    // Every mask after the first one differs from the mask before it.
+    // Every mask after the first mask differs from the previous mask.
     assert!(ledger.received() > 0 && ledger.moves.slices >= u64::from(writes) / 2, "{writes}, {:?}", ledger.moves);
     assert_eq!(ledger.reordered(), Some(0));
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
@@ -58,28 +58,28 @@ fn masks_under(input: &str, cpus: u32) {
     assert_eq!(ledger.dropped().get(DropReason::HandlerPanicked), 0);
 }
 
-/// A source that can wait loses no packets.
+/// A packet source that can wait, such as a capture file, loses no packets.
 #[test]
 fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// The instance has more CPUs than a small machine has. Therefore the threads of the instance wait
-/// for each other's time slices.
+/// The instance has more CPUs than a small machine has. Therefore several threads of the instance
+/// share a CPU of the machine.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// A source that cannot wait drops the packets that do not fit. These drops are counted, and the
-/// remaining packets stay in order.
+/// If a packet source cannot wait, packets that do not fit into the backlog are dropped. The drops
+/// are counted, and the other packets stay in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
 /// The test writes masks through files. One reader stops in the middle of a file. The stopped
-/// reader disturbs no other client, and each write has taken effect when it returns.
+/// reader does not delay other clients. Each write has taken effect when it returns.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -107,8 +107,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A handler that does not return while the flag is set. The source waits for this handler.
-/// Therefore no move can end before the handler returns.
+/// A handler that does not return while the flag is set. The packet source waits for this handler.
+/// Therefore no bucket can finish its move before the handler returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {

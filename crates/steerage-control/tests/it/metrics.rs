@@ -1,5 +1,5 @@
-//! Tests metrics as a client sees them: which metrics the server sends, which clients it serves,
-//! and when it stops.
+//! Tests the metrics server from the view of a client: which metrics the server sends, which
+//! clients it serves, and when it stops.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -127,8 +127,8 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // The page must contain all metrics, except metrics of outputs, metrics that take a while to
-    // measure, and metrics that only some devices have.
+    // The page must contain all metrics of the ledger, with three exceptions: metrics of outputs,
+    // metrics that take a while to measure, and metrics that only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -169,7 +169,7 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!([page.sum("limiter_seen_packets_total"), page.sum("limiter_received_packets_total")], [2000.0; 2]);
     assert_eq!(page.get("limiter_build_info{version=\"4\"}"), 1.0);
     assert!(!text.contains("steerage_"), "{text}");
-    // The text that is made without a server must be the same, except for the time and for metrics
+    // `metrics::text` must return the same text as the server, except for the time and for metrics
     // that are not in the ledger.
     let stable = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains("_uptime_") && !line.contains("_build_info"));
@@ -178,8 +178,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
-/// A receive queue without frames. The counts of the queue are counts that only AF_XDP devices
-/// have, with the names that AF_XDP uses.
+/// A receive queue without frames. The queue has the counts that only AF_XDP devices have, with
+/// their names.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -251,8 +251,8 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // If another test forks a child process, the child keeps the listening socket open until the
-    // child executes another program.
+    // The test waits, because another test may fork a child process. The child keeps the listening
+    // socket open until the child executes another program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
@@ -286,7 +286,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
             }
         }
     };
-    /// Ends the flood when this value is dropped, even if the test fails.
+    /// Stops the flood of connections when this value is dropped, even if the test fails.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -357,8 +357,8 @@ fn documents_name_what_there_is() {
     let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
-    // The page also describes metrics of handlers. Only the program `steerage` knows these metrics,
-    // not this crate.
+    // The page also describes metrics of handlers. This crate does not know these metrics, because
+    // the program `steerage` defines them.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();

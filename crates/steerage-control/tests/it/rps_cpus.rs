@@ -1,4 +1,4 @@
-//! Tests how `rps_cpus` is parsed, stored and printed, case by case as in Linux. The tests use the
+//! Tests that `rps_cpus` is parsed, stored and printed as in Linux. The tests access it through the
 //! tree itself, the socket, and files.
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
 type Case = (&'static str, Result<&'static str, &'static str>);
 
-/// Writes the text of each case to `path` and reads the attribute back. After an error, the old
-/// value must still be there.
+/// Writes the text of each case to the attribute at `path`, and then reads the attribute. After an
+/// error, the old value must still be there.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -61,15 +61,15 @@ fn of_8_cpus() {
         &Instance::quiet(8),
         MASK,
         &[
-            // Only the text before the first newline or NUL is used.
+            // `rps_cpus` ignores all text after the first newline or NUL.
             ("3\nzz", Ok("03")),
             ("c\0zz", Ok("0c")),
             ("5\n", Ok("05")),
             // Hex digits may be upper or lower case.
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // The errors are: a ninth digit, too many chunks (even if they are zero), and a CPU
-            // that does not exist.
+            // A write of a bitmap fails if a chunk has a ninth digit, if there are too many chunks
+            // (even if they are zero), or if a CPU does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
@@ -96,11 +96,11 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // The first chunk of the output has as many digits as its bits need. Every other chunk
-            // of the output has 8 digits.
+            // In the bitmap that a read returns, the first chunk has as many digits as its bits
+            // need. Every other chunk has 8 digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate chunks. Several separators in a row count as one
-            // separator.
+            // Commas and white space separate the chunks of a bitmap. Several separators in a row
+            // count as one separator.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -147,7 +147,7 @@ fn a_pattern_over_1024_cpus() {
     play(&mut tree, LIST, &[("3", Ok("3")), ("0-1023:2/256", Ok("0-1")), ("256-257", Ok("")), ("1024", Err("ERANGE"))]);
 }
 
-/// Users who may not write get `EPERM` before the value is checked. Every user may read.
+/// A write by another user fails with `EPERM` before the value is checked. Every user may read.
 #[test]
 fn only_root_and_the_instances_user_may_write() {
     const OWNER: u32 = 12345;
@@ -190,8 +190,9 @@ fn offline_cpus_are_dropped() {
     play(&mut tree, MASK, &[("7", Ok("7")), ("10", Err("EOVERFLOW"))]);
 }
 
-/// Tests the effect of a mask: each of its CPUs gets an equal range of buckets, `cpus[hash * len >>
-/// 32]`. If the mask is empty, all buckets belong to the CPU that polls the queue.
+/// Tests the effect of a mask. Each CPU of the mask gets a range of buckets of the same size:
+/// `cpus[hash * len >> 32]`. If the mask is empty, all buckets belong to the CPU that polls the
+/// queue.
 #[test]
 fn buckets_follow_the_mask() {
     let instance = Instance::quiet(4);
@@ -201,8 +202,8 @@ fn buckets_follow_the_mask() {
     tree.write(MASK, b"0").unwrap();
     assert_eq!(tree.read(buckets).unwrap(), format!("0-{} 0\n", BUCKETS - 1));
     assert_eq!(tree.read("sys/class/net/synthetic/queues/rx-0/cpu").unwrap(), "0\n");
-    // Packets go to the CPUs of their buckets. A CPU may count finished packets late. Therefore the
-    // test waits until the other CPUs are idle.
+    // Packets are handled on the CPUs of their buckets. A CPU may update its count of finished
+    // packets late. Therefore the test waits until the other CPUs are idle.
     let processed = || -> Vec<u64> { instance.handle().snapshot().cpus.iter().map(|cpu| cpu.processed).collect() };
     let start = Instant::now();
     loop {

@@ -1,6 +1,6 @@
 //! Compares steerage's `softnet_stat` with the kernel's. A burst of one flow arrives for a CPU that
 //! does not process it in time. The burst is made once with the kernel's RPS in a network
-//! namespace, and once with steerage. Both bursts end at the first dropped packet.
+//! namespace, and once with steerage. Both bursts end when the first packet is dropped.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -32,12 +32,13 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// The columns of mechanisms that Linux no longer has.
+/// The columns of kernel mechanisms that Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
 
-/// Parses the rows, in the format of Linux 6.0 and later: 15 columns of eight hex digits.
+/// Parses the rows of `softnet_stat` in the format of Linux 6.0 and later: 15 columns of eight hex
+/// digits.
 fn rows(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split(' ').collect();
@@ -50,8 +51,8 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// Returns how much the counts have increased between two readings of a row. Columns that are not
-/// counts contain their current values.
+/// Returns by how much each count has increased between two readings of a row. A column that is not
+/// a count contains its current value.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -70,8 +71,8 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A setting of the kernel that applies to all network namespaces. The old value is restored when
-/// this value is dropped.
+/// A changed setting of the kernel that applies to all network namespaces. The old setting is
+/// restored when this value is dropped.
 struct Setting {
     path: &'static str,
     before: String,
@@ -96,7 +97,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Creates two network namespaces. Namespace 0 sends datagrams of 64 KiB to namespace 1, which is a
 /// router. The router forwards the datagrams back to namespace 0 over a link with the smallest MTU.
-/// The router cuts each datagram into more than a thousand fragments, all in one softirq.
+/// The router splits each datagram into more than a thousand fragments within a single softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
     if !allowed || usable().len() < 2 {
@@ -122,7 +123,8 @@ fn router() -> Option<Namespaces> {
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
     // With this setting, the sender allows routers to fragment its datagrams.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
-    // A first datagram resolves the link addresses. Later packets then need no resolution.
+    // The first datagram makes the kernel resolve the link addresses, so that later packets need no
+    // resolution.
     net.within(0, || send(64));
     Some(net)
 }
@@ -136,7 +138,7 @@ fn send(bytes: usize) {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
 }
 
-/// Sends a datagram from the CPU `on`. The router runs on the same CPU.
+/// Sends a datagram on the CPU `on`. The kernel routes the datagram on the same CPU.
 fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     net.within(0, || {
         let mut set = CpuSet::new();
@@ -157,7 +159,7 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
 
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // The file system is mounted on a separate thread, so that only that thread sees the mount.
+        // A separate thread mounts the file system, so that only that thread sees the mount.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
@@ -173,12 +175,13 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// Returns how the kernel's row for `cpu` changes in one burst. The sender of the burst runs on the
-/// same CPU. Therefore the CPU processes no packet before the burst is over. The result is the
-/// median of five bursts, because other programs may use the network during a burst.
+/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender runs on the same
+/// CPU, which therefore processes no packet before the burst has ended. The result is the median of
+/// five bursts, because other programs may use the network during a burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
-        // Each burst gets a new flow limit, which has no history.
+        // Each burst begins with a new flow limit table, which contains no counts of earlier
+        // packets.
         let _on = flow_limit.then(|| Setting::of(FLOW_LIMIT, &format!("{:x}", 1_u64 << cpu)));
         let before = kernels(cpu);
         send_on(net, cpu, 65_000);
@@ -211,7 +214,7 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// The two CPUs of the instance of steerage. CPU 0 receives the packets, and CPU 1 handles all of
+/// An instance of steerage with two CPUs. CPU 0 receives the packets, and CPU 1 handles all of
 /// them.
 struct Ours {
     tree: Tree,
@@ -272,8 +275,8 @@ impl Ours {
     }
 }
 
-/// The tables of the kernel and of steerage have the same columns. In both tables, a burst that is
-/// one packet too long changes the same columns by the same amounts.
+/// The tables of the kernel and of steerage have the same columns. A burst that is one packet too
+/// long for the backlog changes the same columns in both tables by the same amounts.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -284,14 +287,14 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let theirs = kernels_burst(&net, cpu, false);
     let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
-    // The kernel counts a frame that does not fit into the backlog also as a drop of the receiving
+    // The kernel also counts a frame that does not fit into the backlog as a drop of the receiving
     // interface.
     assert!(after.0 > before.0, "{before:?} {after:?}");
     assert_eq!(after.0 - before.0, after.1 - before.1);
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
-    // `waiting` has the columns while packets wait in the backlog. The kernel's burst is too short
-    // to observe its waiting packets, but the kernel's columns also add up.
+    // `waiting` contains the columns while packets wait in the backlog of steerage. The kernel's
+    // burst is too short to read its columns at that time.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -325,8 +328,9 @@ fn a_flow_limit_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // Both the kernel and steerage process far fewer packets than the backlog can hold. The
-    // kernel's count is higher by one, because the kernel also processes the unfragmented datagram.
+    // With the flow limit, the kernel and steerage both process far fewer packets than the backlog
+    // can hold. The kernel's count is higher by one, because the kernel also processes the
+    // unfragmented datagram.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -337,7 +341,7 @@ fn a_wake_by_another_cpu_moves_received_rps() {
     let [on, to] = [usable()[0], usable()[1]];
     steer_to(&net, to);
     let before = kernels(to);
-    // One packet is enough, unless the CPU is already awake.
+    // A single packet causes an IPI, unless the CPU is already awake.
     until("an IPI", || {
         send_on(&net, on, 64);
         kernels(to)[RECEIVED_RPS] > before[RECEIVED_RPS]
@@ -346,11 +350,11 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // The first packet of the burst woke CPU 1. No other packet woke it again before it ran.
+    // The first packet of the burst woke CPU 1. Later packets of the burst did not wake it again.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 
-/// A burst uses up a budget of 64 packets once for every 64 packets.
+/// With a budget of 64 packets, `time_squeeze` increases by one for every 64 packets of a burst.
 #[test]
 fn a_small_budget_moves_the_kernels_time_squeeze() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -369,8 +373,9 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     assert!(ours[TIME_SQUEEZE] > 0);
 }
 
-/// Compares the columns while packets wait in the backlog. The kernel's burst is short. Therefore
-/// another CPU reads the row repeatedly until it has seen a part of the burst.
+/// Compares the columns of the kernel and of steerage while packets wait in the backlog. The
+/// kernel's burst is short. Therefore another CPU reads the kernel's row repeatedly until it sees
+/// waiting packets.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,5 +1,5 @@
-//! Tests the attributes that have no test file of their own, and the rules that apply to all
-//! attributes.
+//! Tests the attributes of the control tree that have no test file of their own, and the rules that
+//! apply to all attributes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ fn all(tree: &Tree, at: NodeId) -> Vec<String> {
     tree.list(at).iter().flat_map(below).collect()
 }
 
-/// The names of the files in the kernel's `statistics` (Linux 6.18).
+/// The names of the files in the directory `statistics` of a network interface in the kernel (Linux
+/// 6.18).
 const KERNELS: [&str; 24] = [
     "collisions",
     "multicast",
@@ -90,8 +91,8 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // Threads count wake-ups until they end. Therefore the test reads the counts after all threads
-    // have ended.
+    // A thread may count a wake-up until it ends. Therefore the test reads the counts after all
+    // threads have ended.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -179,8 +180,9 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// The private flag applies to all queues of a device, but each queue has its own size. The tree
-/// shows how much memory the local page caches may use, for each queue and in total.
+/// The private flag turns the local page caches of all queues of a device on or off. Each queue has
+/// a local page cache with its own size. The tree shows how much memory the local page caches may
+/// use, for each queue and in total.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
@@ -216,8 +218,8 @@ fn the_local_page_cache_is_switched_and_sized() {
     assert!(statistic("lpc_warm_up") + statistic("lpc_full") <= statistic("alloc_slow"));
 }
 
-/// Frames that span several buffers can be copied to one page. Therefore their queue has a
-/// copybreak.
+/// Frames that span several buffers can be copied to one page. Therefore a queue with these frames
+/// has the attribute `copybreak`.
 #[test]
 fn copybreak_is_set_where_frames_can_be_copied() {
     let instance = Instance::new("synthetic:rate=1000,size=9000,buffer=2048", 2, CpuView::new(2));

@@ -1,4 +1,4 @@
-//! Tests the live page as a client of its HTTP server sees it.
+//! Tests the live page from the view of an HTTP client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use steerage_fixtures::HANG;
 
 const KEY: &str = "0123456789abcdef";
 
-/// The length of a report that is longer than the buffers of a socket.
+/// The length in bytes of a report that does not fit into the buffers of a socket.
 const LONG: usize = 8 << 20;
 
 fn report(audience: Audience) -> String {
@@ -47,7 +47,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
     reply(send(address, path, headers))
 }
 
-/// The page runs only its own script. No other site may embed or read the page.
+/// The page may run only its own script. No other web site may embed or read the page.
 #[test]
 fn the_page_and_its_parts_are_served() {
     let (address, _server) = serve(report);
@@ -83,7 +83,7 @@ fn only_the_key_shows_the_traffic() {
     assert_eq!(get(address, &format!("/report?{KEY}"), "").1, report(Audience::Public));
 }
 
-/// If another site makes its name resolve to this machine, it gets no report.
+/// A web site whose name resolves to this machine gets no report.
 #[test]
 fn a_strange_host_gets_no_report() {
     let (address, _server) = serve(report);
@@ -128,8 +128,8 @@ fn an_open_page_gets_the_last_report() {
     assert!(seen.iter().any(|body| body == "last") && !seen.iter().any(|body| body == "secret"), "{seen:?}");
 }
 
-/// If the server has begun to send a reply, it sends the whole reply before it ends. If a client
-/// does not read, it delays the end of the server only for a moment.
+/// The server completes a reply that it has begun to send before it stops. A client that does not
+/// read delays the end of the server only for a moment.
 #[test]
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));

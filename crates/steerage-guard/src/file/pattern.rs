@@ -1,11 +1,11 @@
-//! File names that contain a time.
+//! Parses file names with placeholders for a time, such as `%H`.
 
 use std::fmt;
 use std::time::SystemTime;
 
 /// A file name with placeholders for a time in UTC.
 ///
-/// The placeholders `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` are the parts of the time, as in
+/// The placeholders `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` stand for parts of the time, as in
 /// strftime(3). `%F` stands for `%Y-%m-%d`, `%T` for `%H:%M:%S`, `%s` for the number of seconds
 /// since 1970, and `%%` for a percent sign.
 ///
@@ -22,7 +22,7 @@ use std::time::SystemTime;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern(String);
 
-/// The error for an unknown placeholder.
+/// The error for a file name with an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePatternError(String);
 
@@ -45,7 +45,7 @@ impl FilePattern {
         Self::fill(text, SystemTime::UNIX_EPOCH).map(|_| Self(text.to_owned()))
     }
 
-    /// Returns true if the pattern contains a time.
+    /// Returns true if the pattern contains a placeholder for the time.
     pub fn has_time(&self) -> bool {
         self.0.replace("%%", "").contains('%')
     }
@@ -55,18 +55,18 @@ impl FilePattern {
         &self.0
     }
 
-    /// Returns the file name that the pattern has at this time.
+    /// Returns the pattern with all placeholders replaced by this time.
     pub fn at(&self, time: impl Into<SystemTime>) -> String {
         Self::fill(&self.0, time.into()).unwrap_or_default()
     }
 
-    /// Returns true if there is a time for which [`at`](Self::at) returns this name.
+    /// Returns true if [`at`](Self::at) can return this name for some time.
     pub fn matches(&self, name: &str) -> bool {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Checks that the name has the form of the pattern. Where the pattern has a digit of a time,
-    /// the name may have any digit.
+    /// Returns `None` if the file name does not match the pattern. For each digit of a time in the
+    /// pattern, the name may have any digit.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -78,8 +78,8 @@ impl FilePattern {
             'T' => "00:00:00",
             '%' => return Self::is_filled(rest, name.strip_prefix('%')?),
             's' => {
-                // `%s` has any number of digits, and a digit of the pattern may follow it.
-                // Therefore each possible number of digits is tried.
+                // `%s` stands for any number of digits, and the pattern may contain another digit
+                // after `%s`. Therefore each possible number of digits is tried.
                 let digits = name.bytes().take_while(u8::is_ascii_digit).count();
                 return (1..=digits).find_map(|length| Self::is_filled(rest, &name[length..]));
             }

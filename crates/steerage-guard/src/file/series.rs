@@ -15,12 +15,12 @@ use rustix::process::geteuid;
 use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
-/// The maximum number of files whose names contain the same time. Each file of a second has 1 MiB
-/// or more, so these files would have at least 98 GiB.
+/// The maximum number of files with the same time in their names. Each of these files has 1 MiB or
+/// more, so the maximum is reached only after 98 GiB within one second.
 const SAME_NAME_MAX: u32 = 100_000;
 
-/// Returns the start of the period that contains `nanos`. Periods begin at multiples of `period`
-/// since 1970. Both numbers are in nanoseconds, and `period` must be at least 1.
+/// Returns the start of the period that contains the time `nanos`. Periods begin at 1970 and last
+/// `period` each. Both numbers are in nanoseconds, and `period` must be at least 1.
 pub fn start_of_period(nanos: u64, period: u64) -> u64 {
     nanos - nanos % period
 }
@@ -42,15 +42,15 @@ pub fn start_of_period(nanos: u64, period: u64) -> u64 {
 pub struct FileSeries {
     name: FilePattern,
     keep: Option<NonZero<usize>>,
-    /// The existing files of the series, from the oldest to the newest. The list is empty if the
-    /// series keeps all files.
+    /// The existing files of the series, from the oldest to the newest. If the series never removes
+    /// files, the list is empty.
     files: VecDeque<Written>,
     /// The name of the last file without its number, and the number.
     last: (PathBuf, u32),
 }
 
-/// A file of the series on the disk. The device number and the inode number show whether the path
-/// still names the same file.
+/// A file of the series on the disk. The device number and inode number of the file show whether
+/// another file has taken its path.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -58,11 +58,11 @@ struct Written {
 }
 
 impl FileSeries {
-    /// Prepares the series, and checks that files can be created. With `keep`, the series has at
-    /// most this many files. The oldest file is removed before the next file is created. Files of
-    /// this user whose names match the pattern belong to the series, such as the files of an
-    /// earlier run. If the pattern has a directory whose name contains a time, earlier files do not
-    /// belong to the series.
+    /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
+    /// has at most this number of files: the oldest file is removed before the next file is
+    /// created. Existing files of this user whose names match the pattern also belong to the
+    /// series, such as the files of an earlier run. However, existing files do not belong to the
+    /// series if the name of a directory in the pattern contains a time.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.
@@ -154,7 +154,7 @@ fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 
-/// Returns the name with a number before its file name extension. The name of the first file has no
+/// Inserts a number into the file name before its extension. The name of the first file gets no
 /// number.
 fn numbered(name: &str, number: u32) -> String {
     match name.rsplit_once('.') {
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn no_file_is_replaced_and_the_oldest_are_removed() {
         let directory = directory("kept");
-        // A file whose name does not match the pattern is not a file of the series, and neither is
-        // a link.
+        // A file whose name does not match the pattern does not belong to the series. A link does
+        // not belong to it either.
         fs::write(directory.join("other.pcap"), "").unwrap();
         symlink("other.pcap", directory.join("a-05.pcap")).unwrap();
         let mut first = series(&directory, "a-%S.pcap", 3);
@@ -217,8 +217,8 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of the earlier run. If another file has replaced an earlier
-        // file since then, the run does not remove it.
+        // A later run removes the files of the earlier run. If another file has taken the name of
+        // an earlier file, the later run does not remove it.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

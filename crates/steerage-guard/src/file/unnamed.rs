@@ -1,4 +1,4 @@
-//! Files without a name, for data that must not remain after the process ends.
+//! Creates files without a name, for data that must not remain on the disk after the process ends.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use super::random_name;
 use crate::path::{Directory, PathError};
 
-/// Only this user may reopen the file, and only through a descriptor of the file (`/proc/PID/fd`).
+/// The mode of a file without a name. Only this user may open the file again, and only through a
+/// descriptor of the file (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);

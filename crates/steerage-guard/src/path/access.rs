@@ -1,4 +1,4 @@
-//! Finds out who can change a directory.
+//! Finds out which users can change a directory.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,8 +15,8 @@ const FUSE: u64 = 0x6573_5546;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Ours,
-    /// Other users can add names to the directory, but cannot change the names of root and of the
-    /// effective user.
+    /// The directory is sticky: other users can add entries, but cannot rename or remove the
+    /// entries of root and of the effective user.
     Sticky(Who),
     /// Other users can change the directory.
     Others(Who),
@@ -48,9 +48,9 @@ impl Access {
 }
 
 /// Returns the user who mounted the FUSE file system of this directory. Returns `None` if root or
-/// the effective user mounted it, or if it is not a FUSE file system. A user can mount a FUSE file
-/// system, and can make it visible for all users if `/etc/fuse.conf` allows this. A FUSE file
-/// system can report any owners, any modes and any links.
+/// the effective user mounted it, or if it is not a FUSE file system. Any user can mount a FUSE
+/// file system. If `/etc/fuse.conf` allows it, the user can make the file system accessible to all
+/// users. A FUSE file system can report any owner and mode of a file, and any target of a link.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
     // The type of the field `f_type` depends on the architecture.

@@ -1,4 +1,4 @@
-//! The reasons why a path is refused.
+//! The reasons why this crate refuses to write to a path.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use rustix::process::geteuid;
 pub enum PathError {
     /// Another user, or a group, can change a directory of the path.
     Changeable {
-        /// The directory that can be changed.
+        /// The directory that another user or a group can change.
         directory: PathBuf,
         /// The user or group that can change the directory.
         by: Who,
     },
     /// Another user, or a group, can change a link in the path.
     Link {
-        /// The link that can be changed.
+        /// The link that another user or a group can change.
         link: PathBuf,
         /// The user or group that can change the link.
         by: Who,
@@ -29,12 +29,13 @@ pub enum PathError {
     /// Another user runs the file system of the directory, and could read the files that are written
     /// there.
     FileSystem {
-        /// The directory, whose file system another user runs.
+        /// The directory on the file system of another user.
         directory: PathBuf,
-        /// The user who runs the file system.
+        /// The user whose process serves the file system.
         by: Who,
     },
-    /// The path names an open descriptor instead of a file. The value is the descriptor's number.
+    /// The path names an open file descriptor instead of a file. The value is the number of the
+    /// descriptor.
     Descriptor(RawFd),
     /// Another user owns the FIFO, and could read the data that is written to it.
     Fifo {
@@ -101,12 +102,12 @@ impl From<PathError> for io::Error {
     }
 }
 
-/// A party, other than root and the effective user, that can change a directory or a link.
+/// A user or group, other than root and the effective user, that can change a directory or a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The user with this number.
+    /// The user with this ID.
     User(u32),
-    /// The members of the group with this number.
+    /// The members of the group with this ID.
     Group(u32),
     /// Every user of the machine.
     Everybody,

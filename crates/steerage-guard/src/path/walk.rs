@@ -34,17 +34,17 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories that the walk has opened, from the first to the current one. `..` returns to
-    /// the previous directory in this list, even if another user has moved the current directory
-    /// meanwhile.
+    /// The directories that the walk has opened, from the first directory to the current directory.
+    /// `..` leads to the previous directory in this list, even if another user has moved the
+    /// current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
-    /// The user or group that can change the working directory. The value is `None` if the walk is
-    /// not in or below the working directory, or if the working directory is trusted.
+    /// The user or group that can change the working directory. The value is `None` if the working
+    /// directory is trusted, or if the walk is outside of it.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again. If the field is true, no group may be
-    /// able to exchange a directory of the path.
+    /// True if another program will resolve the path again. If the field is true, no group may have
+    /// permission to replace a directory of the path.
     strict: bool,
 }
 
@@ -108,7 +108,7 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// Returns the descriptor of this process that the rest of the path names, as in
+    /// Returns the number of this process's descriptor if the rest of the path names one, as in
     /// `/proc/self/fd/1`.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
@@ -128,13 +128,14 @@ impl Walk {
         let access = here.access()?;
         let of_others = here.of_others || access.is_of_user();
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        // Below a working directory of another user, each entry is checked when it is opened.
+        // In a working directory of another user, each entry of the path is checked when it is
+        // opened.
         let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
         let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // Another process of this user may have created the directory at the same
-                    // moment.
+                    // If the directory exists by now, another process of this user may have created
+                    // it at the same moment.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -163,8 +164,8 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // If another user can change this directory, the walk fails at the next name of the
-                // path.
+                // The directory is not checked here. If another user can change it, the walk fails
+                // at the next name of the path.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
@@ -190,7 +191,8 @@ impl Walk {
         if here.path == Path::new("/") {
             return Ok(());
         }
-        // A user who can change the working directory may move it to another place.
+        // A user who can change this directory may move the working directory to another parent
+        // directory.
         if let Access::Sticky(by) | Access::Others(by) = here.access()? {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
         }
@@ -199,8 +201,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns true if this is a link, and only root and the user could have created it in this
-    /// directory or moved it there.
+    /// Returns true if this entry is a link, and only root or the user can have created the link in
+    /// this directory or moved it there.
     fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours

@@ -3,8 +3,7 @@
 use libc::c_int;
 use syscalls::Sysno;
 
-/// A purpose for which a thread needs system calls. Each group is a list of system calls that serve
-/// this purpose.
+/// A group of system calls that a thread needs for the same purpose.
 ///
 /// ```
 /// use steerage_guard::sandbox::Group;
@@ -15,23 +14,24 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// Compute, wait, and read and write files that are open. Every thread needs this group, and
-    /// every filter allows it.
+    /// Compute, wait, and read and write open files. Every thread needs this group of system calls,
+    /// and every filter allows it.
     Run,
-    /// Receive from the sockets of devices, and stop their reception.
+    /// Receive packets from the sockets of devices, and stop receiving.
     Receive,
-    /// Send through open sockets to the address that they are bound or connected to.
+    /// Send through open sockets to the addresses to which they are bound or connected.
     Send,
-    /// Send through open sockets to any address. A filter cannot see the address of a message.
+    /// Send through open sockets to any address. A seccomp filter cannot read the address of a
+    /// message.
     SendTo,
-    /// Use open sockets that do not belong to devices: set their options, and shut them down.
+    /// Set options of open sockets that do not belong to devices, and shut these sockets down.
     OpenSockets,
     /// Start threads, let them communicate, and place them on CPUs.
     Threads,
-    /// Open, create, rename and remove files, as far as Landlock allows.
+    /// Open, create, rename and remove files. Landlock restricts this group to certain files.
     Files,
     /// Use the maps of loaded XDP programs, check whether the programs are attached, and replace
-    /// the program of an open link.
+    /// the program of an open BPF link.
     XdpMaps,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
@@ -42,7 +42,7 @@ pub enum Group {
     Clients,
     /// Query links, routes and neighbours from the kernel.
     Netlink,
-    /// Connect to another process on this machine through the path of a socket.
+    /// Connect to another process on this machine through the path of a Unix socket.
     UnixClient,
     /// Connect to other hosts.
     Internet,
@@ -63,19 +63,19 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
-    /// The argument with this number must have one of these values.
+    /// The argument of the system call with this number must have one of these values.
     OneOf(u8, &'static [u64]),
-    /// The arguments with the numbers 1 and 2 must be one of these pairs.
+    /// The arguments of the system call with the numbers 1 and 2 must be one of these pairs.
     Pairs(&'static [(u64, u64)]),
-    /// The argument must be the null pointer.
+    /// The argument of the system call with this number must be the null pointer.
     Null(u8),
-    /// The argument must not have this value.
+    /// The argument of the system call with this number must not have this value.
     Not(u8, u64),
-    /// The argument must have all of these bits set.
+    /// The argument of the system call with this number must have all of these bits set.
     With(u8, u64),
-    /// None of these bits of the argument may be set.
+    /// The argument of the system call with this number must have none of these bits set.
     Without(u8, u64),
-    /// The argument must be the id of this process.
+    /// The argument of the system call with this number must be the ID of this process.
     Own(u8),
 }
 
@@ -91,8 +91,8 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// Returns an ioctl request's number as the kernel reads it. In some C libraries, the number is an
-/// `int`, but the kernel reads 32 bits of it.
+/// Returns the number of an ioctl request as the kernel reads it. The kernel reads 32 bits, but the
+/// type of the number is `int` in some C libraries.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
@@ -104,26 +104,27 @@ const STAT_AT: Sysno = Sysno::newfstatat;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_AT: Sysno = Sysno::fstatat;
 
-/// The argument must not make memory executable.
+/// The protection flags in the argument must not make memory executable.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
 /// `clone` may create only a thread, not a process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
 /// The handler that reports forbidden system calls must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
 /// The handler that reports forbidden system calls emulates the blocking of signals, because SIGSYS
-/// must never be blocked. The handler cannot emulate the calls of musl's threads, because these
-/// threads block signals twice when they end. If the filter is installed between the two calls,
-/// SIGSYS is already blocked at the second call, and the kernel ends the process.
+/// must never be blocked. With musl, this emulation does not work. A thread of musl blocks signals
+/// twice when it ends. If the filter is installed between the two calls, SIGSYS is already blocked
+/// at the second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. The allowed
-/// commands neither duplicate a descriptor nor make the kernel send a signal. F_SETOWN, F_SETSIG,
-/// F_SETLEASE and F_NOTIFY would make the kernel send a signal. Threads that open files may also
-/// use F_SETSIG and F_SETLEASE with certain arguments: see `LEASES`.
+/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. These commands do
+/// not duplicate a descriptor, and do not make the kernel send a signal. F_SETOWN, F_SETSIG,
+/// F_SETLEASE and F_NOTIFY are not in the list, because they can make the kernel send a signal.
+/// Threads that open files may also use F_SETSIG and F_SETLEASE with certain arguments: see
+/// `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -135,9 +136,8 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
-/// The `fcntl` commands for leases of files. A lease makes the kernel send SIGURG. Only this
-/// process can get the signal, because F_SETOWN, which would choose another process, is not
-/// allowed.
+/// The `fcntl` commands for leases of files. With a lease, the kernel sends SIGURG to this process.
+/// Another process cannot get the signal, because the filter forbids F_SETOWN.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
@@ -148,7 +148,8 @@ const LEASES: Only = Only::Pairs(&[
 const F_SETSIG: u64 = 10;
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
-/// The socket options that devices read while they receive: the counts of drops, and errors.
+/// The socket options that devices read while they receive packets: counts of dropped packets, and
+/// errors.
 const OPTIONS_READ: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ERROR)),
     (flag(libc::SOL_SOCKET), SO_MEMINFO),
@@ -157,8 +158,8 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// The socket options that devices set to stop their reception. Each option makes a socket receive
-/// fewer packets.
+/// The socket options that devices set to stop receiving packets. With each of these options, a
+/// socket can only receive fewer packets than before.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),
@@ -288,8 +289,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // A filter cannot see the flags of `clone3`. Therefore a second filter refuses `clone3`, and
-    // the C library uses `clone` instead.
+    // A filter cannot see the flags of `clone3`. Therefore a second filter makes `clone3` fail, so
+    // that the C library uses `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -356,7 +357,7 @@ const BPF_PROG_QUERY: u64 = 16;
 const BPF_LINK_UPDATE: u64 = 29;
 
 const CARD_RULES: &[Call] = &[only(Sysno::ioctl, Only::OneOf(1, &[SIOCETHTOOL]))];
-/// The numbers of the requests are from linux/sockios.h.
+/// The numbers of these ioctl requests are from linux/sockios.h.
 const SIOCETHTOOL: u64 = 0x8946;
 
 const CLIENTS: &[Call] = &[any(Sysno::accept), any(Sysno::accept4)];
@@ -397,7 +398,7 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// Returns the name of the group for the documentation.
+    /// Returns the name of the group, as the documentation uses it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -458,7 +459,7 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// Returns the argument of this system call that is a path, if there is one.
+/// Returns which argument of this system call is a path, if there is one.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match call_name(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -477,7 +478,7 @@ pub(crate) fn opens(number: usize) -> bool {
     matches!(call_name(number), "open" | "openat")
 }
 
-/// Returns the name of a system call, or `unknown`.
+/// Returns the name of the system call with this number, or `unknown`.
 ///
 /// ```
 /// assert_eq!(steerage_guard::sandbox::call_name(100_000), "unknown");
@@ -486,9 +487,10 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// Returns true if the standard library makes this system call at the beginning of a backtrace. The
-/// standard library queries the working directory before it reads the program's own file, which no
-/// packet thread may open. Packet threads query the working directory for no other purpose.
+/// Returns true if the standard library makes this system call at the beginning of a backtrace. For
+/// a backtrace, the standard library first queries the working directory, and then reads the
+/// program's own file, which no packet thread may open. Packet threads never query the working
+/// directory for another purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }
@@ -497,8 +499,8 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// System calls that no command makes after its setup. The list is from guides on privileges
-    /// and signal safety.
+    /// Dangerous system calls that no command of steerage makes after its start. The list is from
+    /// guides on privileges and signal safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

@@ -2,19 +2,19 @@
 
 use std::fs;
 
-/// The maximum number of child processes that a filter can name. Each child takes a few of the 4096
-/// instructions that a seccomp program may have (`BPF_MAXINSNS`).
+/// The maximum number of child processes to which a filter can allow signals. A filter contains a
+/// few instructions for each child, and a seccomp program may have at most 4096 instructions
+/// (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// The maximum number of times that the children are listed before two lists agree.
+/// The children are listed until two lists are equal, but at most this number of times.
 const TRIES: usize = 8;
 
-/// Returns the process ids of this process's children. Returns `None` if this process has more
-/// children than a filter can name, or if the kernel does not list children
-/// (`CONFIG_PROC_CHILDREN`).
+/// Returns the process ids of this process's children. Returns `None` if this process has more than
+/// [`CHILDREN_MAX`] children, or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
-    // When a thread ends, its children move to another thread, whose list was perhaps read before.
-    // Therefore the children are listed until two lists agree.
+    // When a thread ends, the kernel moves its children to another thread. The list of that thread
+    // may have been read already. Therefore the children are listed until two lists are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;
@@ -32,7 +32,8 @@ fn list() -> Option<Vec<i32>> {
         let thread = thread.ok()?.path();
         match fs::read_to_string(thread.join("children")) {
             Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok())),
-            // The thread still runs, so the kernel does not list children.
+            // The thread still exists but its list cannot be read, so this kernel does not list
+            // children.
             Err(_) if thread.exists() => return None,
             // The thread has ended.
             Err(_) => {}

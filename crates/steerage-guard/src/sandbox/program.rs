@@ -1,4 +1,4 @@
-//! Evaluates a compiled seccomp filter without making a system call.
+//! Evaluates a compiled seccomp program in user space, to find out which system calls it allows.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// The architecture's number in linux/audit.h.
+/// The number of the CPU architecture in linux/audit.h.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -29,7 +29,8 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// The filter's decision about a system call if only its number is known.
+/// A filter's decision about a system call, if the number but not the arguments of the system call
+/// are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The system call is allowed with any arguments.
@@ -53,8 +54,8 @@ pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) ->
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
-/// Returns all values that the program can return. If the arguments are unknown, each comparison
-/// with an argument can have either outcome.
+/// Returns all values that the seccomp program can return for a system call. If the arguments are
+/// unknown, each comparison with an argument can be true or false.
 fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),

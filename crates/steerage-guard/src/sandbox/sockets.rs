@@ -1,17 +1,17 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send. With `write`, it sends through the interface to
-//! which the socket is bound. With an address, a system call sends through any interface. Therefore
-//! a thread that listens must not use its packet socket for these system calls. The kernel has no
-//! option that prevents a packet socket from sending, but a filter can check the number of a
-//! descriptor.
+//! A packet socket that listens can also send. `write` sends through the interface to which the
+//! socket is bound. A system call with an address can send through any interface. Therefore a
+//! thread that listens must not use its packet socket for these system calls. The kernel has no
+//! option that prevents a packet socket from sending. However, a seccomp filter can check the
+//! descriptor number in the arguments.
 //!
-//! A message through a Unix socket, such as a client's socket, can carry descriptors to another
-//! process. The message can also carry them back to this process under another number
-//! (`SCM_RIGHTS`). Therefore the thread may send messages only through UDP sockets. A thread also
-//! cannot give another socket the number of a permitted socket. The thread may not duplicate
-//! descriptors, and may not close the permitted sockets, because the next client would then get the
-//! number.
+//! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
+//! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
+//! where the descriptor gets another number. Therefore the thread may send messages only through
+//! UDP sockets. The thread must not give the descriptor number of a permitted socket to another
+//! socket. Therefore the thread may not duplicate descriptors. The thread also may not close a
+//! permitted socket, because the socket of the next client would then get that number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -19,9 +19,9 @@ use std::os::fd::RawFd;
 use super::SandboxError;
 use super::sys::{self, Kind};
 
-/// The maximum number of sockets of each kind that a filter can name. A packet socket and a UDP
-/// socket together take 28 instructions, and a seccomp program has at most 4096 instructions
-/// (`BPF_MAXINSNS`).
+/// The maximum number of sockets of each kind that a filter can check. A filter needs 28
+/// instructions for a packet socket and a UDP socket together, and a seccomp program has at most
+/// 4096 instructions (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
 /// The packet sockets (packet(7)) and the UDP sockets that this process has open. With a
@@ -36,19 +36,19 @@ pub(super) const SOCKETS_MAX: usize = 128;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
-    /// The packet sockets that receive all protocols of an interface.
+    /// The packet sockets that receive packets of all protocols from an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. The value is `None` if messages may be sent through any socket except
-    /// packet sockets.
+    /// The UDP sockets. If the value is `None`, a thread may send messages through any socket
+    /// except packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
 
 impl Sockets {
     /// Finds the packet sockets and UDP sockets of this process. Call `open` after all sockets have
-    /// been opened. If one of the sockets is closed later, do not reuse its number for another file
-    /// that a restricted thread writes to.
+    /// been opened. If one of these sockets is closed later, a restricted thread must not write to
+    /// another file with the same descriptor number.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.
@@ -81,9 +81,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns true if the process has more sockets of one kind than a filter can name. A filter
-    /// that cannot name the sockets of a kind lets its thread send through packet sockets, or send
-    /// messages through any socket.
+    /// Returns true if the process has more sockets of one kind than a filter can check. With too
+    /// many sockets, the filter of a thread allows sending through all packet sockets, or sending
+    /// messages through all sockets.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

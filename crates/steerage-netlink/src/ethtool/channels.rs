@@ -13,8 +13,8 @@ const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// The numbers of an interface's queues that are in use. If the driver has no queues of a kind,
-/// their number is 0.
+/// The number of an interface's queues of each kind. If the driver has no queues of a kind, the
+/// number is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// The number of queues that only receive.
@@ -42,7 +42,7 @@ impl Channels {
 }
 
 impl Ethtool {
-    /// Returns the numbers of queues of the interface with this name.
+    /// Returns how many queues of each kind the interface with this name has.
     ///
     /// # Errors
     /// Fails if no interface has this name, its driver does not report queues, or the kernel does
@@ -59,7 +59,7 @@ impl Ethtool {
         })
     }
 
-    /// Changes the numbers of queues. If a number is `None`, the kernel does not change it. Many
+    /// Changes the numbers of an interface's queues. A number that is `None` stays as it is. Many
     /// drivers take the link down for a moment when the numbers change.
     ///
     /// # Errors

@@ -48,8 +48,8 @@ impl Ethtool {
         Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
     }
 
-    /// Switches a feature on or off. The kernel may also switch features that depend on this
-    /// feature.
+    /// Turns a feature of an interface on or off. The kernel may also turn other features on or off
+    /// that depend on this feature.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the feature cannot be changed.
@@ -60,7 +60,8 @@ impl Ethtool {
         }
         let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
-        // If the kernel did not change the feature, it reports success nevertheless.
+        // The kernel reports success even if it did not change the feature. Therefore the feature
+        // is read again.
         match self.features(interface)?.is_on(name) == on {
             true => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),
@@ -68,8 +69,8 @@ impl Ethtool {
     }
 }
 
-/// Returns the names of the set bits. A bitset without a mask lists only the set bits. A bitset
-/// with a mask lists all bits of the mask.
+/// Returns the names of the set bits in a bitset of the kernel. A bitset without a mask lists only
+/// the set bits. A bitset with a mask lists all bits of the mask.
 pub(super) fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();

@@ -12,8 +12,8 @@ const ETHTOOL_A_RINGS_TX_MAX: u16 = 5;
 const ETHTOOL_A_RINGS_RX: u16 = 6;
 const ETHTOOL_A_RINGS_TX: u16 = 9;
 
-/// The sizes of an interface's rings, in descriptors. If the driver has no rings of a kind, their
-/// size is 0.
+/// The sizes of an interface's descriptor rings, in descriptors. If the driver has no rings of a
+/// kind, the size is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// The size of each receive ring.
@@ -43,8 +43,8 @@ impl Ethtool {
         })
     }
 
-    /// Changes the sizes of the rings. If a size is `None`, the kernel does not change it. Many
-    /// drivers take the link down for a moment when the sizes change.
+    /// Changes the sizes of an interface's descriptor rings. A size that is `None` stays as it is.
+    /// Many drivers take the link down for a moment when the sizes change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.

@@ -11,8 +11,8 @@ const ETHTOOL_MSG_RSS_SET: u8 = 48;
 const ETHTOOL_A_RSS_INDIR: u16 = 4;
 const ETHTOOL_A_RSS_HKEY: u16 = 5;
 
-/// How a card spreads packets over its receive queues. A field is empty if the driver does not
-/// report it.
+/// How a network card spreads packets over its receive queues. A field is empty if the driver does
+/// not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
     /// The receive queue of each entry of the indirection table.
@@ -22,12 +22,12 @@ pub struct Rss {
 }
 
 impl Ethtool {
-    /// Returns how the card of this interface spreads packets over its receive queues. Linux
-    /// supports this request since 6.3.
+    /// Returns how the network card of this interface spreads packets over its receive queues. The
+    /// request for the RSS settings exists since Linux 6.3.
     ///
     /// # Errors
-    /// Fails if no interface has this name, if its driver has no such table, or if the kernel is
-    /// older than 6.3.
+    /// Fails if no interface has this name, if its driver has no indirection table, or if the
+    /// kernel is older than 6.3.
     pub fn rss(&mut self, interface: &str) -> io::Result<Rss> {
         let reply = self.get(ETHTOOL_MSG_RSS_GET, interface)?;
         let table = find(&reply, ETHTOOL_A_RSS_INDIR).unwrap_or_default();
@@ -38,7 +38,7 @@ impl Ethtool {
         })
     }
 
-    /// Changes the indirection table. Linux supports this request since 6.17.
+    /// Changes the indirection table of an interface, which is possible since Linux 6.17.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, if the driver refuses the table, or if the kernel is older
@@ -48,7 +48,7 @@ impl Ethtool {
         self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_INDIR, bytes)])
     }
 
-    /// Changes the key of the hash. Linux supports this request since 6.17.
+    /// Changes the key of an interface's hash, which is possible since Linux 6.17.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, if the driver refuses the key, or if the kernel is older than

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::RouterInterface;
 use crate::{Hop, Target};
 
-/// A route from the user, which replaces the kernel's own routes.
+/// A route that the user specifies. Routes of the user replace the kernel's own routes.
 ///
 /// ```
 /// use steerage_router::kernel::Route;
@@ -22,14 +22,15 @@ use crate::{Hop, Target};
 pub struct Route {
     /// The destination addresses of the route.
     pub prefix: IpNet,
-    /// The action for packets to the prefix.
+    /// The action for packets whose destination is in the prefix.
     pub next_hop: NextHop,
 }
 
 /// The action of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// Packets leave through an interface. At least one of `gateway` and `device` is set.
+    /// The router sends the packets through an interface. At least one of the fields `gateway` and
+    /// `device` is set.
     Via {
         /// The address of the next router. If `gateway` is `None`, the destination itself is a
         /// neighbour.
@@ -38,18 +39,18 @@ pub enum NextHop {
         /// whose network contains the gateway.
         device: Option<String>,
     },
-    /// Packets are dropped, with the target [`Target::Blackhole`], [`Target::Unreachable`] or
-    /// [`Target::Prohibit`].
+    /// The router drops the packets, with the target [`Target::Blackhole`], [`Target::Unreachable`]
+    /// or [`Target::Prohibit`].
     Drop(Target),
 }
 
-/// Why a [`Route`] is refused.
+/// The reason why a [`Route`] is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// A word of the route is missing, or two words contradict each other.
+    /// The route lacks a necessary word, or two words of the route contradict each other.
     #[error("{SYNTAX}")]
     Syntax,
-    /// A word of the route does not belong to the syntax.
+    /// The route contains a word that is not a part of the syntax.
     #[error("{0} is not understood: {SYNTAX}")]
     Word(String),
     /// The text after `via` is not an address.
@@ -104,8 +105,8 @@ impl FromStr for Route {
     }
 }
 
-/// Parses a prefix. The prefix `default` has the address family of the gateway, or is IPv4 if there
-/// is no gateway. An address without a length is a prefix of full length.
+/// Parses the prefix of a route. `default` is a prefix of the gateway's address family, or of IPv4
+/// if there is no gateway. An address without a prefix length is the prefix of this single address.
 fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     match (text, gateway) {
         ("default", Some(IpAddr::V6(_))) => "::/0".parse().ok(),
@@ -114,8 +115,8 @@ fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     }
 }
 
-/// Translates the names in the routes to the indices of `interfaces`. `member_of` returns the
-/// interface whose network contains an address.
+/// Replaces the interface names in the user's routes by indices of `interfaces`. `member_of`
+/// returns the interface whose network contains an address.
 pub(super) fn resolve(
     routes: &[Route],
     interfaces: &[RouterInterface],
@@ -137,8 +138,8 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // If several routes have the same prefix, flows are spread over the next hops of all these
-    // routes, as with several `nexthop`s in `ip route`.
+    // If several routes have the same prefix, the router spreads flows over the next hops of all
+    // these routes. In `ip route`, a route with several `nexthop`s has the same effect.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

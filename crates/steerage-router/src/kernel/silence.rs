@@ -1,14 +1,15 @@
 //! Keeps the kernel from replying to IPv6 packets that the router forwards.
 //!
-//! With AF_PACKET, the kernel also receives each packet that the router receives. If IP forwarding
-//! is off in the kernel, it silently drops IPv4 packets for other machines. For an IPv6 packet, the
-//! kernel sends an ICMPv6 error if it has no route to the destination. It also sends an error if
-//! the route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The sender would
-//! receive this error although the router forwards the packet, or in addition to the router's own
-//! error. Therefore this module adds a rule `iif INTERFACE blackhole` between the rules for the
-//! tables local and main. With this rule, the kernel drops the packets of the interface without an
-//! error. Packets for this machine still reach it, because their route is in the table local.
-//! Packets that this machine itself sends do not match the rule.
+//! If the router receives packets through AF_PACKET, the kernel also handles a copy of each packet.
+//! With IP forwarding off, the kernel silently drops IPv4 packets for other machines. For an IPv6
+//! packet, however, the kernel sends an ICMPv6 error if it has no route to the destination, or if
+//! the route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The packet's
+//! sender would get this error although the router forwards the packet. If the router also sends an
+//! error, the sender would get two errors. Therefore this module adds a routing rule `iif INTERFACE
+//! blackhole` between the kernel's rules for the tables `local` and `main`. With this rule, the
+//! kernel drops the packets of the interface without an error. This machine still receives its own
+//! packets, because their routes are in the table `local`. Packets that this machine itself sends
+//! do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -19,21 +20,21 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
-/// The protocol number that marks the rules of this module. A later run recognizes by this number a
-/// rule that a killed run did not remove. No other program has this number in iproute2's
-/// `rt_protos`.
+/// The protocol number that marks the routing rules of this module. If a run was killed before it
+/// removed its rule, a later run recognizes the rule by this number. In iproute2's `rt_protos`, no
+/// other program has this number.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
-/// The priority of the kernel's default rule for the table main.
+/// The priority of the kernel's default routing rule for the table `main`.
 const MAIN_PRIORITY: u32 = 32_766;
 
-/// The maximum time to wait for an earlier run that is ending and still removes its rules.
+/// The maximum time to wait until an earlier run that is ending has removed its rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// The rules that make the kernel drop the packets of some interfaces silently, so that only the
-/// router handles them. The rules are removed when this value is dropped.
+/// Routing rules that make the kernel silently drop the packets of some interfaces, so that only
+/// the router handles the packets. The rules are removed when this value is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
     kernel: Rtnetlink,
@@ -43,18 +44,18 @@ pub struct SilentKernel {
 }
 
 impl SilentKernel {
-    /// Returns the rules that are missing for these interfaces. A rule that this module added
-    /// counts as missing, because this module removes it at the end. A rule that the user added
-    /// does not count as missing.
+    /// Returns the routing rules that a run needs for these interfaces, without rules that the user
+    /// has already added. A rule that another run of this module added is included, because that
+    /// run removes its rule at its end.
     ///
     /// # Errors
     /// Returns an error if the kernel does not list its rules. Also returns an error if no rule can
-    /// come between the rule for the table local and the rule for the table main.
+    /// be inserted between the rules for the tables `local` and `main`.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
 
-    /// Adds the [missing](Self::missing) rules of these interfaces. The caller needs
+    /// Adds the [missing](Self::missing) routing rules for these interfaces. The caller needs
     /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
@@ -69,8 +70,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process holds the lock of the interface. Therefore the process that added the
-            // other rule has ended.
+            // This process holds the lock of the interface. Therefore the process that added
+            // `other` has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };
@@ -81,10 +82,11 @@ impl SilentKernel {
         Ok(silent)
     }
 
-    /// Removes the rules.
+    /// Removes the added routing rules.
     ///
     /// # Errors
-    /// Returns an error if a rule cannot be removed. `end` still removes the remaining rules.
+    /// Returns an error if a rule cannot be removed. After such an error, `end` still removes the
+    /// remaining rules.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }
@@ -114,7 +116,7 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
         there.iter().filter(of_all).map(|rule| rule.priority).min()
     };
     let before_main = first(TABLE_MAIN).unwrap_or(MAIN_PRIORITY).checked_sub(1);
-    // If several rules have the same priority, the kernel follows the newest rule last.
+    // Among routing rules with the same priority, the kernel uses the newest rule last.
     let Some(priority) = before_main.filter(|priority| first(TABLE_LOCAL).is_none_or(|local| local <= *priority))
     else {
         return Err(io::Error::other("the rule for the table local does not come before the rule for the table main"));
@@ -129,8 +131,8 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
     Ok(missing.map(rule).collect())
 }
 
-/// Takes the lock of an interface. Each network namespace has its own lock file for the interface,
-/// and only a process with `CAP_NET_ADMIN` can open the file. If the process is killed, the kernel
+/// Takes the lock of an interface. The lock file belongs to the interface in its network namespace.
+/// Only a process with `CAP_NET_ADMIN` can open the file. If the process is killed, the kernel
 /// releases the lock.
 fn lock(interface: &str) -> io::Result<Flock<File>> {
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/stable_secret");

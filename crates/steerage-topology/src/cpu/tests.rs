@@ -1,4 +1,4 @@
-//! Tests that masks and lists are parsed and printed as Linux does it.
+//! Tests that bitmaps and lists of CPUs are parsed and formatted as in Linux.
 
 use super::*;
 use MaskErrorKind::{Invalid, Overflow, Range};
@@ -49,7 +49,7 @@ fn what_is_not_hex_is_invalid() {
     }
 }
 
-/// The kernel ignores one byte before a chunk of 8 digits, without checking it. See
+/// The kernel ignores the byte before a chunk of 8 digits, without checking the byte. See
 /// `bitmap_get_x32_reverse` in the kernel's lib/bitmap-str.c.
 #[test]
 fn a_byte_before_eight_digits_is_ignored() {

@@ -1,5 +1,5 @@
-//! Tests the joining order and the default mask on made-up machines, and the effect of measurements
-//! on the order.
+//! Tests the order in which CPUs join and the default mask on fake machines, and the effect of
+//! measurements on the order.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn a_machine_that_shows_nothing() {
     assert_eq!((topology.nr_cpu_ids(), topology.place(CpuId(0)), topology.quota()), (None, None, None));
     assert_eq!(topology.default_mask(), list("0-3"));
     assert_eq!(nothing.topology(None).default_mask(), CpuMask::new());
-    // A file with a CPU list that no kernel would write counts as missing.
+    // A file whose CPU list no kernel would write counts as missing.
     let odd =
         Made::new(&[("sys/devices/system/cpu/online", "all of them"), ("sys/devices/system/cpu/nohz_full", "(null)")]);
     assert_eq!((odd.topology(Some("1")).online(), odd.topology(None).isolated()), (&list("1"), &CpuMask::new()));
@@ -96,8 +96,8 @@ fn what_is_not_ours_is_not_in_the_default() {
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
     // If the user names isolated CPUs, they are added like other CPUs. An offline CPU comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
-    // If a process may use only isolated CPUs, the administrator assigned these CPUs to the process
-    // on purpose.
+    // If a process may use only isolated CPUs, the administrator has assigned these CPUs to the
+    // process. Therefore the default mask contains them.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
     // A quota of three and a half CPUs gives three CPUs near the first CPU.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
@@ -128,7 +128,7 @@ fn what_was_measured_goes_before_what_is_told() {
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
-        // According to later measurements, all CPUs are near again.
+        // After later measurements, all CPUs count as near again.
         set(&mut topology, 0, &[(1, 63)]);
         assert_eq!(order(&topology, 0, "0-3"), [1, 2, 3]);
     }
@@ -147,9 +147,8 @@ fn threads_of_one_core_have_no_distance() {
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
-    // According to these measurements, the CPUs of the third cache are as near as those of the
-    // owner's cache. The second thread of the owner's core is the nearest CPU, but still comes
-    // after whole cores.
+    // In these measurements, the CPUs of the third cache are as near as those of the owner's cache.
+    // The second thread of the owner's core is the nearest CPU, but still comes after unused cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -173,7 +172,7 @@ fn of_many_cpus_some_of_each_cache_are_measured() {
     assert_eq!(few.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [1, 64, 2, 3]);
 }
 
-/// Measuring a busy CPU may need several attempts.
+/// The test tries the measurement several times, because a CPU may be busy.
 #[test]
 fn real_cpus_are_measured() {
     let mut topology = Topology::read();
@@ -189,8 +188,8 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A round trip takes more than a nanosecond. With a longer latency than the upper limit,
-        // the samples would exceed the time limit.
+        // A latency is longer than a nanosecond. If the latency exceeded the upper limit, the
+        // measurement would have ended at its time limit.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
@@ -217,8 +216,8 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is online again. CPUs outside the cpuset stay absent, and CPUs that are not watched do
-    // not matter.
+    // CPU 5 is online again. CPUs outside of the cpuset are still absent, and CPUs that are not
+    // watched do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
@@ -234,8 +233,8 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), Some(CpuMask::new()));
 }
 
-/// `taskset -c 0 steerage --cpus 4-5`: the affinity limits the default CPUs, but not the CPUs that
-/// the user names.
+/// The test is like `taskset -c 0 steerage --cpus 4-5`. The affinity limits the default CPUs, but
+/// not the CPUs that the user names.
 #[test]
 fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let made = two_sockets();

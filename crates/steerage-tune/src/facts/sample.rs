@@ -1,4 +1,4 @@
-//! Reads counters of the kernel at one moment, and computes the differences between two moments.
+//! Reads counters of the kernel, and computes the differences between two readings.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use super::interrupts;
 use crate::root::Root;
 
 /// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
-/// leaves out the rows of CPUs that are offline. Since Linux 5.10, a separate column has the number
-/// of the row's CPU.
+/// omits the rows of offline CPUs. Since Linux 5.10, a separate column contains the number of the
+/// row's CPU.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -17,27 +17,28 @@ const RECEIVED_RPS: usize = 9;
 const FLOW_LIMIT: usize = 10;
 const CPU: usize = 12;
 
-/// The column of a CPU's line in /proc/stat that counts the time in the kernel (proc_stat(5)).
+/// The column of a CPU's line in /proc/stat that counts the time in the kernel, outside of
+/// interrupts (proc_stat(5)).
 const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;
 const SOFTIRQ: usize = 6;
-/// The number of columns up to and including `steal`. The times in the later columns are included
-/// in the earlier columns.
+/// The number of columns in a CPU's line of /proc/stat up to the column `steal`. The later columns
+/// are already included in the earlier columns.
 const COLUMNS: usize = 8;
 
-/// The length of a tick in nanoseconds.
+/// The length of a tick of /proc/stat in nanoseconds.
 const TICK_NS: f64 = 1e7;
 
-/// The minimum number of ticks that all packets together must take. With this many ticks, the time
-/// per packet is accurate to about a tenth.
+/// The time per packet is computed only if all packets together took at least this number of ticks.
+/// The result is then accurate to about a tenth.
 const TICKS_MIN: u64 = 20;
 
-/// The counters of an interface that count received packets which were lost
+/// The counters of an interface that count packets that arrived but were lost
 /// (Documentation/networking/statistics.rst of the kernel).
 pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
-/// The counters of a CPU. Times are in the ticks of /proc/stat. On all machines that run steerage,
+/// The counters of a CPU. Times are in ticks of /proc/stat. On all machines that steerage supports,
 /// a second has 100 ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
@@ -45,18 +46,19 @@ pub struct CpuCounts {
     pub processed: u64,
     /// The number of packets that were dropped because the CPU's backlog was full.
     pub dropped: u64,
-    /// How often the CPU stopped polling before all packets were handled, because its budget was
-    /// used up.
+    /// How often the CPU stopped polling because its budget was used up, although packets were
+    /// left.
     pub time_squeeze: u64,
-    /// The number of interrupts from other CPUs that steered packets to this CPU.
+    /// The number of interrupts that other CPUs sent to this CPU when they steered packets to it.
     pub received_rps: u64,
     /// The number of packets that the kernel's flow limit dropped.
     pub flow_limit: u64,
-    /// Interrupts of the interface.
+    /// The number of the interface's interrupts that the CPU handled.
     pub interrupts: u64,
-    /// The time in hard and soft interrupts.
+    /// The time that the CPU spent in hard and soft interrupts.
     pub softirq: u64,
-    /// The time in the kernel outside of interrupts. Threaded NAPI runs in this time.
+    /// The time that the CPU spent in the kernel outside of interrupts. This time includes the
+    /// threads of threaded NAPI.
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,
@@ -64,17 +66,17 @@ pub struct CpuCounts {
     pub all: u64,
 }
 
-/// The counters at one moment, or their differences between two moments.
+/// A reading of the kernel's counters, or the differences between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The time since the machine started, in hundredths of a second. The value is 0 if the time
     /// cannot be read.
     pub uptime: u64,
-    /// Packets that the interface received.
+    /// The number of packets that the interface received.
     pub packets: u64,
-    /// The number of packets that were lost between the interface and the protocols of the kernel.
+    /// The number of packets that were lost before they reached the kernel's protocols.
     pub lost: u64,
-    /// The counters of each CPU that is online.
+    /// The counters of each online CPU.
     pub cpus: BTreeMap<CpuId, CpuCounts>,
 }
 
@@ -95,16 +97,16 @@ impl Sample {
         Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }
     }
 
-    /// The average time in interrupts per packet of all interfaces. `None` if the time was too
-    /// short to be counted.
+    /// Returns the average time that CPUs spent in interrupts per packet, over all interfaces.
+    /// Returns `None` if the time was too short to be counted.
     pub fn softirq_ns(&self) -> Option<f64> {
         let sum = |count: fn(&CpuCounts) -> u64| self.cpus.values().map(count).sum::<u64>();
         let (ticks, packets) = (sum(|cpu| cpu.softirq), sum(|cpu| cpu.processed));
         (ticks >= TICKS_MIN && packets > 0).then(|| ticks as f64 * TICK_NS / packets as f64)
     }
 
-    /// The differences of the counters since an earlier sample. If a counter is lower than before,
-    /// for example after a reset of the card, the difference is 0.
+    /// Returns the differences of the counters since an earlier sample. If a counter is lower than
+    /// before, for example after a reset of the card, the difference is 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let cpus = self.cpus.iter().map(|(cpu, now)| {
@@ -132,7 +134,7 @@ impl Sample {
     }
 }
 
-/// A counter of an interface, or 0 if it cannot be read.
+/// Returns a counter of an interface, or 0 if it cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
     let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

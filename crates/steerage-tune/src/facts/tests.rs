@@ -1,4 +1,4 @@
-//! Tests on a made-up machine of 128 CPUs, whose card has 64 queues.
+//! Tests the facts of a fake machine with 128 CPUs, whose card has 64 queues.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// A directory with made-up files of /sys and /proc, which is removed at the end of the test.
+/// A directory with fake files of /sys and /proc. The directory is removed at the end of the test.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -37,8 +37,8 @@ impl Drop for Tree {
 const CPUS: usize = 128;
 const QUEUES: usize = 64;
 
-/// A machine whose CPU 5 is offline, and whose CPUs 126 and 127 are isolated. Queue N interrupts
-/// CPU N + 1.
+/// Returns a machine whose CPU 5 is offline, and whose CPUs 126 and 127 are isolated. Queue N
+/// interrupts CPU N + 1.
 fn large(name: &str) -> Tree {
     let tree = Tree::new(name);
     tree.write("sys/devices/system/cpu/online", "0-4,6-127\n");
@@ -79,8 +79,8 @@ fn a_machine_of_128_cpus() {
     let sample = Sample::read(&root, "eth0");
     assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
-    // Without the column that has the CPU's number, the row of CPU 100 would be taken for that of
-    // CPU 99.
+    // The column with the CPU's number matters: without it, the row of CPU 100 would count as the
+    // row of CPU 99.
     assert_eq!((cpu.processed, cpu.dropped, cpu.time_squeeze), (1100, 2, 3));
     assert_eq!((cpu.received_rps, cpu.flow_limit, cpu.interrupts), (9, 4, 0));
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (107, 20, 137, 1167));
@@ -103,8 +103,8 @@ fn a_machine_of_128_cpus() {
         "{text}"
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
-    // CPUs 0 to 3 spend less than a hundredth of their time in interrupts, and CPU 127 spends 134
-    // of 1,194 ticks.
+    // CPUs 0 to 3 spend less than a hundredth of their time in interrupts. CPU 127 spends 134 of
+    // 1,194 ticks there.
     assert_eq!(facts.interrupted.len(), 123);
     let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
     assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");
@@ -114,7 +114,7 @@ fn a_machine_of_128_cpus() {
     );
 }
 
-/// Packets that arrived an hour ago say little about the packets that arrive now.
+/// The packets that arrived while `tune` listened count more than earlier packets.
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
     let tree = large("lately");

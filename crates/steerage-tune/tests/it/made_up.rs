@@ -1,4 +1,4 @@
-//! Tests on made-up machines, which consist of files below a directory.
+//! Tests with fake machines, which consist of files below a directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use steerage_tune::{
     Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file,
 };
 
-/// A made-up machine with the interface `eth0`. Tests choose its number of CPUs, queues and
+/// A fake machine with the interface `eth0`. Tests choose its number of CPUs, queues and
 /// interrupts.
 pub(crate) struct MadeUp(pub(crate) Scratch);
 
@@ -139,8 +139,8 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel would round this number up, and tune would then read another value than the value
-    // that it set.
+    // The kernel would round this number up, so `tune` would read another value than the value that
+    // it had set.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }
@@ -255,7 +255,7 @@ fn each_knob_has_its_stage() {
     assert!(Stage::of(&Knob("/sys/class/net/eth0/ifalias".to_owned())).is_none());
 }
 
-/// The sandbox allows writing only to the files that the undo file names.
+/// The sandbox allows `tune` to write only to the files that the undo file names.
 #[test]
 fn an_undo_file_names_the_files_of_its_stages() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -273,7 +273,8 @@ fn an_undo_file_names_the_files_of_its_stages() {
     let budget = "/proc/sys/net/core/netdev_budget";
     assert_eq!(files(&mut machine, wish.clone(), false), [budget, &first, &second]);
     assert_eq!(files(&mut machine, wish, true), [budget, queues]);
-    // When the number of queues changes, the kernel creates the files of the queues again.
+    // When the number of queues changes, the kernel removes the files of the queues and creates
+    // them again.
     assert_eq!(files(&mut machine, Wish::default().set("channels", Value::Number(4)), false), [queues]);
 }
 
@@ -285,7 +286,7 @@ fn offloads_have_keys_in_a_link_file() {
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
     assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
-    // A rule of the card needs the feature for rules at the same time.
+    // A rule of the card works only if the card's feature for rules is on, too.
     let mut card = file.setting.clone();
     card.0.insert(Knob("/ethtool/eth0/rules/1023".to_owned()), "flow-type tcp4 dst-port 443 action 2".to_owned());
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &card);

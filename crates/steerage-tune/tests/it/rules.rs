@@ -1,5 +1,5 @@
-//! Tests of rules that steer traffic to queues, on made-up machines and on a veth, which does not
-//! support rules.
+//! Tests rules with which a card steers traffic to queues, on fake machines and on a veth, which
+//! does not support rules.
 
 use std::io::ErrorKind;
 
@@ -20,7 +20,7 @@ fn lead(flows: &[&str], queues: &[u32]) -> Lead {
     Lead { flows: flows.iter().map(|flow| flow.parse().unwrap()).collect(), queues: queues.to_vec() }
 }
 
-/// A card with four locations for rules. One of the locations already has a rule of another
+/// Returns a card with four locations for rules. One of the locations already has a rule of another
 /// program.
 fn card() -> MadeUp {
     let made_up = MadeUp::new(8, 4);
@@ -55,7 +55,7 @@ fn rules_are_added_once_checked_and_removed() {
     undo.keep(&mut machine, plan.new_setting()).unwrap();
     let kept = undo.kept().unwrap().clone();
     assert_eq!(kept.differences(&mut machine), []);
-    // When the plan is made for the second time, the card already has the rules.
+    // The second plan contains no change, because the card already has the rules.
     assert_eq!(planned(&mut machine, &lead, &kept).unwrap().changes, []);
     // Without --flow, the rules are no longer wanted.
     let without = planned(&mut machine, &Lead::default(), &kept).unwrap();
@@ -80,7 +80,7 @@ fn what_a_card_cannot_lead_is_refused() {
     };
     for (flows, queues, why) in [
         (&["tcp4 dst-port 443"][..], &[4][..], "it has no receive queue 4, but the queues 0 to 3"),
-        // Equal shares for three queues would need eight rules.
+        // Eight rules would be necessary to give equal shares to three queues.
         (&["tcp4 dst-port 443"], &[0, 1, 2], "the card has no room for more rules"),
         (
             &["tcp4 src-port 443"],

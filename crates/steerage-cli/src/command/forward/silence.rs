@@ -1,8 +1,8 @@
 //! While `forward` runs, a separate process keeps the kernel from replying to the IPv6 packets that
 //! `forward` forwards.
 //!
-//! The helper process keeps only the capability `CAP_NET_ADMIN`. The helper process adds the
-//! kernel's rules and removes them.
+//! This helper process keeps only the capability `CAP_NET_ADMIN`. The helper process adds routing
+//! rules to the kernel, and later removes them.
 
 use std::fs;
 use std::io;
@@ -16,11 +16,12 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::warn;
 
-/// The lines that the helper process writes.
+/// The lines that the helper process can write to its standard output.
 const READY: &str = "ready";
 const REMOVED: &str = "removed";
 
-/// The running helper process, which removes the rules when this value is dropped.
+/// The running helper process. When this value is dropped, the helper process removes the routing
+/// rules.
 #[derive(Debug)]
 pub(super) struct Silence {
     rules: Vec<Rule>,
@@ -29,7 +30,7 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Starts the helper process if the kernel would reply to IPv6 packets from these interfaces.
-    /// Waits until the rules are added.
+    /// Waits until the routing rules are added.
     pub(super) fn begin<'a>(interfaces: impl Iterator<Item = &'a str>) -> Result<Option<Self>, Error> {
         let interfaces: Vec<String> = interfaces.filter(|name| has_ipv6(name)).map(str::to_owned).collect();
         if interfaces.is_empty() {
@@ -50,7 +51,7 @@ impl Silence {
 }
 
 impl Drop for Silence {
-    /// Waits until the helper process has removed the rules.
+    /// Waits until the helper process has removed the routing rules.
     fn drop(&mut self) {
         let warning = match self.helper.last_line().as_str() {
             REMOVED => return,
@@ -89,8 +90,8 @@ fn commands(verb: &str, rules: &[Rule]) -> String {
     rules.iter().map(|rule| format!("ip -6 rule {verb} {rule}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Runs in the helper process: adds the rules, waits for the end of standard input, and removes the
-/// rules.
+/// Runs in the helper process. Adds the routing rules, waits for the end of standard input, and
+/// removes the rules.
 pub(crate) fn run(args: &SilenceKernelArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     let _kept = drop_except(&Needed::default().network_administration())?;

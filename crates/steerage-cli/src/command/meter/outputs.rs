@@ -53,8 +53,8 @@ impl Outputs {
         })
     }
 
-    /// Returns true if flows are sent to collectors. If there are collectors, the run may have to
-    /// connect to a collector again.
+    /// Returns true if flows are sent to collectors. If it has collectors, the run may have to
+    /// connect to one of them again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
@@ -66,7 +66,7 @@ impl Outputs {
     /// Opens the sockets for the collectors. Call `open` before privileges are dropped, and before
     /// other threads start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
-        // The address is quoted, because a shell would interpret the `?` and `&` of its options.
+        // The address is quoted, because a shell would interpret the characters `?` and `&` in it.
         let quoted = |address: String| if address.contains('?') { format!("'{address}'") } else { address };
         let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).map(quoted).collect();
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
@@ -83,7 +83,8 @@ pub(super) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// Returns advice for a source that can wait: to use TCP, because TCP can also wait.
+    /// Returns the advice to use TCP, for a run whose source can wait. Unlike UDP, TCP can wait for
+    /// the collector.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
         Some(format!(
@@ -91,7 +92,7 @@ impl OpenOutputs {
         ))
     }
 
-    /// Starts a thread for each output of flows. If one of these threads fails, it stops the run.
+    /// Starts a thread for each output of flows. If a thread fails, it stops the run.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {
             let stopper = stopper.clone();
@@ -125,8 +126,8 @@ impl Writers {
     /// Passes the records of the open flows to the outputs, and waits until the threads of all
     /// outputs have ended. The returned error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // Records need more memory than flows, and only the outputs use records. Therefore no
-        // records are made if there are no outputs.
+        // If there are no outputs, no records are created. Only the outputs use records, and
+        // records need more memory than flows.
         if self.0.is_empty() {
             return Ok(());
         }

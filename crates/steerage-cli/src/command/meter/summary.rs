@@ -1,4 +1,4 @@
-//! Adds up the records of flows: for `--by`, and if the input is flow files.
+//! Adds up the records of flows, for `--by` and for inputs that are flow files.
 
 use std::fs::File;
 
@@ -11,7 +11,8 @@ use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{stdout, terminal};
 
-/// Returns the names and formats of the flow files, if all devices are flow files.
+/// Returns the names and formats of the flow files, if all devices on the command line are flow
+/// files.
 pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> {
     devices.iter().map(|device| Some((device.as_str(), FlowFormat::of_name(device)?))).collect()
 }

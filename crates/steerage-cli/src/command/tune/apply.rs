@@ -1,4 +1,4 @@
-//! `steerage tune --apply` measures the candidates, and keeps the settings that help.
+//! `steerage tune --apply` measures the candidate settings, and keeps those that help.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -61,7 +61,7 @@ pub(super) fn measured(
             Err(interrupted())
         }
         Err(error) => {
-            // If `restore` also fails, the first error is the cause, so only the first error is
+            // An error of `restore` is ignored, because the first error is the cause and is
             // returned.
             let _ = undo.restore(machine);
             Err(error)
@@ -166,7 +166,7 @@ pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile
     stdout::print(text.as_bytes())
 }
 
-/// Makes irqbalance ignore the interrupts that `tune` will change.
+/// Makes irqbalance leave the interrupts alone whose CPUs `tune` will change.
 fn leave_to_us(machine: &Machine, found: &Search, undo: &mut Undo) -> Result<(), Error> {
     let changes = found.plans().into_iter().flat_map(|plan| &plan.changes);
     let interrupts = irq::interrupts(changes.map(|change| &change.knob));

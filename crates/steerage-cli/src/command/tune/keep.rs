@@ -30,9 +30,9 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return stdout::print(text.as_bytes());
     }
     confine(args, machine, directory, &found)?;
-    // Several interfaces may have changed the same setting of the machine. The last interface that
-    // changed it has seen the newest value, so the interfaces are restored in reverse order. If one
-    // interface cannot be restored, the others are still restored. The first error is returned.
+    // The undo files of several interfaces may contain the same setting of the machine. The
+    // interfaces are restored in reverse order of `found`. If one interface cannot be restored, the
+    // other interfaces are still restored. The first error is returned.
     let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
@@ -87,7 +87,8 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // The first watch of an interface measures the settings that it will keep.
+        // No setting has been kept yet. Therefore the candidates are measured before the watch
+        // maintains the result.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
@@ -120,6 +121,6 @@ fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
         metrics.serve(None, Some(more))
     };
     // The server's thread inherits the restrictions of the thread that starts it. Therefore a
-    // separate thread restricts itself and starts the server.
+    // separate thread restricts itself first, and then starts the server.
     thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,4 +1,4 @@
-//! Listens to the interface as `explain` does, to find out how many flows there are.
+//! Listens to the interface as `explain` does, to find out how many flows the traffic has.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -17,8 +17,8 @@ use crate::command::explain::LISTENING;
 use crate::terminal::print_to_stderr;
 
 /// Returns the flows that arrive while `explain` listens. `explain` runs in a separate process with
-/// its own sandbox, because strangers send the packets. Returns `None` if a signal interrupted the
-/// listening.
+/// its own sandbox, because the packets come from untrusted hosts. Returns `None` if a signal
+/// arrived meanwhile.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
     // A test of the program listens for at most two of its windows.
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));
@@ -31,7 +31,7 @@ pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Op
     };
     let read = read(&mut child, stop);
     if !matches!(read, Ok(Some(_))) {
-        // The process may already have ended, so an error is ignored.
+        // An error is ignored, because the process may already have ended.
         let _ = child.kill();
     }
     let mut complaint = String::new();

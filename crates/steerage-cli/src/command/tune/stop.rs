@@ -12,8 +12,8 @@ use nix::sys::time::TimeSpec;
 
 use crate::error::Error;
 
-/// A descriptor for INT, TERM and HUP. The three signals no longer end the process. Therefore the
-/// process can restore the old setting.
+/// A file descriptor from which INT, TERM and HUP are read. The three signals no longer end the
+/// process, so that it can restore the old setting.
 #[derive(Debug)]
 pub(super) struct Stop(SignalFd);
 
@@ -24,7 +24,7 @@ impl Stop {
         held.map(Self).map_err(|error| Error::System { operation: "catch signals", error: error.into() })
     }
 
-    /// Waits for this time. Returns false at once if a signal arrives.
+    /// Waits for the duration `time`. Returns false at once if a signal arrives.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         loop {

@@ -1,4 +1,4 @@
-//! Tests the sandbox of `tune`, which a separate process enters in a network namespace.
+//! Tests the sandbox of `tune`. A separate process enters the sandbox in a network namespace.
 
 use std::env;
 use std::fs::{self, File};
@@ -21,8 +21,8 @@ const INSIDE: &str = "STEERAGE_TEST_TUNE";
 
 const QUEUES: &str = "/sys/class/net/near0/queues";
 
-/// Returns the files that the process tries to open. For each file, the result says whether the
-/// sandbox allows the attempt with these options.
+/// Returns the files that the process tries to open for writing. For each file, the result says
+/// whether the sandbox must allow it with these options.
 fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     let queues = |name: &str| format!("{QUEUES}/{name}");
     vec![

@@ -1,5 +1,5 @@
-//! Tests three rules: one type writes and reads the report, docs/report.md describes the report,
-//! and addresses stay private.
+//! Tests three properties of the report: a report that was written can be read, docs/report.md
+//! describes all keys, and addresses are private.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -63,7 +63,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// Returns a report with the counts of all commands at once, in which nothing is empty.
+/// Returns a report that contains the counts of all commands, and in which no list is empty.
 fn document() -> Document {
     let time = Time(WallTime::from_nanos(1_700_000_000_000_000_001));
     let mut document =
@@ -83,21 +83,21 @@ fn document() -> Document {
     document
 }
 
-/// Returns the report of `document` for `audience`.
+/// Returns the JSON report of [`document`] for `audience`.
 fn report(audience: Audience) -> Value {
     let document = document();
     let traffic = Traffic { top: None, elephants: ElephantFlow::of_all(&document.snapshot) };
     serde_json::from_str(&document.line(&traffic, audience).unwrap()).unwrap()
 }
 
-/// Collects the path of each value, such as `snapshot.queues[].device`, including objects and
-/// arrays.
+/// Collects the paths of all values in the report, such as `snapshot.queues[].device`. Objects and
+/// arrays are included.
 fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<String>) {
     if !path.is_empty() && !path.ends_with("[]") {
         all.insert(path.to_owned());
     }
     match value {
-        // These objects have names as keys, such as drop reasons, devices or CPUs.
+        // The keys of these objects are names, such as drop reasons, devices or CPUs.
         Value::Object(of) if free.contains(path) => assert!(of.values().all(Value::is_u64), "{path}: {value}"),
         Value::Object(of) => of.iter().for_each(|(key, value)| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -111,8 +111,8 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
     }
 }
 
-/// Returns the paths that docs/report.md lists. Also returns the paths of the objects for which the
-/// page has no table, because their keys are names.
+/// Returns the paths that docs/report.md lists. Also returns the paths of objects whose keys are
+/// names, so that the page has no table for them.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());
@@ -143,8 +143,8 @@ fn the_page_describes_each_key_and_no_other() {
     assert_eq!((undocumented, unknown), (vec![], vec![]), "not in docs/report.md, and only there");
 }
 
-/// `document` must leave no list empty, because the test of the page would not see the keys inside
-/// an empty list.
+/// The report of `document` must contain no empty list. The test of docs/report.md would not see
+/// the keys inside an empty list.
 #[test]
 fn nothing_in_the_filled_report_is_empty() {
     fn check(value: &Value, path: &str) {
@@ -202,7 +202,8 @@ fn keys_may_come_and_go() {
     assert_eq!((read.snapshot.cpus[0].busy, read.snapshot.queues[0].received), (Duration::ZERO, 10));
 }
 
-/// A process that pretends to be an instance cannot make `top` fill the memory with lists of CPUs.
+/// A malicious process that replies like an instance cannot make `top` fill the memory with lists
+/// of CPUs.
 #[test]
 fn more_parts_than_a_run_has_are_refused() {
     let lists = ["queues", "cpus", "outputs", "counters", "groups"].map(|list| format!("/snapshot/{list}"));

@@ -252,7 +252,8 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // Each frame may be delivered twice, so poll for at most half of the budget.
+        // Each frame may be delivered twice, so the wrapper polls the device for at most half of
+        // the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
         // The new frames overtake frames that an earlier poll has delayed, but not the frames that

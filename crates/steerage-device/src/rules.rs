@@ -257,7 +257,7 @@ impl fmt::Display for Flow {
                     write!(f, " {name} {}", address.map_err(|_| fmt::Error)?)?;
                 }
             }
-            // In a mask of ethtool(8), a set bit means that the bit is not compared.
+            // In a mask of ethtool(8), a bit that is 1 is not compared.
             if *length == PORT_BYTES && !compared.is_any() && number(mask) != u16::MAX {
                 write!(f, " m {:#06x}", !number(mask))?;
             }

@@ -64,8 +64,8 @@ impl Interface {
         Ok(names.filter(|name| is_usable(name)).map(str::to_owned).collect())
     }
 
-    /// Returns hints for the user about the interface. `whole` is true if merged packets stay
-    /// whole.
+    /// Returns hints for the user about the interface. The argument `whole` is true if merged
+    /// packets stay whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();

@@ -219,7 +219,8 @@ impl Send {
         self.attempt(&all[..count], before)
     }
 
-    /// Sends a packet. `before` is the number of parts in front of the packet's own bytes.
+    /// Sends a packet. The argument `before` is the number of parts in front of the packet's own
+    /// bytes.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let Ready { socket, room } = match &self.sockets {
@@ -275,8 +276,9 @@ impl TxQueue for Send {
         can
     }
 
-    /// The kernel does not report whether the queueing discipline and the driver also have room. If
-    /// the queueing discipline or the driver drops packets, the packets are counted.
+    /// The kernel reports only the room in the socket's buffer, not the room in the queueing
+    /// discipline and the driver. If the queueing discipline or the driver drops packets, the
+    /// packets are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {

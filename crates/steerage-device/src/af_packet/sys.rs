@@ -32,7 +32,7 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The counts that the kernel reports. After each request, the counts begin at 0 again.
+/// The frame counts that the kernel reports. Each request sets the counts to 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {

@@ -1,10 +1,10 @@
 //! Compiles an expression to the instructions that decide about a frame. The XDP program
-//! (`program.rs`) and the filter of a socket that listens (`listen.rs`) have different instructions,
-//! and take the same frames.
+//! (`program.rs`) and the filter of a socket that listens (`listen.rs`) select the same frames,
+//! although their instructions differ.
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-// The properties of a frame, which both programs store as bits of one word.
+// The properties of a frame, which both programs store as bits of one number.
 pub(super) const IPV4: u32 = 1;
 pub(super) const IPV6: u32 = 2;
 pub(super) const ARP: u32 = 4;

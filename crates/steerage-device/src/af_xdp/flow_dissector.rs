@@ -40,8 +40,8 @@ const OK: i32 = 0;
 /// The kernel's dissector reads the packet.
 const CONTINUE: i32 = 129;
 
-/// The headers before the IP header that are skipped at most: a frame has at most two VLAN tags, and
-/// the verifier needs a limit.
+/// The maximum number of headers before the IP header that are skipped. A frame has at most two
+/// VLAN tags, and the verifier requires a limit.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
@@ -70,8 +70,8 @@ impl FlowDissector {
         Ok(Self { id: program.id()?, program })
     }
 
-    /// The program that another process has attached to the network namespace of this thread. `None`
-    /// if there is none, or if it is not a program of this module.
+    /// The program that another process has attached to the network namespace of this thread.
+    /// `None` if no program is attached, or if the attached program does not come from this module.
     ///
     /// # Errors
     /// Opening a program of another process takes CAP_SYS_ADMIN.
@@ -113,8 +113,8 @@ impl FlowDissector {
     }
 }
 
-/// The program. `R6` is the result, `R7` the header that is read, `R8` the end of the packet, and
-/// `R9` the offset of the header.
+/// The program. Register `R6` points to the result, `R7` to the current header, and `R8` to the end
+/// of the packet. `R9` is the offset of the current header.
 fn program() -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let outer = asm.label();
@@ -284,7 +284,7 @@ impl Writer {
         self.finish(ipv6::BYTES, false);
     }
 
-    /// Copies the addresses, which have this many words.
+    /// Copies the addresses, which have this many 32-bit words.
     fn copy(&mut self, at: usize, words: i16) {
         for word in 0..words {
             self.asm.load(Size::Word, R2, R7, at as i16 + 4 * word);
@@ -342,7 +342,8 @@ mod tests {
             ours.detach().unwrap();
             ours.attach().unwrap();
             ours.attach().unwrap();
-            // The program outlives its descriptor, and another process finds it.
+            // The program stays attached after its descriptor is closed, and another process finds
+            // the program.
             let id = ours.id();
             drop(ours);
             let found = FlowDissector::find().unwrap().unwrap();

@@ -1,5 +1,5 @@
 //! What the card knows of a frame besides its bytes: the flow hash, the time of reception, and the
-//! VLAN tag that the card removed. The XDP program writes them in front of the frame.
+//! VLAN tag that the card removed. The XDP program writes these metadata in front of the frame.
 
 use steerage::WallTime;
 use steerage::device::{Completion, Completions, Filled, FrameHeader, Page};
@@ -43,7 +43,7 @@ const BITS: u32 = HAS_HASH | HAS_TIME | HAS_TAG;
 pub(super) struct Metadata {
     pub(super) hash: Option<FlowHash>,
     pub(super) time: Option<WallTime>,
-    /// The tag as it was in the frame.
+    /// The VLAN tag as it was in the frame.
     pub(super) tag: Option<[u8; 4]>,
 }
 
@@ -77,9 +77,9 @@ impl Metadata {
         }
     }
 
-    /// Hands over the frame of `len` bytes at `offset` of a page that was posted, with its metadata:
-    /// the tag returns to the frame, and the time becomes the packet's time. Returns the page to
-    /// post instead, as `rx_finish` does.
+    /// Hands over the frame of `len` bytes at `offset` of a posted page, and uses the frame's
+    /// metadata. The tag is put back into the frame, and the card's time becomes the packet's time.
+    /// Returns the page to post instead, as `rx_finish` does.
     #[inline]
     pub(super) fn hand_over(self, out: &mut Completions<'_>, mut page: Page, offset: usize, len: usize) -> Page {
         let (offset, len) = self.with_tag(out.page_mut(&mut page), offset, len);

@@ -149,7 +149,7 @@ impl AfXdpOutput {
 struct Send {
     sockets: Arc<TxSockets>,
     nth: usize,
-    /// In a cell, because a question about the room takes back the pages of sent packets.
+    /// The state is in a cell, because a check for room also takes back the pages of sent packets.
     ready: RefCell<Option<SendQueue>>,
 }
 
@@ -159,7 +159,7 @@ struct SendQueue {
     bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
-    /// The number of free pages with which a batch finds room.
+    /// The number of free pages that a batch needs.
     enough: usize,
     /// Pages that a device could not read, because they are not contiguous in physical memory.
     unfit: Vec<Page>,
@@ -206,9 +206,10 @@ impl SendQueue {
         shared.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Whether a batch of packets with one page each finds room. If the ring has no room, the kernel is asked to send: a
-    /// driver may wait for that, and a kernel that copies skips void descriptors only then. An interface that is down or
-    /// gone makes no room, but its packets are refused, and do not wait.
+    /// Returns true if there is room for a batch of packets with one page each. If the ring has no
+    /// room, the kernel is asked to send. A driver may wait for this system call, and in copy mode
+    /// the kernel skips void descriptors only during this call. If the interface is down or gone,
+    /// its ring gets no room, and its packets are refused instead of waiting.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -234,7 +235,7 @@ impl SendQueue {
     /// otherwise copies the packet. Returns false if the ring has no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
-        // If the kernel does not copy, this code copies, because only the pages in `free` are known
+        // In zero-copy mode, steerage copies the packet, because only the pages in `free` are known
         // to be contiguous.
         let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
         let parts =
@@ -315,8 +316,8 @@ impl SendQueue {
         count > 0
     }
 
-    /// Marks a page as in flight. Returns its address. All pages here belong to the same region, so
-    /// each page has an address.
+    /// Marks a page as in flight. Returns its address. All pages of this sender belong to the same
+    /// region, so each page has an address.
     fn post(&mut self, page: Page, len: usize) -> Option<u64> {
         match self.bound.shared.in_flight.post(self.bound.nth, page, self.parts(len)) {
             Ok(address) => Some(address),
@@ -327,7 +328,8 @@ impl SendQueue {
         }
     }
 
-    /// Pushes bytes of a page. `goes_on` means that the frame continues in another page.
+    /// Pushes bytes of a page. The argument `goes_on` is true if the frame continues in another
+    /// page.
     fn push(&mut self, mut address: u64, mut len: usize, goes_on: bool) {
         let chunk = self.bound.chunk_bytes as usize;
         while len > chunk {
@@ -467,7 +469,8 @@ impl TxQueue for Send {
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
-            // This output cannot send super-frames, and nothing would finish checksums.
+            // This output cannot send super-frames, and neither the kernel nor the card would
+            // finish checksums.
             let is_one = if packet.offload().is_none() { Ok(()) } else { Err(Outcome::Unfit) };
             let len = match is_one.and_then(|()| self.sendable(&packet.received(), longest)) {
                 Ok(len) => len,
@@ -487,7 +490,8 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         *self.ready.get_mut() = Some(ready);
         match kicked {
-            // Relaxed: exactly one CPU reports the error, and it does not matter which.
+            // `Relaxed` suffices: exactly one CPU reports the error, and it does not matter which
+            // CPU does so.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };

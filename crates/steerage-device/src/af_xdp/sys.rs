@@ -264,8 +264,8 @@ impl OpenSocket {
         self.fill.room()
     }
 
-    /// Puts a page into the fill ring. The kernel sees it after [`show`](Self::show). `Err` returns
-    /// the page if it belongs to other memory, or if there is no room.
+    /// Puts a page into the fill ring. The kernel sees the page after [`show`](Self::show). `Err`
+    /// returns the page if it belongs to other memory, or if there is no room.
     #[inline]
     pub(super) fn post(&mut self, page: Page) -> Result<(), Page> {
         if self.fill.room() == 0 {
@@ -276,7 +276,7 @@ impl OpenSocket {
         Ok(())
     }
 
-    /// The bytes of a page that is not posted.
+    /// Returns the bytes of a page that is not posted.
     #[inline]
     pub(super) fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.posted.region().page_mut(page)
@@ -313,7 +313,7 @@ impl OpenSocket {
         Some(Ok(FilledChunk { page, offset, len, goes_on }))
     }
 
-    /// Gives the room of taken descriptors back to the kernel.
+    /// Frees the ring's slots of the taken descriptors, so that the kernel can use them again.
     #[inline]
     pub(super) fn release(&mut self) {
         self.rx.consumed();
@@ -338,8 +338,9 @@ impl OpenSocket {
         self.socket.get(SOL_XDP, XDP_STATISTICS)
     }
 
-    /// Whether busy polling cannot reach the driver: a frame has arrived, and the driver has not said
-    /// which NAPI instance delivers the frames. A veth does not since Linux 6.13.
+    /// Whether busy polling cannot reach the driver: a frame has arrived, and the driver has not
+    /// said which NAPI instance delivers the frames. A veth does not report its NAPI instance since
+    /// Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
@@ -354,22 +355,22 @@ impl OpenSocket {
     pub(super) fn close(self) -> Option<Posted> {
         let zero_copy = self.is_zero_copy();
         let Self { rx, fill, posted, socket } = self;
-        // The rings keep the socket open. When all three are dropped, the kernel has waited for all
-        // code that was filling pages.
+        // The rings keep the socket open. After the socket and both rings are dropped, no code of
+        // the kernel fills pages any more: the kernel has waited for it.
         drop((rx, fill));
         drop(socket);
         (!zero_copy).then_some(posted)
     }
 }
 
-/// The kernel reported a page that was not posted.
+/// The error for a page that the kernel reported although the page was not posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadAddress {
     pub(super) goes_on: bool,
 }
 
 /// Waits until every CPU has finished the network work that it was doing at the call. Returns false
-/// if the kernel does not support this.
+/// if the kernel does not support this wait.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

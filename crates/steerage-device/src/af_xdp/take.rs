@@ -49,7 +49,8 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
-/// Which of a frame's two addresses or ports. The values are positions in arrays of both.
+/// Selects the source or the destination of a frame's addresses or ports. The values are indices of
+/// arrays with a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
@@ -80,7 +81,7 @@ impl Prefix {
         self.address.is_ipv6()
     }
 
-    /// The address in words of four bytes, as a load on this machine returns them.
+    /// The address in 32-bit words, as a load instruction of this machine returns them.
     fn whole(self) -> impl Iterator<Item = u32> {
         let octets = match self.address {
             IpAddr::V4(address) => address.octets().to_vec(),

@@ -71,7 +71,7 @@ pub(super) struct TxSocket {
     pub(super) nth: usize,
     /// The maximum number of bytes of one descriptor.
     pub(super) chunk_bytes: u32,
-    /// How the socket was bound: whether without a copy, and whether a frame may have several
+    /// Whether the socket was bound in zero-copy mode, and whether a frame may have several
     /// descriptors.
     pub(super) how: How,
 }
@@ -209,7 +209,7 @@ impl TxSockets {
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = umem.and_then(|umem| umem.of(queue));
-        // Senders get queues in turn, so this is the first sender of the queue.
+        // Senders get queues in turn, so this sender is the first sender of its queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
         let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
@@ -241,7 +241,7 @@ impl TxSockets {
         Ok(TxSocket { sender, shared, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
     }
 
-    /// Reads the changes of the interface, unless a CPU has done so lately.
+    /// Reads the changes of the interface, unless a CPU has read them recently.
     pub(super) fn look(&self, now: Timestamp) {
         let Ok(mut watch) = self.watch.try_lock() else { return };
         if now.since(watch.looked) < LOOK {

@@ -39,7 +39,8 @@ pub(crate) trait Source {
     /// Returns the error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
-    /// Receives a frame that may be short into `room`. Bytes that do not fit go to `rest`.
+    /// Receives a frame that may be short into `room`. Bytes that do not fit into `room` go to
+    /// `rest`.
     ///
     /// # Errors
     /// Returns the error of the system call.
@@ -80,7 +81,7 @@ impl Short {
     }
 }
 
-/// The reason why a frame is lost, as the index of the count that is increased.
+/// The reason why a frame is lost. The value is the index of the count that is increased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 

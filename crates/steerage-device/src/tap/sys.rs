@@ -66,8 +66,9 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// Sets the work that the kernel may leave to the reader. Without offloads, the kernel finishes
-    /// every checksum, and cuts packets that are longer than the MTU, before it hands them over.
+    /// Sets the offloads that the kernel may leave to the reader. Without offloads, the kernel
+    /// finishes every checksum, and cuts packets that are longer than the MTU, before it hands them
+    /// over.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })

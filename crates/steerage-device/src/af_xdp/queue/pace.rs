@@ -1,4 +1,4 @@
-//! When a queue's CPU runs the driver, and for how long frames may wait in the ring.
+//! Decides when a queue's CPU runs the driver, and for how long frames may wait in the ring.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl BusyPolling {
     }
 }
 
-/// For how long frames may wait, if the user allows it.
+/// The time for which frames may wait in the ring, if the user allows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coalescing {
     longest: Duration,
@@ -98,7 +98,7 @@ mod tests {
         const LONGEST: Duration = Duration::from_millis(8);
         let mut coalescing = Coalescing::new(LONGEST);
         let (ring, mut delivered, mut now) = (1024, 0, Timestamp::ZERO);
-        // The numbers are frames per millisecond.
+        // The numbers in the test are frames per millisecond.
         for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
             let mut wait = coalescing.wait;
             for _ in 0..20 {
@@ -123,7 +123,8 @@ mod tests {
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 
-    /// Frames at long intervals do not wait, because a wait would only add a second sleep.
+    /// Frames at long intervals do not wait in the ring, because a wait would only add a second
+    /// sleep.
     #[test]
     fn only_frames_at_short_intervals_wait() {
         let wait = Duration::from_micros(50);

@@ -47,8 +47,8 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring that the socket has at `place`. The ring has `size` entries. `size` must be a
-    /// power of two.
+    /// Maps the socket's ring, which is at the offset `place` of the socket's file. The ring has
+    /// `size` entries. `size` must be a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -154,14 +154,15 @@ impl<T: Copy> Ring<T> {
     /// Shows the pushed entries to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
-        // Pairs with the kernel's acquire of the producer's position, so that it sees the entries.
+        // Pairs with the kernel's acquire of the producer's position, so that the kernel sees the
+        // entries.
         self.word(self.offsets.producer).store(self.position, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: this is a hint. If this poll does not see a change of the flag, the next poll
-        // sees it.
+        // Relaxed: this is a hint. If this poll misses a change of the flag, the next poll sees the
+        // change.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 
@@ -191,7 +192,7 @@ impl<T: Copy> Ring<T> {
         Some(entry)
     }
 
-    /// Gives the room of the read entries back to the kernel.
+    /// Frees the slots of the entries that were read, so that the kernel can use them again.
     #[inline]
     pub(super) fn consumed(&mut self) {
         // Pairs with the kernel's acquire of the consumer's position: the kernel overwrites the

@@ -61,8 +61,8 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
-    /// Has the socket send from the pages of `region`. The first sender of a queue also sets up the
-    /// shared rings.
+    /// Makes the socket send from the pages of `region`. The first sender of a queue also sets up
+    /// the shared rings.
     pub(in crate::af_xdp) fn sending(
         self,
         region: &Arc<Region>,
@@ -139,7 +139,7 @@ impl Sender {
     }
 
     /// Replaces the `nth` descriptor that the kernel has not taken yet by an empty one, which the
-    /// kernel skips. A kernel that copies takes descriptors only during [`kick`](Self::kick).
+    /// kernel skips. In copy mode, the kernel takes descriptors only during [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
@@ -150,8 +150,8 @@ impl Sender {
         self.tx.needs_wakeup()
     }
 
-    /// Makes the kernel send. A kernel that copies takes about 32 descriptors per call, and returns
-    /// EAGAIN if the ring has more descriptors.
+    /// Makes the kernel send. In copy mode, the kernel takes about 32 descriptors per call, and
+    /// returns EAGAIN if the ring has more descriptors.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.

@@ -193,7 +193,8 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The first poll must not depend on whether the CPU gets the control lock in its first round.
+    // This is done here, because the first poll must not depend on whether the CPU gets the control
+    // lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -339,9 +340,9 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as frames can be in flight. So a stalled CPU delays or loses only its own
-    /// packets. If the memory limit is too low for that, backlogs and other limits become smaller.
-    /// The pages of each CPU lie on the CPU's own NUMA node.
+    /// Maps as many pages as frames can be in flight. Therefore a stalled CPU only delays or loses
+    /// packets that were steered to it. If the memory limit is too low for this number of pages,
+    /// backlogs and other limits are reduced. The pages of each CPU lie on the CPU's own NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =

@@ -77,8 +77,8 @@ impl Handle {
     }
 
     /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
-    /// empty, each packet stays on the CPU that received it. As few flows as possible move, and no
-    /// packet is reordered. The call does not wait until the flows have moved: see
+    /// empty, each packet stays on the CPU that received it. The smallest possible number of flows
+    /// move, and no packet is reordered. The call does not wait until the flows have moved: see
     /// [`is_settled`](Self::is_settled).
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 
 /// The maximum number of frames that are handled from one backlog before the CPU goes on to the
 /// next backlog. This maximum equals the poll budget. So a CPU that both receives and handles
-/// packets spends equal effort on both tasks.
+/// packets receives as many packets as it handles.
 pub const HANDLE_BUDGET: usize = 64;
 
 /// The maximum duration of a round. A round that takes longer ends early (`time_squeeze`): Linux's
@@ -52,7 +52,7 @@ pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 /// How long a live queue with room of its own waits for a CPU whose backlog is full. The kernel
 /// hands over whole blocks of such a queue, so frames arrive as fast as memory can be read. A CPU
 /// needs some time to catch up if it sleeps, or if it runs another program for a time slice or two.
-/// If a CPU still has no room after this patience, it is overloaded.
+/// If a CPU still has no room after this time, it is overloaded.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How often the instance checks whether CPUs were taken from the process or given to it. Each
@@ -124,7 +124,7 @@ pub const KEPT_DEFAULT: usize = 1024;
 
 /// The maximum number of packets that one CPU's function may originate at a time. Each of them
 /// needs a page. With this maximum, a function can answer each packet of a poll with as many
-/// packets as a poll has.
+/// packets as a full poll has.
 pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 
 pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};

@@ -7,9 +7,9 @@
 //! transmits, and before the batch counts as finished. The fence of a move therefore covers
 //! originated packets. If the CPU was declared dead, originated packets are dropped.
 //!
-//! A kept packet is sent in place of an empty frame in one of these pages: as if it were the
-//! frame's written copy. An output reads a kept packet from the packet's own pages. Packets of
-//! [`Sender`](crate::sender::Sender)s are sent in the same way.
+//! To send a kept packet, the CPU stages an empty frame in one of these pages. The output then
+//! reads the kept packet as if it were the frame's written copy. An output reads a kept packet from
+//! the packet's own pages. Packets of [`Sender`](crate::sender::Sender)s are sent in the same way.
 
 use std::sync::Arc;
 

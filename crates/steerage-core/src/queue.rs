@@ -211,7 +211,7 @@ impl OwnedQueue {
 
     /// Chooses the CPU of each frame. The frames for this CPU stay in the lane. The slots of all
     /// other frames are written to the rings of their CPUs. The other CPUs see these slots only
-    /// after they are published.
+    /// after the slots are published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
@@ -265,7 +265,7 @@ impl OwnedQueue {
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// Finishes the frames in hand. Their memory returns to the queue at once.
+    /// Finishes the frames in hand. The memory of these frames returns to the queue at once.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let pool = &mut self.pages.pool;
@@ -381,8 +381,8 @@ impl OwnedQueue {
     }
 
     /// The device's file descriptor, if the queue waits for the device. A queue does not wait for
-    /// its device if it is blocked, has returned the time of its next frames, or has ended: such a
-    /// device may be readable all the time.
+    /// its device if it is blocked, has returned the time of its next frames, or has ended. In
+    /// these cases, the device may be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -411,7 +411,8 @@ impl OwnedQueue {
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have returned a later time, but the remaining frames are due now.
+            // The device may have returned a later time for its next poll, but the remaining frames
+            // are due now.
             self.state.polled = Polled::More;
         }
     }

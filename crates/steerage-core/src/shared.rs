@@ -117,8 +117,8 @@ impl Shared {
 
     /// Counts a queue as closed. The CPU that closes the last queue wakes all other CPUs.
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. O1 is an acquire operation too. So the last CPU passes on
-        // everything that the other CPUs did before.
+        // O1, release: pairs with O2. O1 is also an acquire operation. So the CPU that closes the
+        // last queue makes everything visible that the other CPUs did before.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();

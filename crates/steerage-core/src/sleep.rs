@@ -28,8 +28,8 @@ use crate::shared::Shared;
 /// The result of [`arm`](crate::softnet::Softnet::arm): says whether a CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// The CPU may sleep until its event file descriptor is readable, or until this time. From now
-    /// on, CPUs that hand work to this CPU ring its bell.
+    /// The CPU may sleep until its event file descriptor is readable, or until this time. After
+    /// this result, CPUs that hand work to this CPU ring its bell.
     Sleep(Option<Timestamp>),
     /// The CPU has work: call `step` again.
     Work,
@@ -70,7 +70,7 @@ impl Sleep {
     }
 
     /// Makes the epoll listen only to those devices for which the CPU waits. Devices for which the
-    /// CPU does not wait would make the epoll readable again and again.
+    /// CPU does not wait are excluded, because they would make the epoll readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -144,7 +144,8 @@ impl Patience {
     /// Adapts the polling time to the length of the sleep that has just ended.
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // The length of a coalesced sleep does not show when packets arrive.
+        // The length of a sleep with coalesced frames does not show when packets arrive, so it is
+        // ignored.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }

@@ -290,8 +290,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 if place < self.queues.len() {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
-                    // If a round ends here, it need not read the clock, because the next round
-                    // does.
+                    // If the round ends at this point, it need not read the clock, because the next
+                    // round reads it.
                     if next != Phase::Control || self.sampler.is_timing() {
                         self.end_batch();
                     }
@@ -446,8 +446,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // If a device is due now, the device has more frames, and ended the poll for a reason
-            // of its own.
+            // If the device's next poll is due now, the device has more frames and has ended this
+            // poll for another reason.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;

@@ -10,10 +10,10 @@
 //! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
 //! exchange for a page of its own ([`OutgoingPacket::swap`]). For the exchange of pages, the device
 //! has pages of the pool ([`TxCapabilities::pages_max`]). The device's page returns through the
-//! packet's slot. The packet's page belongs to the device after it was sent. If the device kept the
-//! packet's page without an exchange, this would need a counter, a limit and a second way to return
-//! pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of
-//! 64 bytes, the exchange was as fast as a copy. With 1500 bytes, the exchange had 1.06 times the
+//! packet's slot. The packet's page belongs to the device after it was sent. Without an exchange, a
+//! device that keeps pages would need a counter, a limit and a second way to return pages.
+//! (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of 64
+//! bytes, the exchange was as fast as a copy. With 1500 bytes, the exchange had 1.06 times the
 //! packet rate of a copy.)
 
 use std::fmt;
@@ -80,10 +80,11 @@ pub trait TxQueue: Send {
         true
     }
 
-    /// Sends packets, in order. When `send` returns, the queue no longer needs the packets. The
-    /// queue has sent each packet, or copied it, or swapped its pages for pages of the queue
-    /// ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory after the
-    /// first few calls. `send` is called once for each batch that has packets for this output.
+    /// Sends packets, in order. After `send` has returned, the queue no longer accesses the
+    /// packets. The queue has sent each packet, or copied it, or swapped its pages for pages of the
+    /// queue ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory
+    /// after the first few calls. `send` is called once for each batch that has packets for this
+    /// output.
     ///
     /// # Errors
     /// An error of `send` ends the queue of this CPU. All packets of this batch and all later

@@ -1,4 +1,5 @@
-//! A set of small numbers, such as the rings that a producer has touched.
+//! [`Bits`]: a set of small numbers, such as the numbers of the rings to which a producer has
+//! written.
 
 /// A set of numbers below a fixed limit, with one bit for each number.
 ///

@@ -25,8 +25,8 @@ const WORDS: usize = 8;
 /// ignoring. The rings of several queues share this number, because a round checks all of them.
 const LOOKS: u32 = 1024;
 
-/// The least number for each ring if there are many. So many checks take as long as using an
-/// ignored ring again.
+/// The minimum number of checks for each ring, if there are many rings. This number of checks takes
+/// as long as using an ignored ring again.
 const LOOKS_MIN: u32 = 32;
 
 /// One bit for each ring to one CPU.
@@ -56,9 +56,9 @@ impl Inbox {
         self.looks_max
     }
 
-    /// Whether a counter shows that no ring has frames. A CPU that has announced its sleep misses
-    /// no frame: a frame is counted before the producer's fence, and the fence comes before the
-    /// producer checks for sleeping CPUs.
+    /// Returns true if a counter shows that no ring has frames. A CPU that has announced its sleep
+    /// misses no frame: a frame is counted before the producer's fence, and the fence comes before
+    /// the producer checks for sleeping CPUs.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.counted.as_ref().is_some_and(|(all, cpu)| all[*cpu].waiting() == 0)
@@ -105,8 +105,8 @@ impl Inbox {
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
-    /// Returns the next ring of the pass that may have frames. If a ring gets its bit after the
-    /// pass went by, the next pass finds it.
+    /// Returns the next ring of the pass that may have frames. If the bit of a ring is set after
+    /// the pass has read it, the next pass finds the ring.
     #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -128,8 +128,8 @@ pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// In the first word, a mask of the rings that come at the start of the pass. The first word's
-    /// other rings come last.
+    /// A mask of the first word's bits, for the rings that come at the start of the pass. The first
+    /// word's other rings come last.
     not_before: u64,
 }
 

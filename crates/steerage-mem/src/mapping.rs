@@ -197,7 +197,8 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
     let error = io::Error::last_os_error();
     // SAFETY: `mincore` reads no memory and writes one byte, because a page has at least 4 KiB.
     if unsafe { libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) } != 0 {
-        // The old mapping is gone, and another thread may be about to read there.
+        // The old mapping at `to` no longer exists, and another thread may be about to read at
+        // `to`.
         std::process::abort();
     }
     Err(error)

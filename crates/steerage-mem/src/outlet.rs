@@ -19,7 +19,7 @@ use crate::signal::Signal;
 pub struct Outlet<T> {
     places: usize,
     waiting: Mutex<Waiting<T>>,
-    /// By CPU: how many of its items have left.
+    /// For each CPU, the number of its items that have been sent.
     sent: OnceLock<Vec<AtomicU64>>,
 }
 

@@ -14,8 +14,8 @@ pub enum RingsInUse {
     Many,
 }
 
-/// By bucket: its ring, which is a CPU's ring or the parking lot. By ring: how many buckets it has.
-/// If a move counted all buckets again, it would take several microseconds longer.
+/// For each bucket, its ring, which is a CPU's ring or the parking lot. For each ring, the number
+/// of its buckets. If a move counted all buckets again, it would take several microseconds longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.

@@ -17,9 +17,9 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 
 pub use spare::Spare;
 
-/// The number of neighbouring pages that are shuffled together. The smallest pages of this number
-/// take 17 MB. Unused memory stays in one piece after these pages. So an instance that needs few
-/// pages touches little memory, even with huge pages.
+/// The number of neighbouring pages that are shuffled together. This number of pages takes 17 MB if
+/// pages have the minimum length. Pages that are never used stay together after the shuffled pages.
+/// So an instance that needs few pages touches little memory, even with huge pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
 /// An arbitrary number. Any order of pages is good enough if it differs from the order of their
@@ -129,12 +129,12 @@ impl SharedPool {
         })
     }
 
-    /// Calls `take` again if it found no page, but pages were returned to the pool while it ran.
-    /// `take` checks several stacks one after another. So pages may have been returned to a stack
-    /// after it was checked. If no pages were returned meanwhile, all stacks were empty at the time
-    /// of the last check. The last check is an acquire load, so the second count of returns is read
-    /// after it. The first count is not newer than the checks of the stacks, because it is part of
-    /// the same 64-bit values.
+    /// If `take` found no page, but pages were returned to the pool while `take` ran, calls `take`
+    /// again. `take` checks several stacks one after another. So pages may have been returned to a
+    /// stack after it was checked. If no pages were returned meanwhile, all stacks were empty at
+    /// the time of the last check. The last check is an acquire load, so the second count of
+    /// returns is read after it. The first count is not newer than the checks of the stacks,
+    /// because it is part of the same 64-bit values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();

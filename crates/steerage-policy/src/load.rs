@@ -107,8 +107,8 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// How many slices had moved before the window. If the number of moved slices changes during a
-    /// window, the window covers two maps and is discarded.
+    /// The number of slices that had moved before the window began. If the number of moved slices
+    /// changes during a window, the window covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -126,8 +126,8 @@ impl WindowStart {
     }
 }
 
-/// The counts of all queues of a group. The counts are summed when they are read, because the
-/// counts for the buckets of 256 queues take 25 MB.
+/// The counts of all queues of a group. The counts of all queues are added up as they are read,
+/// because storing the counts for the buckets of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,

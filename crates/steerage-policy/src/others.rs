@@ -69,7 +69,7 @@ mod tests {
         // Other programs have the CPU for themselves and use all of it. The other programs still
         // want the whole CPU after steerage has taken half of it.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
-        // The other programs leave idle time, or use less than the half that they could have.
+        // The other programs leave some time idle, or use less than their fair half.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }
 }

@@ -167,7 +167,7 @@ fn what_does_not_pay_is_not_kept_up() {
         model.check();
         model.active() != [0]
     });
-    // A probe lasts for 100 ms, and the budget is enough for one probe.
+    // A probe lasts for 100 ms, and the time budget for probes is enough for one probe.
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));

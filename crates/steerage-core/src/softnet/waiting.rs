@@ -60,9 +60,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Which of the CPUs with the indices `64 * word` to `64 * word + 63` sleep, the first one in
-    /// the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when another CPU
-    /// rings its bell. For a simulator, which does not wait on bells.
+    /// The sleeping CPUs among those with the indices `64 * word` to `64 * word + 63`. The first
+    /// CPU is the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when
+    /// another CPU rings its bell. For a simulator, which does not wait on bells.
     pub fn sleepers(&self, word: usize) -> u64 {
         self.shared.sleepers.word(word)
     }

@@ -5,7 +5,8 @@ use crate::{Completion, Memory, Page, Region, SharedPool};
 const HEADERS: usize = 4;
 
 /// A ring of eight slots. The next five frames wrap around the end of the ring's buffer. Each frame
-/// has four bytes of headers. Its payload is the frame's number, `number + 1` times.
+/// has four bytes of headers. The payload of a frame is the frame's number, repeated `number + 1`
+/// times.
 struct World {
     region: Arc<Region>,
     producer: Producer,

@@ -13,8 +13,8 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` on, the ring has `capacity` slots, which is a power of 2. `at` has 59
-    /// bits, which last for a century.
+    /// From position `at` on, the ring has `capacity` slots, which is a power of 2. The field `at`
+    /// has 59 bits, so it does not overflow within a century.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }

@@ -1,4 +1,5 @@
-//! How much packet memory an instance needs, and what becomes smaller if this exceeds the cap.
+//! Computes how much packet memory an instance needs, and which limits are reduced if this memory
+//! exceeds the cap.
 //!
 //! An instance has a page for every frame that can be in flight. So a stalled CPU delays or loses
 //! only its own packets:
@@ -17,9 +18,9 @@
 //! it fills its rings without loss. If there is only one queue, its cache uses the pages of its own
 //! backlogs.
 //!
-//! If all of these pages exceed the cap, the backlog becomes shorter until they fit. The limits for
-//! parking lots and kept packets are reduced too. Each CPU then has an equal share of the pages,
-//! and its backlog is as long as this share.
+//! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
+//! The limits for parking lots and kept packets are reduced too. Each CPU then has an equal share
+//! of the pages, and its backlog is as long as this share.
 
 /// The shortest backlog for which memory is divided: one poll.
 pub const BACKLOG_LEAST: usize = 64;

@@ -106,7 +106,7 @@ impl Costs {
                 // For each packet that another CPU takes, the owners save the work and pay for the
                 // hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // If `all` is not greater, the owners have time for nothing but receiving.
+                // If `all` is not greater, the owners only have time for receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -230,7 +230,7 @@ mod tests {
         assert!(spread(8).kept > 0.0 && spread(16).kept == 0.0);
         assert_near(spread(16).rate.mean, 1.0 / 80.0);
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
-        // Two CPUs that receive have twice as much time for it.
+        // Two receiving CPUs have twice as much time for receiving.
         assert_near(predict(&costs, RegimeKind::Spread, 2.0, &workers(62)).rate.mean, 2.0 / 80.0);
     }
 

@@ -74,7 +74,7 @@ impl<'a> Seen<'a> {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// On how many rounds the measured receiving time of these CPUs is based.
+    /// The number of rounds on which the measured receiving time of these CPUs is based.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

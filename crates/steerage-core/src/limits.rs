@@ -21,7 +21,7 @@ pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 
 /// The maximum number of frames that are handled from one backlog before the CPU goes on to the
 /// next backlog. This maximum equals the poll budget. So a CPU that both receives and handles
-/// packets receives as many packets as it handles.
+/// packets gives both tasks the same number of packets at a time.
 pub const HANDLE_BUDGET: usize = 64;
 
 /// The maximum duration of a round. A round that takes longer ends early (`time_squeeze`): Linux's

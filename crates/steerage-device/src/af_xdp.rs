@@ -239,8 +239,8 @@ impl AfXdpOptions {
         /// [`COALESCE_MAX`]. During the pause, the ring is not polled. The pause is shorter if a
         /// quarter of the ring fills up earlier. Like the setting `rx-usecs` of a network card,
         /// this option delays packets. Coalescing saves most of the CPU time if packets arrive so
-        /// fast that a CPU cannot sleep between two packets. If a poll found no frame, the CPU
-        /// sleeps, and the next frame wakes it at once. A busy poll never sleeps, so `coalesce` and
+        /// fast that a CPU cannot sleep between two packets. If the last poll found no frame, the
+        /// next frame wakes the CPU at once. A busy poll never sleeps, so `coalesce` and
         /// `busy_poll` exclude each other. Default: off.
         coalesce: Duration => Some;
         /// Sets whether steerage uses the hash that the hardware computed. Default: no. Fragments

@@ -29,8 +29,8 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket. A handler returns them when the bucket leaves, and takes them when
-/// the bucket arrives.
+/// The entries of one bucket. A handler returns these entries when the bucket leaves, and takes
+/// them when the bucket arrives.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {

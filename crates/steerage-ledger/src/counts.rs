@@ -30,17 +30,18 @@ pub struct QueueLedger {
     /// How many frames are in the parking lot.
     pub parked: Counter,
     pub unparked: Counter,
-    /// How many frames are in the lane: they stay on the owner's CPU and are not finished.
+    /// The number of frames in the lane: frames that stay on the owner's CPU and are not finished.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
     /// The number of frames that were sampled for `buckets`.
     pub samples: Counter,
-    /// The handler's times by bucket. Each is written by the CPU that has the bucket.
+    /// The handler's times by bucket. The time of each bucket is written by the CPU that has the
+    /// bucket.
     pub timed: TimedBuckets,
 }
 
-/// By bucket: the approximate number of its frames. In each poll, one frame is sampled. All frames
-/// of the poll are added to the count of this frame's bucket.
+/// For each bucket, the approximate number of its frames. In each poll, one frame is sampled. All
+/// frames of the poll are added to the count of this frame's bucket.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -63,7 +64,7 @@ impl BucketLoads {
     }
 }
 
-/// By bucket: the handler's time for sampled packets in nanoseconds, and the number of these
+/// For each bucket, the handler's time for sampled packets in nanoseconds, and the number of these
 /// packets. A bucket belongs to one CPU at a time, so each of these counts has one writer. There is
 /// one exception: a CPU that was declared dead may write late and restore an older count, which
 /// loses a sample.
@@ -191,7 +192,8 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// How many packets the output refused, and for how many the output had no room.
+    /// The number of packets that the output refused, and of packets for which the output had no
+    /// room.
     pub dropped: DropCounters,
     /// The packets that the output accepts and finishes later. `None` for an output that finishes
     /// packets at once.

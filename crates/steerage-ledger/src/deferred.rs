@@ -122,7 +122,7 @@ impl Deferred {
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
-    /// Returns true if the output was asked to drop the packets that it holds.
+    /// Returns true if the output should drop the packets that it holds.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }

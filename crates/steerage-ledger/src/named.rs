@@ -66,8 +66,8 @@ impl Set {
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
-/// continues the count. If a flow moves to another CPU, it is counted there. What matters is the
-/// sum of a counter over all CPUs.
+/// continues the count. If a flow moves to another CPU, it is counted there. Therefore the
+/// meaningful number is the sum of a counter over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -151,7 +151,7 @@ impl Counters {
         set.declared.iter().enumerate().map(read).collect()
     }
 
-    /// No code that holds the lock on the counters counts packets, and none of it panics.
+    /// The code that holds the lock on the counters never panics, and never counts packets.
     fn locked(&self) -> MutexGuard<'_, Set> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs accepted and finished later. The packets are summed in the three ways
+/// The packets that outputs accepted and finished later. The packets are added up in the three ways
 /// in which a snapshot shows them.
 struct SettledBy {
     output: Vec<Settled>,

@@ -174,7 +174,7 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Outputs that can still report exactly which packets were sent do so now.
+        // Outputs that can still report which packets were sent report this now.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

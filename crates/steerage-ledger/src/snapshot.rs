@@ -256,7 +256,7 @@ pub struct OutputSnapshot {
     pub packets: u64,
     /// The number of bytes in the packets that were sent.
     pub bytes: u64,
-    /// How many packets the output should have sent but were lost, by reason.
+    /// The number of packets that the output should have sent but that were lost, by reason.
     pub dropped: Drops,
     /// How many packets the output has accepted and not sent yet. These packets are in flight.
     pub held: u64,

@@ -31,7 +31,7 @@ pub struct HugeVec<T: Copy> {
 
 // SAFETY: the vector owns its entries, as a `Vec` does.
 unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
-// SAFETY: as a `Vec`: A `&HugeVec` only gives access to a `&[T]`.
+// SAFETY: as a `Vec`: a `&HugeVec` only gives access to a `&[T]`.
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {

@@ -15,7 +15,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // All other events belong to the current slice, and create no new request.
+            // All other events concern the current slice, and request no new move.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -45,7 +45,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // If the CPU was declared dead during the phase, the state that it returns does not count.
+        // State that the CPU returns is ignored if the CPU was declared dead during the phase.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -340,8 +340,8 @@ impl Moves {
         actions.changed = true;
     }
     /// From now on, another CPU polls a queue. If the previous owner was dead, phases have passed
-    /// without this queue. From now on, the queue follows the current map. The queue parks if the
-    /// current map is about to change. It does not matter that the queue missed earlier phases.
+    /// without this queue. After this event, the queue follows the current map. The queue parks if
+    /// the current map is about to change. The queue may have missed earlier phases without harm.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // In the order of a group, the CPUs that poll come first.

@@ -587,7 +587,8 @@ impl Builder {
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
         let named = self.inputs.iter().flat_map(|asked| &asked.rx_cpus).copied().chain(workers.iter());
-        // Threads that are not pinned may run on any CPU, whatever the names of their CPUs are.
+        // Threads that are not pinned may run on any CPU, independent of the CPU numbers in their
+        // names.
         let there = self.there.or_else(|| present().filter(|_| self.threads.pin));
         there.map_or(Ok(()), |there| there.check(named))?;
         Ok(Spec {

@@ -260,7 +260,8 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // The receiver of this channel may already be dropped.
+                // Sending fails if the receiver of this channel was dropped before, which is no
+                // error.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };
@@ -276,7 +277,7 @@ impl CpuThreads {
         Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
     }
 
-    /// Waits for the end. The outcome has no reports yet, because reports have a type that depends
+    /// Waits for the end. The outcome has no reports yet, because the type of the reports depends
     /// on the handler.
     fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());

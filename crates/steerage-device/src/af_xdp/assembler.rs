@@ -38,7 +38,7 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// The condition of a jump. The class of jumps that compare 32 bits of a register with a number.
+/// The condition of a jump. The jump compares 32 bits of a register with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Equal = 0x10,

@@ -43,7 +43,7 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first queue, and polls this queue once, so that the device takes frames from now on.
+/// Opens the first queue, and polls it once. After this poll, the device takes frames.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -65,7 +65,7 @@ impl Taking {
         frames
     }
 
-    /// Stops the queue. No more frames may arrive, and all of its pages must return.
+    /// Stops the queue. No more frames may arrive, and all pages of the queue must return.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {

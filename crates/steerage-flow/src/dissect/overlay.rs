@@ -234,7 +234,8 @@ mod tests {
     fn read(frame: &[u8]) -> Dissection {
         let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
         assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
-        // Wherever the frame is cut, the result is the inner flow, the outer flow, or no flow.
+        // The frame is cut at every position. The result is always the inner flow, the outer flow,
+        // or no flow.
         for length in 0..frame.len() {
             let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
         }

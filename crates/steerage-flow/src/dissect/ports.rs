@@ -78,8 +78,8 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// By upper byte of a port: true if any port with this upper byte identifies a tunnel. The entries
-/// for destination ports come first. The entries for source ports begin at index 256.
+/// For each upper byte of a port: true if any port with this upper byte identifies a tunnel. The
+/// entries for destination ports come first. The entries for source ports begin at index 256.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {

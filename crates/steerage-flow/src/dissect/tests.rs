@@ -389,7 +389,8 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // The opposite direction of these tunnels. Their clients use arbitrary ports.
+    // Packets in the opposite direction of these tunnels. The clients of the tunnels use arbitrary
+    // ports.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);

@@ -97,8 +97,8 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// Sets the ports to 0 if RSS does not hash them. A zero byte adds nothing to the sum, so the
-    /// length of the input can stay the same.
+    /// Sets the ports to 0 if RSS does not hash them. Because a zero byte adds nothing to the hash,
+    /// the length of the input can stay the same.
     #[inline(always)]
     pub(super) fn of(key: &FlowKey) -> Input {
         let &[a, b, c, d, e] = key.words();

@@ -80,12 +80,12 @@ pub(super) struct World {
     /// State that was created or has moved since the last death of a CPU. Therefore it must still
     /// exist.
     known: BTreeSet<FlowState>,
-    /// By queue: the mask that was requested.
+    /// For each queue, the requested mask.
     masks: Vec<Vec<CpuIndex>>,
-    /// By queue: the CPU that should poll it.
+    /// For each queue, the CPU that should poll it.
     wanted: Vec<Option<CpuIndex>>,
-    /// By queue: the CPU that may take it from its owner. No CPU polls a released queue before the
-    /// CPU takes it.
+    /// For each queue, the CPU that may take the queue from its owner. No CPU polls a released
+    /// queue before the CPU takes it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -99,8 +99,8 @@ pub(super) enum Step {
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the current phase takes too long. The second CPU, if there is one, is
-    /// declared dead.
+    /// The CPU detects that the current phase takes too long. In addition, the second CPU of the
+    /// step is declared dead, if there is one.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
     /// The CPU that owns the queue releases it for the CPU that should poll it.
@@ -255,7 +255,7 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Returns true if a CPU that is alive waits for this CPU, which is in its handler, and may
+    /// Returns true if this CPU is in its handler, and a CPU that is alive waits for it and may
     /// declare it dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)

@@ -87,8 +87,8 @@ impl TakesMessages for Counts {
     }
 }
 
-/// Messages reach a sleeping CPU in order. A message to a bucket arrives where the bucket's state
-/// is, even while the bucket moves from CPU to CPU.
+/// Messages reach a sleeping CPU in order. A message to a bucket arrives at the CPU that has the
+/// bucket's state, even while the bucket moves from CPU to CPU.
 #[test]
 fn messages_come_in_order_and_follow_their_bucket() {
     let (seen, buckets) = mpsc::sync_channel(1);

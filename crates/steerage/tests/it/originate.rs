@@ -136,8 +136,8 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // 150 packets are more than one list of an output. In each batch, the handler can send as many
-    // packets again.
+    // 150 packets are more than an output gets in one list. In each batch, the handler can send as
+    // many packets again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);

@@ -298,7 +298,7 @@ fn the_headroom_is_as_promised() {
 }
 
 /// If bytes are cut off a frame of several parts, or moved into its first part, the other parts do
-/// not contain them any more. If the page is too short, the frame does not change.
+/// not contain these bytes any more. If the page is too short, the frame does not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

@@ -93,8 +93,8 @@ pub struct Spec {
     pub linear_bytes: usize,
     /// How many packets a CPU's function may originate before they are sent.
     pub originated_max: usize,
-    /// The senders through which threads outside of the receive path send packets. Their packets
-    /// count against `originated_max` too.
+    /// The senders through which threads outside of the receive path send packets. The packets of
+    /// senders also count against `originated_max`.
     pub senders: Vec<Sender>,
     /// The limit on the memory of packets and rings together, in bytes.
     pub memory_max: usize,
@@ -193,8 +193,8 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // This is done here, because the first poll must not depend on whether the CPU gets the control
-    // lock in its first round.
+    // The queues get their limits here, because the first poll must not depend on whether the CPU
+    // gets the control lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));

@@ -115,8 +115,8 @@ pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 /// wake-up, further polling costs more than sleeping.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// How many pages are taken from the shared pool or returned to it at a time. One atomic exchange
-/// then serves a whole poll.
+/// How many pages are taken from the shared pool or returned to it at a time. With this number, one
+/// atomic exchange supplies the pages for a whole poll.
 pub const POOL_BULK: usize = POLL_BUDGET;
 
 /// By default, how many packets of one queue handlers may keep at the same time.

@@ -17,8 +17,8 @@
 //!   lines of all frames would share a few cache sets.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
 //!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. Such
-//!   prefetching would double the receiving CPU's cost for a packet.
+//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This would
+//!   double the time that the receiving CPU needs for a packet.
 //!
 //! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
 //! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
@@ -63,8 +63,8 @@ pub struct PagePool {
     /// How many pages in `spill` belong to another NUMA node.
     foreign: u64,
     served: u64,
-    /// The number of pages from the shared pool that were already counted as served before they
-    /// were taken.
+    /// The number of pages that were taken from the shared pool, and that `recycled` has not yet
+    /// subtracted from the number of served pages.
     from_shared: u64,
     came_home: u64,
     copied_out: u64,

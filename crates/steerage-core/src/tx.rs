@@ -1,11 +1,11 @@
 //! Sends the packets that a packet function transmits.
 //!
 //! Each CPU has its own queue to each output, so no CPU waits for a lock to send. The packets of a
-//! batch for one output are passed to this CPU's queue in one call, in order of arrival. This call
-//! comes after the CPU has left its gate, because the verdicts of a dead CPU do not count. The call
-//! of `send` comes before the batch counts as finished, so that the fence of a move covers all sent
-//! packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the flow
-//! were sent, and the flow keeps its order on the wire.
+//! batch for one output are passed to this CPU's queue in one call, in order of arrival. The CPU
+//! makes this call after it has left its gate, because the verdicts of a dead CPU do not count. The
+//! call of `send` comes before the batch counts as finished, so that the fence of a move covers all
+//! sent packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the
+//! flow were sent, and the flow keeps its order on the wire.
 //!
 //! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
 //! exchange for a page of its own ([`OutgoingPacket::swap`]). For the exchange of pages, the device

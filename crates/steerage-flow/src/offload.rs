@@ -4,9 +4,9 @@
 //!
 //! A super-frame has the headers of its first packet and the payload of all of its packets. All
 //! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
-//! frame. This takes a fortieth of the time that its packets would take. A super-frame is split
-//! late, on the CPU that handles it, or never. TUN, TAP, veth, UDP sockets and virtual machines
-//! accept super-frames without splitting them.
+//! frame. Therefore a super-frame takes a fortieth of the time that its packets would take. A
+//! super-frame is split late, on the CPU that handles it, or never. TUN, TAP, veth, UDP sockets and
+//! virtual machines accept super-frames without splitting them.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -113,7 +113,7 @@ impl QueueLedger {
     }
 
     /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
-    /// usually 0. They are not written if no frame was lost.
+    /// usually 0. Therefore these counts are not written if no frame was lost.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -320,8 +320,8 @@ pub struct PoolCounters {
     /// How many pages were taken from the shared pool for one of two reasons: the queue needed more
     /// pages than ever before, or a page of another NUMA node was replaced.
     pub lpc_warm_up: Counter,
-    /// How many pages were taken from the shared pool although the local page cache would have had
-    /// them, if it had not been full when as many pages returned.
+    /// The number of pages that were taken from the shared pool only because the same number of
+    /// pages had returned to the pool while the local page cache was full.
     pub lpc_full: Counter,
     /// How many pages were taken from the shared pool while the local page cache was switched off.
     pub lpc_passed_by: Counter,

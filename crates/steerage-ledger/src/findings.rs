@@ -37,8 +37,9 @@ pub struct Findings {
     pub costs: Vec<CostEstimate>,
     /// The estimated value of each regime. The first entry is the current regime.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that nearly fill or overfill a CPU, heaviest first. Each comes with its share of
-    /// a CPU. Reports show the heavy buckets in [`GroupSnapshot::elephants`].
+    /// The buckets that nearly fill or overfill a CPU, heaviest first. Each bucket in the list
+    /// comes with its share of a CPU's time. Reports show the heavy buckets in
+    /// [`GroupSnapshot::elephants`].
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
     /// How many buckets a dry run would move now.

@@ -167,9 +167,9 @@ pub struct PoolSnapshot {
     /// pages than ever before, or a page of another NUMA node was replaced. The number of such
     /// pages grows while the local page cache fills up.
     pub lpc_warm_up: u64,
-    /// How many pages were taken from the shared pool although the local page cache would have had
-    /// them, if it had not been full when as many pages returned. `alloc_slow` is the sum of
-    /// `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
+    /// The number of pages that were taken from the shared pool only because the same number of
+    /// pages had returned to the pool while the local page cache was full. `alloc_slow` is the sum
+    /// of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
     pub lpc_full: u64,
     /// How many pages were taken from the shared pool while the local page cache was switched off.
     pub lpc_passed_by: u64,

@@ -26,7 +26,7 @@ impl Bits {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds the numbers below 64 whose bits are set in `numbers`.
+    /// Adds each number below 64 for which the bit in `numbers` is set.
     #[inline(always)]
     pub fn insert_all(&mut self, numbers: u64) {
         self.0[0] |= numbers;

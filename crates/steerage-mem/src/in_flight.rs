@@ -121,7 +121,7 @@ impl Reaper {
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {
-            // Acquire for the load and relaxed for the store, as in `tell`.
+            // The load is acquire and the store is relaxed, for the same reasons as in `tell`.
             if (entry.load(Ordering::Acquire) & SENDER) as usize == sender + 1 {
                 entry.store(0, Ordering::Relaxed);
                 each(Page::new(self.0.region.number_of(index as u32)));

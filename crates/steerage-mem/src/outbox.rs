@@ -15,9 +15,9 @@ use crate::memory::Memory;
 use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
-/// The producers of one queue: a ring to each CPU, followed by the parking lot. The frames for the
-/// queue's owner, the CPU that polls it, stay in the lane. The ring to the owner contains only
-/// frames from before this CPU owned the queue.
+/// The producers of one queue: one producer for the ring to each CPU, and the last one for the
+/// parking lot. The frames for the queue's owner, the CPU that polls it, stay in the lane. The ring
+/// to the owner contains only frames from before this CPU owned the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,

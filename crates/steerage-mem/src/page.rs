@@ -209,8 +209,9 @@ impl RecordForm {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
-    /// The header of the frame whose record begins with these bytes. The record does not contain
-    /// the link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT) instead.
+    /// Returns the header of a frame from the first bytes of the frame's record. The record does
+    /// not contain the link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT)
+    /// instead.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {

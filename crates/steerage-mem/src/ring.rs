@@ -224,8 +224,8 @@ pub struct Producer {
     mask_before: u32,
     limit: u32,
     lot: bool,
-    /// True if the ring keeps arrival numbers. The flag is stored here so that staging does not
-    /// read another cache line.
+    /// True if the ring keeps arrival numbers. The flag is a field of the producer, so that staging
+    /// does not read another cache line.
     numbered: bool,
 }
 

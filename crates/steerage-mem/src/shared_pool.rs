@@ -131,9 +131,9 @@ impl SharedPool {
 
     /// If `take` found no page, but pages were returned to the pool while `take` ran, calls `take`
     /// again. `take` checks several stacks one after another. So pages may have been returned to a
-    /// stack after it was checked. If no pages were returned meanwhile, all stacks were empty at
-    /// the time of the last check. The last check is an acquire load, so the second count of
-    /// returns is read after it. The first count is not newer than the checks of the stacks,
+    /// stack after it was checked. If no pages were returned between the checks, all stacks were
+    /// empty at the time of the last check. The last check is an acquire load, so the second count
+    /// of returns is read after it. The first count is not newer than the checks of the stacks,
     /// because it is part of the same 64-bit values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {

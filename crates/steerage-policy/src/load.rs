@@ -260,8 +260,8 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// The load of each CPU since the last load check. Its packets are the packets that the CPU
-    /// finished for one group.
+    /// The load of each CPU since the last load check. The packets in the load of a CPU are those
+    /// that the CPU finished for one group.
     pub(crate) fn loads(
         &self,
         interval: &Interval,

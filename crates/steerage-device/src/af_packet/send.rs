@@ -189,11 +189,11 @@ struct Ready {
 
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// One socket, for an interface whose packets have a link header. The link header contains the
-    /// protocol.
+    /// One packet socket, for an interface whose packets have a link header. The link header
+    /// contains the protocol.
     Link(Arc<Ready>),
-    /// Two sockets, for an interface whose packets begin with an IP header: one socket for IPv4,
-    /// and one socket for IPv6.
+    /// Two packet sockets, one for IPv4 and one for IPv6, for an interface whose packets begin with
+    /// an IP header.
     Ip(Arc<[Ready; 2]>),
 }
 
@@ -300,8 +300,8 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room. In that case, the kernel would also refuse the rest of the
-    /// batch.
+    /// True if the kernel has no room. In that case, the kernel would also refuse all later packets
+    /// of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

@@ -1,5 +1,5 @@
-//! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
-//! this device is here.
+//! The system calls of packet sockets, and the memory shared with the kernel. This module and its
+//! submodules contain all `unsafe` code of the device AF_PACKET.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_packet.h`.
 
@@ -135,8 +135,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Makes the kernel skip outgoing frames early, so that they cost no time. Linux supports this
-    /// option since version 4.20.
+    /// Makes the kernel skip outgoing frames early, so that they cost no time. This option requires
+    /// Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }

@@ -11,8 +11,8 @@ pub(super) const ARP: u32 = 4;
 pub(super) const NEIGHBOUR_DISCOVERY: u32 = 8;
 pub(super) const HAS_PORTS: u32 = 16;
 
-/// An assembler whose program has read the headers of a frame. Each `require_` function writes
-/// instructions that go to `otherwise` unless the frame passes the test.
+/// An assembler for a program that has already read the headers of a frame. Each `require_`
+/// function writes instructions that go to `otherwise` unless the frame passes the test.
 pub(super) trait FrameTests {
     type Label: Copy;
 

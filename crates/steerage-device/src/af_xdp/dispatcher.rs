@@ -95,8 +95,8 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// A component that this process has added. The lock that shows other processes that this process
-/// is alive.
+/// A component that this process has added. The lock `alive` shows other processes that this
+/// process is alive.
 #[derive(Debug)]
 pub(super) struct Added {
     pub(super) component: Component,
@@ -442,7 +442,7 @@ impl Directory {
     }
 }
 
-/// Whether the error means that the attached program has changed since it was read.
+/// Returns true if the error means that another program was attached after the dispatcher was read.
 fn is_race(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotFound, ResourceBusy};
     matches!(error.kind(), AlreadyExists | NotFound | ResourceBusy)

@@ -2,11 +2,11 @@
 //! dissector reads only the outer headers of UDP tunnels, so that RPS leaves all packets of a tunnel
 //! on one CPU if its ports are fixed.
 //!
-//! One program can be attached to a network namespace. It replaces the kernel's dissector wherever
-//! the kernel looks for flows: in RPS, RFS, flower and bonding. Packets that are not in these
-//! tunnels go to the kernel's dissector, by `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1.
-//! The packets themselves do not change, so GRO and checksums work as before
-//! (Documentation/bpf/prog_flow_dissector.rst of the kernel).
+//! Only one flow dissector can be attached to a network namespace. The attached program replaces
+//! the kernel's dissector wherever the kernel looks for flows: in RPS, RFS, flower and bonding.
+//! Packets that are not in these tunnels go to the kernel's dissector, by
+//! `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1. The packets themselves do not change, so GRO and
+//! checksums work as before (Documentation/bpf/prog_flow_dissector.rst of the kernel).
 
 use std::io;
 
@@ -52,8 +52,8 @@ const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
 const GTP_EXTENSION: u32 = 4;
 
-/// The program, loaded. It can be attached to the network namespace of a thread, and stays attached
-/// after the end of this process, until it is detached or the namespace ends.
+/// The program, loaded. The program can be attached to the network namespace of a thread. It stays
+/// attached, even after the end of this process, until it is detached or the namespace ends.
 #[derive(Debug)]
 pub struct FlowDissector {
     program: Dissector,

@@ -30,8 +30,9 @@ pub(super) const TAG_AT: i16 = 8;
 pub(super) const HASH_AT: i16 = 12;
 pub(super) const MARK_AT: i16 = 16;
 
-/// The mark, whose lowest bits say which metadata there is. The headroom of a page does not contain
-/// the mark accidentally, and an old mark is cleared when the page is posted.
+/// The mark at the end of the metadata. Its lowest bits state which metadata the frame has. The
+/// headroom of a page does not contain the mark accidentally, and an old mark is cleared when the
+/// page is posted.
 pub(super) const MARK: u32 = 0x5e_e2_a6_e0;
 pub(super) const HAS_HASH: u32 = 1;
 pub(super) const HAS_TIME: u32 = 2;

@@ -54,7 +54,7 @@ const SLOW_PROTOCOL: u32 = 64;
 
 /// The IPv6 extension headers that encode their length in the same way.
 pub(super) const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
-/// The protocols whose headers begin with the ports.
+/// The protocols that have the ports at the beginning of their headers.
 pub(super) const WITH_PORTS: [u8; 5] =
     [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 

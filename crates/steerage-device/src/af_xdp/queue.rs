@@ -304,7 +304,7 @@ impl Queue {
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // A frame whose first part has arrived will not be completed.
+        // If only the first parts of a frame have arrived, the frame will not be completed.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.close() {

@@ -1,5 +1,5 @@
-//! The system calls of AF_XDP and its program, and the memory shared with the kernel. All `unsafe`
-//! code of this device is here.
+//! The system calls of AF_XDP and its program, and the memory shared with the kernel. This module
+//! and its submodules contain all `unsafe` code of the device AF_XDP.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_xdp.h` and `linux/bpf.h`.
 
@@ -53,7 +53,7 @@ const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 /// a fill ring even for sockets that only send.
 pub(super) const FEWEST: u32 = 2;
 
-/// The kernel's counts since the socket was created: `struct xdp_statistics`.
+/// The kernel's counts of events since the socket was created. `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Statistics {

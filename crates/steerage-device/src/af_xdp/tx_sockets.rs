@@ -1,7 +1,7 @@
 //! The tx sockets of an interface: one socket per sending CPU, with its queue and the memory from
 //! which the CPU sends.
 //!
-//! Each sending CPU has its own socket, so that no CPU waits for another. The kernel has one
+//! Each sending CPU has its own socket, so that no CPU waits for another CPU. The kernel has one
 //! completion ring and one memory for each queue of an interface, however many sockets exist.
 //! Several sockets therefore share the ring and the memory if there are more CPUs than queues, or
 //! if packets are also taken from the interface. The CPU that reads the completion ring returns the
@@ -219,9 +219,9 @@ impl TxSockets {
         let ways = match (umem, bound.first()) {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
-            // This socket receives nothing, and zero-copy drivers may require an XDP program. The
-            // socket therefore copies. Use several descriptors per frame only if necessary, since
-            // they require Linux 6.6.
+            // This socket receives no frames. However, zero-copy drivers may require an XDP program
+            // on the interface. The socket therefore copies. Several descriptors per frame are used
+            // only if necessary, because they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };

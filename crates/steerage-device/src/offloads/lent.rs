@@ -142,8 +142,8 @@ pub(crate) struct Limits {
 }
 
 impl Lent {
-    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` of them
-    /// are counted here, and the device counts the others itself.
+    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` counts
+    /// are increased by this code, and the device increases the other counts itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -205,7 +205,8 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // Use the first free block, so that a queue whose frames return quickly uses few blocks.
+        // The first free block is used, so that a queue uses few blocks if its frames return
+        // quickly.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())

@@ -24,8 +24,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the bits of the seed. Otherwise neighbouring queues or seeds would draw the same
-        // sequence of numbers, shifted by one step.
+        // Mix the bits of the seed. Without this step, neighbouring queues or seeds would draw the
+        // same sequence of numbers, shifted by one position.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {

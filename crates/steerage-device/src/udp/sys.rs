@@ -168,8 +168,8 @@ pub(super) struct Message {
     pub(super) pieces: usize,
 }
 
-/// Sends messages. Each message takes its number of pieces from the front of the remaining
-/// `pieces`. Returns how many messages the kernel accepted.
+/// Sends messages. The pieces of all messages are in `pieces`, one message after another. Returns
+/// how many messages the kernel accepted.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,

@@ -22,9 +22,9 @@ const LISP_KEY: u8 = 0x03;
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
-/// The version of GUE, in the upper two bits. One version has a header, and the other is used
-/// before IP without a header. The control flag of GUE, and the length of its optional fields in
-/// units of four bytes (draft-ietf-intarea-gue, 3).
+/// The version of GUE, in the upper two bits. In one version of GUE, a header precedes the payload.
+/// In the other version, the IP packet follows without a header. The control flag of GUE, and the
+/// length of its optional fields in units of four bytes (draft-ietf-intarea-gue, 3).
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;

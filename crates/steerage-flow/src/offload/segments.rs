@@ -50,7 +50,7 @@ pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     header: &'a [u8],
     rest: &'a [u8],
     pieces: P,
-    /// How many payload bytes are left, in `rest` and in `pieces`.
+    /// The number of payload bytes that are left, in `rest` and `pieces` together.
     bytes_left: usize,
     /// The number of the next packet.
     nth: usize,
@@ -100,8 +100,9 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Does not compute TCP and UDP checksums. This is for handlers that only read the packets.
-    /// Each packet then has the checksum of the super-frame, which is wrong for the packet.
+    /// Does not compute TCP and UDP checksums. This function is for handlers that only read the
+    /// packets. Each packet then has the checksum of the super-frame, which is wrong for the
+    /// packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }

@@ -52,7 +52,8 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends with the mapping, whose size is a multiple of huge pages too.
+        // The last part ends with the mapping. The size of the mapping is also a multiple of huge
+        // pages.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {

@@ -344,7 +344,7 @@ mod tests {
             let all: Vec<usize> = counts(1023, now).collect();
             assert!(all.len() <= 50, "{}", all.len());
             assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
-            // Each number is only slightly larger than the previous one.
+            // Each number of CPUs is only slightly larger than the previous number.
             assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
         }
     }

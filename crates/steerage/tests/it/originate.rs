@@ -152,7 +152,8 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// Sends a packet every millisecond without receiving packets. Each tick asks for the next tick.
+/// Sends a packet every millisecond without receiving packets. Each tick of the handler requests
+/// the next tick.
 struct Clock(u8);
 
 impl Handler for Clock {

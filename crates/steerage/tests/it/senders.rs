@@ -181,8 +181,8 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], wait).unwrap() == 1
 }
 
-/// Copies of frames wake a sleeping CPU. A full sender refuses packets. Its file descriptor becomes
-/// readable when there is room.
+/// Copies of frames wake a sleeping CPU. A full sender refuses packets. The file descriptor of the
+/// sender becomes readable when there is room.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();

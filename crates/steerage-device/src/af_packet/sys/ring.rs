@@ -196,8 +196,8 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. From here, the mappings of single blocks are moved to their
-/// places.
+/// A second mapping of a whole ring. The mappings of single blocks are moved from this mapping to
+/// their places.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -212,7 +212,7 @@ impl Drop for Spare {
     fn drop(&mut self) {
         for (block, _) in self.there.iter().enumerate().filter(|(_, there)| **there) {
             // SAFETY: this block of our own mapping is still in its place. The gaps between the
-            // blocks are left alone, because other mappings may be there by now.
+            // blocks are not unmapped, because other mappings may have been created in them.
             unsafe { libc::munmap(self.base.as_ptr().add(block * self.block_bytes).cast(), self.block_bytes) };
         }
     }
@@ -355,8 +355,8 @@ impl Memory {
         let place = self.lent.at(place * bytes);
         let copy = View::map(bytes, None)?;
         // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the lending
-        // view, because the frame headers were written there. No code writes there, since no `Tail`
-        // of a block is held during this call.
+        // view, because the frame headers were written there. No code writes to the source, because
+        // no `Tail` of a block exists during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
         // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
         // both mappings.

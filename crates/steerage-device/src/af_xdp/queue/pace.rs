@@ -31,11 +31,11 @@ impl BusyPolling {
         Self { interval, last: Timestamp::ZERO }
     }
 
-    /// Whether the driver is due to run after a poll that `found` frames, and that left `more` frames
-    /// in the ring. A poll that emptied the ring runs the driver at once, because more frames may be
-    /// in the card's ring. After an empty poll, the interval decides. With more frames, the CPU
-    /// handles them first, but lets the driver wait for at most [`STALL_MAX`], because the card's
-    /// ring fills up meanwhile.
+    /// Whether the driver is due to run after a poll that `found` frames, and that left `more`
+    /// frames in the ring. A poll that emptied the ring runs the driver at once, because more
+    /// frames may be in the card's ring. After an empty poll, the interval decides. If the ring has
+    /// more frames, the CPU handles these frames first. The driver waits for at most [`STALL_MAX`],
+    /// because the card's ring fills up during the wait.
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
         // While the ring has frames, it runs after 150 us.
         assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
-        // It runs at once after a poll that emptied the ring.
+        // After a poll that emptied the ring, the driver runs at once.
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 

@@ -180,7 +180,7 @@ struct Unseen {
     /// The frames of the queue for which the program had run at the last check.
     handled: u64,
     silence: Silence,
-    /// Whether the program was attached again since it ran last.
+    /// Whether the program was attached again after its last run.
     is_renewed: bool,
 }
 

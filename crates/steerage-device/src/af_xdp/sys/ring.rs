@@ -37,9 +37,9 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// The number of entries, which is a power of two.
     size: u32,
-    /// This side's position, including entries that are not published yet.
+    /// The position of this side of the ring, including entries that are not published yet.
     position: u32,
-    /// The other side's position when it was last read.
+    /// The position of the other side of the ring, when it was last read.
     other: u32,
 }
 

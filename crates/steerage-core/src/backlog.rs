@@ -22,7 +22,7 @@ pub(crate) struct Backlog {
     pub(crate) can_wait: bool,
     /// True if the CPU's `Admission` counts the frames of this backlog.
     pub(crate) is_admitted: bool,
-    /// How many times in a row the CPU found this backlog empty.
+    /// The number of times in a row that the CPU found this backlog empty.
     pub(crate) idle_looks: u32,
 }
 

@@ -87,11 +87,11 @@ pub struct Spec {
     pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
-    /// How many packets of a queue handlers may keep at the same time.
+    /// The number of packets of a queue that handlers may keep at the same time.
     pub kept_max: usize,
     /// The length of the longest frame that must fit in one page, in bytes.
     pub linear_bytes: usize,
-    /// How many packets a CPU's function may originate before they are sent.
+    /// The number of packets that a CPU's function may originate before they are sent.
     pub originated_max: usize,
     /// The senders through which threads outside of the receive path send packets. The packets of
     /// senders also count against `originated_max`.

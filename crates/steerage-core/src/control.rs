@@ -310,9 +310,9 @@ impl Handle {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they still hold. The wait continues
-    /// while the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
-    /// progress. After a stop was requested, the whole wait takes at most
+    /// Waits for the outputs to finish the packets that they still hold. The wait continues while
+    /// the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without progress.
+    /// After a stop was requested, the whole wait takes at most
     /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped as
     /// [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
     /// threads calls this function after the last step of all CPUs.

@@ -161,8 +161,8 @@ impl Opened {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
-    /// How many pages of the pool the queue needs to send packets. The pool gets this many
-    /// additional pages.
+    /// The number of pages of the pool that the queue needs to send packets. The pool gets this
+    /// many additional pages.
     pub pages_max: usize,
     /// True if the queue accepts packets that it finishes later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).

@@ -55,12 +55,12 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// How many pages of the shared pool the queue has. The second number is the largest value of
-    /// this number since the size of the cache last changed.
+    /// The number of pages of the shared pool that the queue has. The second number is the largest
+    /// value of this number since the size of the cache last changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
-    /// How many pages in `spill` belong to another NUMA node.
+    /// The number of pages in `spill` that belong to another NUMA node.
     foreign: u64,
     served: u64,
     /// The number of pages that were taken from the shared pool, and that `recycled` has not yet

@@ -58,7 +58,7 @@ pub(crate) struct Participant<M> {
     /// The version of the control state that this CPU has followed last.
     seen: u64,
     pub(crate) pending: bool,
-    /// True if this CPU was declared dead. A CPU that was declared dead must not steer until
+    /// True if this CPU was declared dead. A CPU that was declared dead may steer only after
     /// control knows that it is alive.
     is_void: bool,
     pub(crate) limits: Limits,
@@ -98,8 +98,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Acts on the control requests to this CPU, if there are any. Returns true if the CPU may
-    /// steer and handle packets in this round. A CPU that was declared dead may not do so until
-    /// control knows that the CPU is alive.
+    /// steer and handle packets in this round. A CPU that was declared dead may steer and handle
+    /// packets only after control knows that it is alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,

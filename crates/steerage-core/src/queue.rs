@@ -56,8 +56,8 @@ pub(crate) struct OwnedQueue {
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
-    /// How many frames the queue has steered. The number of steered frames is also the arrival
-    /// number of the last frame.
+    /// The number of frames that the queue has steered. The number of steered frames is also the
+    /// arrival number of the last frame.
     arrivals: u64,
     /// After a poll, the lane of this outbox has the poll's frames. After steering, the lane has
     /// the frames that stay on this CPU. The queue is not polled while frames are in the lane.
@@ -406,8 +406,9 @@ impl OwnedQueue {
         self.outbox.has_owner_finished() && self.room_everywhere() > 0
     }
 
-    /// Ends the run for this queue. A live queue is polled until its device has handed over all
-    /// frames that have already arrived. A queue that is not live is not polled again.
+    /// Ends the run for this queue. After a stop, a live queue is polled as long as its device
+    /// still hands over frames that arrived before the stop. A queue that is not live is not polled
+    /// again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();

@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// The size of the blocks of all devices, in bytes.
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// How many queues are not closed yet. At 0, all received packets are finished.
+    /// The number of queues that are not closed yet. At 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,

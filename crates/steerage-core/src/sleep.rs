@@ -39,8 +39,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// How many CPUs have cleared the bit of this CPU. Each CPU that has cleared the bit has also
-    /// rung the bell, or is about to ring it.
+    /// The number of CPUs that have cleared the bit of this CPU. Each CPU that has cleared the bit
+    /// has also rung the bell, or is about to ring it.
     rings: u64,
 }
 
@@ -152,7 +152,7 @@ impl Patience {
     }
 }
 
-/// Returns the time until which a CPU's queues have no work, unless the CPU is woken. The returned
+/// Returns the time up to which a CPU's queues have no work unless the CPU is woken. The returned
 /// time is the earliest of `until` and of the times of the queues. Returns `None` if a queue has
 /// work now.
 pub(crate) fn queues_sleep_until(

@@ -163,7 +163,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     can_wait: bool,
     phase: Phase,
     round: Round,
-    /// How many frames were received and handled since [`poll`](Self::poll) was last called.
+    /// The number of frames that were received and handled since [`poll`](Self::poll) was last
+    /// called.
     received: usize,
     handled: usize,
     /// Set after a stop was requested: packets in flight are handled until this time.

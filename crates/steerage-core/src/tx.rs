@@ -71,8 +71,8 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Returns true if the queue has room for a batch now. `has_room` is called before a batch is
-    /// handled, unless no queue of the instance can wait. If the packets of a batch [can
+    /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
+    /// `has_room` is called before each batch is handled. If the packets of a batch [can
     /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
     /// have room. An output that accepts no more packets must not return false forever. After a
     /// stop, packets wait for half of the time for draining, and then count as `tx_full`.
@@ -115,21 +115,21 @@ pub trait TxQueue: Send {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// How many packets were given to the device.
+    /// The number of packets that were given to the device.
     pub packets: u64,
     /// The number of bytes in the packets given to the device, including link headers.
     pub bytes: u64,
-    /// How many packets are longer than the device can send.
+    /// The number of packets that are longer than the device can send.
     pub too_long: u64,
-    /// How many packets have a link type that the device cannot send.
+    /// The number of packets that have a link type that the device cannot send.
     pub link_type: u64,
-    /// How many packets were truncated by a capture.
+    /// The number of packets that were truncated by a capture.
     pub cut: u64,
-    /// How many packets the device cannot send for another reason, for example because its
-    /// interface is down.
+    /// The number of packets that the device cannot send for another reason, for example because
+    /// its interface is down.
     pub refused: u64,
-    /// How many packets `send` accepted but the device will finish later. Deferred packets are in
-    /// flight until the device reports their outcome to its [`TxAccount`].
+    /// The number of packets that `send` accepted but that the device will finish later. Deferred
+    /// packets are in flight until the device reports their outcome to its [`TxAccount`].
     pub deferred: u64,
 }
 
@@ -256,8 +256,8 @@ impl OutgoingPacket<'_> {
         parts(&self.frame, self.copy, offload)
     }
 
-    /// How many packets this packet counts as in [`Sent`]: the number of received frames that were
-    /// merged into it, or 1. A super-frame that arrived as one frame counts as 1.
+    /// Returns the number of packets that this packet counts as in [`Sent`]: the number of received
+    /// frames that were merged into it, or 1. A super-frame that arrived as one frame counts as 1.
     pub fn frames(&self) -> u64 {
         self.copy.map_or(1, Kept::frames)
     }

@@ -31,8 +31,8 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// How many bytes of a custom key are hashed. If a custom key has more bytes, only the number of
-/// further bytes counts.
+/// The number of bytes of a custom key that are hashed. If a custom key has more bytes, only the
+/// number of further bytes counts.
 const BYTES_MAX: usize = 40;
 /// The length of the longest custom key that fits in two words together with its kind and length.
 const SHORT_MAX: usize = 15;
@@ -447,7 +447,7 @@ pub enum FlowParts {
     Bytes {
         /// The first 40 bytes of the key, padded with zeros.
         bytes: [u8; 40],
-        /// How many bytes were passed to the constructor.
+        /// The number of bytes that were passed to the constructor.
         len: usize,
     },
 }

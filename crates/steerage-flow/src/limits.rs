@@ -12,7 +12,7 @@ pub const FLOW_HEADERS_MAX: usize = 32;
 /// with two tags.
 pub const VLAN_TAGS_MAX: usize = 8;
 
-/// How many VLAN identifiers a dissection stores: those of the two outermost tags.
+/// The number of VLAN identifiers that a dissection stores: those of the two outermost tags.
 pub const VLAN_IDS: usize = 2;
 
 /// The maximum number of MPLS labels that are read before the payload. The limit is twice the
@@ -44,8 +44,8 @@ pub const VXLAN_PORTS_MAX: usize = 4;
 /// How long the fragment table waits for the fragments of a datagram, as in Linux (`ipfrag_time`).
 pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 
-/// How many datagrams with the same index the fragment table can store at the same time: the number
-/// of ways in each set.
+/// The number of datagrams with the same index that the fragment table can store at the same time:
+/// the number of ways in each set.
 pub const FRAGMENT_WAYS: usize = 4;
 
 /// The number of sets in the fragment table. With this number, a queue can have 1024 fragmented

@@ -64,7 +64,7 @@ impl Settled {
 /// The packets that one CPU's queue to an output accepted and settled, by source.
 #[derive(Debug)]
 pub struct Deferred {
-    /// How many packets the output accepted. The CPU that sends writes this count.
+    /// The number of packets that the output accepted. The CPU that sends writes this count.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
     /// True if the run no longer waits for the output. Relaxed: no other memory depends on this

@@ -12,7 +12,7 @@ use steerage_topology::CpuId;
 use crate::counter::Counter;
 use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 
-/// How many counts a [`Line`] has.
+/// The number of counts that a [`Line`] has.
 const LINE_COUNTS: usize = 16;
 
 /// The counts of one CPU. Only this CPU writes them. A line fills two cache lines, because CPUs

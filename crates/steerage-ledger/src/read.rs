@@ -78,7 +78,7 @@ pub struct Facts<'a> {
     pub pages: u64,
     /// The number of pages that no queue has.
     pub pages_free: u64,
-    /// How packet memory and rings are used.
+    /// The use of packet memory and rings.
     pub memory: MemoryUse,
 }
 

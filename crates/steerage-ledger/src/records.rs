@@ -155,11 +155,11 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits until those outputs that finish packets later have finished them. The wait continues
-    /// while the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
-    /// progress. After a stop was requested, the whole wait takes at most [`DRAIN_MAX`]. Packets
-    /// that are not finished after the wait count as lost. Call this function after all CPUs have
-    /// stopped sending.
+    /// Waits for the outputs that finish packets later. The wait ends when they have finished all
+    /// packets. The wait continues while the outputs make progress. The wait ends after
+    /// [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait takes at
+    /// most [`DRAIN_MAX`]. Packets that are not finished after the wait count as lost. Call this
+    /// function after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::round;
 
-/// How often a control thread tries the lock without a pause between attempts. A packet CPU holds
-/// the lock for less than 50 us.
+/// The number of times that a control thread tries the lock without a pause between attempts. A
+/// packet CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
 /// The pause between later attempts. If the lock is held for so long, the kernel has probably

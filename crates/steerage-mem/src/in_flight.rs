@@ -1,5 +1,5 @@
-//! [`InFlight`] holds the pages that a device is sending from, until the device reports that they
-//! were sent.
+//! [`InFlight`] holds the pages from which a device is sending. It holds each page until the device
+//! reports that the page was sent.
 //!
 //! Several CPUs may send through one queue of a device. Each CPU that sends has its own ring to the
 //! device. The device reports all sent pages in a single ring. When a page is given to the device,

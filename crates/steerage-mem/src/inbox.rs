@@ -19,10 +19,11 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// How often in a row a CPU checks an empty ring before it ignores the ring until frames are
-/// published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a cache line and an atomic
-/// operation when it is used again. So only rings that are idle for about 100 us are worth
-/// ignoring. The rings of several queues share this number, because a round checks all of them.
+/// The number of times in a row that a CPU checks an empty ring. After that, the CPU ignores the
+/// ring until frames are published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a
+/// cache line and an atomic operation when it is used again. So only rings that are idle for about
+/// 100 us are worth ignoring. The rings of several queues share this number, because a round checks
+/// all of them.
 const LOOKS: u32 = 1024;
 
 /// The minimum number of checks for each ring, if there are many rings. This number of checks takes
@@ -49,8 +50,8 @@ impl Inbox {
         Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words, looks_max, counted }
     }
 
-    /// How often in a row a CPU checks an empty ring before it [clears](Self::clear) the ring's
-    /// bit.
+    /// The number of times in a row that a CPU checks an empty ring before it [clears](Self::clear)
+    /// the ring's bit.
     #[inline]
     pub fn looks_max(&self) -> u32 {
         self.looks_max

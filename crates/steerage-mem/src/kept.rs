@@ -200,7 +200,8 @@ impl Kept {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
     }
 
-    /// How many frames the packet counts as: one, plus the hidden frames that are merged into it.
+    /// Returns the number of frames that the packet counts as: one, plus the hidden frames that are
+    /// merged into it.
     pub fn frames(&self) -> u64 {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }

@@ -148,7 +148,7 @@ impl Supply {
         self.backlog_max
     }
 
-    /// How the memory is currently divided.
+    /// The current division of the memory.
     pub fn budget(&self) -> Budget {
         self.state().budget.clone()
     }

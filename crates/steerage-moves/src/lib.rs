@@ -120,7 +120,7 @@ pub struct Setup {
     pub cpus: usize,
     /// The number of buckets in each map, at most 65,536.
     pub buckets: usize,
-    /// How many buckets of a group move at a time.
+    /// The number of buckets of a group that move at a time.
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,

@@ -68,7 +68,7 @@ pub struct Balance {
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
-    /// How long CPUs must have been unnecessary before they leave.
+    /// The time for which CPUs must have been unnecessary before they leave.
     patience: Duration,
     left: Option<Timestamp>,
     /// A throughput below that of the previous regime. A probe measured this throughput while the
@@ -102,8 +102,8 @@ struct Probe {
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// How many load checks measured the regime on trial. `less` is the throughput in load checks
-    /// that found CPUs with time left, although less work was done than before.
+    /// The number of load checks that measured the regime on trial. `less` is the throughput in
+    /// load checks that found CPUs with time left, although less work was done than before.
     measured: u32,
     less: Vec<f64>,
 }

@@ -32,8 +32,8 @@ const EVERY: Duration = REFINE_EVERY;
 /// round of the asking CPU takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// How long the asking CPU continues its rounds while it waits for the answering CPU. A sleeping
-/// CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
+/// The time for which the asking CPU continues its rounds and waits for the answering CPU. A
+/// sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
 /// If a distance has been constant for some time, it is measured again after this fraction of that

@@ -14,8 +14,8 @@ pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 /// standard deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// For each CPU that receives, how many CPUs may join at once. On a virtual machine, waking a CPU
-/// takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
+/// The number of CPUs that may join at once, for each CPU that receives. On a virtual machine,
+/// waking a CPU takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
 /// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of the 50 us before a CPU sleeps are for
 /// wake-ups. The other half of the 50 us is for the polls after which a woken CPU gets its next
 /// packets. If more CPUs joined at once, the first of them would sleep again before its next

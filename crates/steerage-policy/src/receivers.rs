@@ -92,8 +92,8 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     window: Option<Counts>,
-    /// How many bytes all queues together received per second at the last measurement. `None` after
-    /// a change.
+    /// The number of bytes that all queues together received per second at the last measurement.
+    /// `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,

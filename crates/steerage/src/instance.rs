@@ -30,8 +30,9 @@ pub const STACK_BYTES: usize = 2 << 20;
 /// While a handler is created, it is on the stack several times, because it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// How long a join waits for CPUs that close their devices after all packets were handled. When its
-/// XDP program is detached, a driver may restart its network card. This takes seconds.
+/// The maximum time for which a join waits for CPUs that close their devices after all packets were
+/// handled. When its XDP program is detached, a driver may restart its network card. This takes
+/// seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]

@@ -49,7 +49,7 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
-    /// How many packets the batch has, if some of its frames were merged.
+    /// The number of packets that the batch has, if some of its frames were merged.
     merged: Option<usize>,
 }
 

@@ -26,7 +26,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// Returns the time until which the CPU has no work, unless its bell rings (`Some(None)`: no
+    /// Returns the time up to which the CPU has no work unless its bell rings (`Some(None)`: no
     /// time limit). Returns `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;

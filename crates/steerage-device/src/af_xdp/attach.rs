@@ -132,7 +132,7 @@ struct Attempt<'a> {
     interface: &'a netlink::Link,
     ports: &'a Ports,
     wants_hash: bool,
-    /// Whether this process takes packets from the interface already.
+    /// True if this process takes packets from the interface already.
     is_held: bool,
     sockets: &'a Map,
     counters: &'a Map,

@@ -21,7 +21,7 @@ pub(super) enum Attachment {
 }
 
 impl Attachment {
-    /// Whether the program is still attached.
+    /// Returns true if the program is still attached.
     pub(super) fn is_attached(&self) -> io::Result<bool> {
         match self {
             Self::Link(by_link) => by_link.link.is_attached(),
@@ -38,7 +38,7 @@ impl Attachment {
         }
     }
 
-    /// Whether the program is attached to a driver that may forget the program, and whether the
+    /// Returns true if the program is attached to a driver that may forget the program, and if the
     /// program can be attached again.
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
@@ -97,7 +97,7 @@ pub(super) struct InDispatcher {
     /// dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
-    /// Whether the interface has changed since the dispatcher was read.
+    /// True if the interface has changed since the dispatcher was read.
     changed: AtomicBool,
 }
 

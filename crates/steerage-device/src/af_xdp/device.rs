@@ -60,7 +60,7 @@ static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 struct Sockets {
     unbound: Vec<Socket>,
     ready: Vec<Option<OpenSocket>>,
-    /// Whether the sockets were bound so that a frame may arrive in several chunks.
+    /// True if the sockets were bound so that a frame may arrive in several chunks.
     several: bool,
 }
 
@@ -116,8 +116,8 @@ impl Device {
         Self::here().into_iter().find(|device| device.index == index)
     }
 
-    /// Whether this process takes packets from that interface of the current namespace, or from the
-    /// ports of that bond.
+    /// Returns true if this process takes packets from that interface of the current namespace, or
+    /// from the ports of that bond.
     pub(super) fn takes_from(index: u32) -> bool {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
@@ -146,13 +146,13 @@ impl Device {
         open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
     }
 
-    /// Whether the driver may forget the program without reporting it, and whether the program's
+    /// Returns true if the driver may forget the program without reporting it, and if the program's
     /// counters reveal this.
     pub(super) fn can_be_forgotten(&self) -> bool {
         self.queues > 0 && self.program.attachment.can_be_renewed()
     }
 
-    /// How often the program has run for frames of this interface.
+    /// Returns the number of times that the program has run for frames of this interface.
     pub(super) fn runs(&self, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let counters = 2 * self.first_key..2 * (self.first_key + self.queues);
         counters.map(|counter| self.program.counters.sum(counter, by_cpu)).sum()
@@ -175,8 +175,8 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// Whether a frame that does not fit into one chunk arrives in several chunks. This is known
-    /// only after the sockets are bound.
+    /// Returns true if a frame that does not fit into one chunk arrives in several chunks. This is
+    /// known only after the sockets are bound.
     pub(super) fn takes_several(&self) -> bool {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
     }

@@ -111,7 +111,7 @@ impl Added {
     }
 }
 
-/// Whether this program is a dispatcher.
+/// Returns true if this program is a dispatcher.
 pub(super) fn is_one(program: &str) -> bool {
     program == DISPATCHER
 }
@@ -191,7 +191,8 @@ pub fn remove(component: Component) -> io::Result<()> {
     }
 }
 
-/// Whether the dispatcher of the interface has the component. Does not wait for other processes.
+/// Returns true if the dispatcher of the interface has the component. Does not wait for other
+/// processes.
 ///
 /// # Errors
 /// Fails if the process lacks permission, if another process is changing the dispatcher, and if the
@@ -220,7 +221,7 @@ pub fn wait_for_removal(
 ) -> io::Result<()> {
     let mut changes = Changes::of_links()?;
     let mut there = components.to_vec();
-    // Whether the dispatchers must be read, because they may have changed.
+    // True if the dispatchers must be read, because they may have changed.
     let mut is_due = true;
     loop {
         if std::mem::take(&mut is_due) {

@@ -11,11 +11,11 @@ use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY
 use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MARK_AT, META_BYTES, TAG_AT, TIME_AT};
 use super::take::{Prefix, Take, Way};
 
-/// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
-/// for seven extension headers, but packets with more than two do not occur in practice. Each
-/// extension header costs instructions.
+/// The number of IPv6 extension headers that the program skips to find the ports. RFC 8200, 4.1,
+/// has a use for seven extension headers, but packets with more than two do not occur in practice.
+/// Each extension header costs instructions.
 pub(super) const EXTENSIONS_MAX: usize = 4;
-/// How many VLAN tags the program skips: an outer tag and an inner tag (IEEE 802.1ad).
+/// The number of VLAN tags that the program skips: an outer tag and an inner tag (IEEE 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
 
 // Offsets on the stack, from the frame pointer.

@@ -30,8 +30,8 @@ mod watch;
 /// takes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How soon the queue checks for free pages again if almost no page is posted. Without posted
-/// pages, no frame arrives that could wake the CPU.
+/// The time after which the queue checks for free pages again, if almost no page is posted. Without
+/// posted pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
 /// Up to this many posted pages count as almost no posted page.
@@ -83,7 +83,7 @@ pub(super) struct Queue {
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// Whether frames go to the socket. Frames do not go to the socket while the queue's interface
+    /// True if frames go to the socket. Frames do not go to the socket while the queue's interface
     /// is a port that its bond does not use.
     receives: bool,
     /// The longest frame that the queue can receive, in bytes.
@@ -105,7 +105,7 @@ pub(super) struct Queue {
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
-    /// Whether a frame has shown that busy polling reaches the driver.
+    /// True if a frame has shown that busy polling reaches the driver.
     is_polled: bool,
 }
 
@@ -140,8 +140,8 @@ impl Queue {
         })
     }
 
-    /// Whether frames are wanted in the current state of the interface. The kernel reports later
-    /// changes.
+    /// Returns true if frames are wanted in the current state of the interface. The kernel reports
+    /// later changes.
     fn receives_now(device: &Device) -> io::Result<bool> {
         let Some(bond) = device.bond else { return Ok(true) };
         Ok(bond::uses(bond, &Rtnetlink::open()?.link_at(device.index)?))

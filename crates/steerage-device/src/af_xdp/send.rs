@@ -30,15 +30,15 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// How many bytes a socket may have in flight, as the kernel counts them. For a full ring, this
-/// limit is about 1 KiB per short frame.
+/// The number of bytes that a socket may have in flight, as the kernel counts them. For a full
+/// ring, this limit is about 1 KiB per short frame.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The maximum number of descriptors of a frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
 const PARTS_MAX: usize = 16;
 
-/// How often `kick` repeats its system call if the kernel takes nothing. The kernel takes 32
-/// descriptors per call, so a batch needs at most three calls.
+/// The number of times that `kick` repeats its system call if the kernel takes nothing. The kernel
+/// takes 32 descriptors per call, so a batch needs at most three calls.
 const STUCK_MAX: u32 = 2;
 
 /// The size of a huge page, which is the longest memory that is contiguous for a device.
@@ -57,9 +57,10 @@ const PIECE_BYTES: u64 = 2 << 20;
 pub struct AfXdpOutput {
     /// The interface's name.
     pub interface: String,
-    /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to [`RING_MAX`].
+    /// The number of packets that each CPU may have in flight: a power of two, [`RING_MIN`] to
+    /// [`RING_MAX`].
     pub ring: u32,
-    /// How many CPUs may send through the interface.
+    /// The number of CPUs that may send through the interface.
     pub cpus: usize,
 }
 
@@ -92,10 +93,11 @@ impl AfXdpOutput {
     }
 
     setters! {
-        /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to
+        /// The number of packets that each CPU may have in flight: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`].
         ring: u32;
-        /// How many CPUs may send through the interface. Default: all CPUs of this machine.
+        /// The number of CPUs that may send through the interface. Default: all CPUs of this
+        /// machine.
         cpus: usize;
     }
 
@@ -166,7 +168,7 @@ struct SendQueue {
     /// The number of descriptors at the front of the ring that the kernel has taken but not
     /// reported.
     unsaid: u32,
-    /// Whether the interface was down at the last send. The ring then fills with void descriptors.
+    /// True if the interface was down at the last send. The ring then fills with void descriptors.
     down: bool,
     /// Addresses of packets that were put into the ring but then not sent. The pages of these
     /// packets return at the next check for sent packets.
@@ -174,7 +176,7 @@ struct SendQueue {
 }
 
 impl SendQueue {
-    /// How many bytes of a frame fit into one page.
+    /// Returns the number of bytes of a frame that fit into one page.
     fn room(&self) -> usize {
         self.region.page_bytes() - HEADROOM
     }
@@ -255,7 +257,7 @@ impl SendQueue {
         }
     }
 
-    /// How many descriptors are necessary for this many bytes of a page.
+    /// Returns the number of descriptors that are necessary for this many bytes of a page.
     fn parts(&self, len: usize) -> usize {
         len.div_ceil(self.bound.chunk_bytes as usize)
     }

@@ -64,7 +64,7 @@ pub(super) struct Statistics {
     tx_invalid: u64,
     /// Frames for which the rx ring had no room.
     pub(super) rx_ring_full: u64,
-    /// How many times the kernel needed a page and the fill ring was empty.
+    /// The number of times that the kernel needed a page and the fill ring was empty.
     pub(super) fill_ring_empty: u64,
     tx_ring_empty: u64,
 }
@@ -121,7 +121,7 @@ pub(super) struct Shape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
     pub(super) zero_copy: bool,
-    /// Whether frames longer than a chunk arrive in several chunks.
+    /// True if frames longer than a chunk arrive in several chunks.
     pub(super) several: bool,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct FilledChunk {
     pub(super) page: Page,
     pub(super) offset: u32,
     pub(super) len: u32,
-    /// Whether the frame continues in the next chunk.
+    /// True if the frame continues in the next chunk.
     pub(super) goes_on: bool,
 }
 
@@ -258,7 +258,7 @@ impl OpenSocket {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
 
-    /// How many pages can be posted now.
+    /// Returns the number of pages that can be posted now.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         self.fill.room()
@@ -288,13 +288,13 @@ impl OpenSocket {
         self.fill.publish();
     }
 
-    /// How many posted pages the kernel has.
+    /// Returns the number of posted pages that the kernel has.
     #[inline]
     pub(super) fn posted(&self) -> usize {
         self.posted.out()
     }
 
-    /// How many descriptors can be [taken](Self::take).
+    /// Returns the number of descriptors that can be [taken](Self::take).
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         self.rx.filled()
@@ -338,9 +338,9 @@ impl OpenSocket {
         self.socket.get(SOL_XDP, XDP_STATISTICS)
     }
 
-    /// Whether busy polling cannot reach the driver: a frame has arrived, and the driver has not
-    /// said which NAPI instance delivers the frames. A veth does not report its NAPI instance since
-    /// Linux 6.13.
+    /// Returns true if busy polling cannot reach the driver: a frame has arrived, and the driver
+    /// has not said which NAPI instance delivers the frames. A veth does not report its NAPI
+    /// instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// reaches across 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
-/// How many characters of an invalid word an error shows.
+/// The number of characters of an invalid word that an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// The expression for frames to take. The expression matches a frame if at least one clause matches
@@ -114,7 +114,7 @@ impl Take {
         &self.clauses
     }
 
-    /// Whether the expression names this kind of frame.
+    /// Returns true if the expression names this kind of frame.
     pub(super) fn names(&self, kind: Kind) -> bool {
         self.clauses.iter().flatten().any(|test| *test == (true, Test::Kind(kind)))
     }

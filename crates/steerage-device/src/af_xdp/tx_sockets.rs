@@ -26,7 +26,7 @@ use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Se
 /// The minimum interval between two reads of the interface's state. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How to bind a socket for frames that are longer than a descriptor.
+/// States how to bind a socket for frames that are longer than a descriptor.
 const PARTS: How = How { zero_copy: false, several: true };
 
 /// An interface for sending.
@@ -34,7 +34,7 @@ const PARTS: How = How { zero_copy: false, several: true };
 pub(super) struct TxSockets {
     pub(super) name: String,
     index: u32,
-    /// How many tx queues the interface has.
+    /// The number of tx queues that the interface has.
     queues: u32,
     /// The number of pages and of descriptors that each sender has.
     pub(super) ring: u32,
@@ -42,7 +42,7 @@ pub(super) struct TxSockets {
     state: Mutex<State>,
     watch: Mutex<Watch>,
     mtu: AtomicUsize,
-    /// Whether the interface was deleted and a CPU has reported the deletion.
+    /// True if the interface was deleted and a CPU has reported the deletion.
     pub(super) gone: AtomicBool,
 }
 

@@ -34,7 +34,7 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
     lanes
 };
 
-/// How many of the [`LANES`] are source ports.
+/// The number of [`LANES`] that are source ports.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 

@@ -94,11 +94,12 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// How many IP headers were read so far, without the header that an ICMP error quotes.
+    /// The number of IP headers that were read so far, without the header that an ICMP error
+    /// quotes.
     pub(super) depth: usize,
-    /// How many extension headers were read after the current IP header.
+    /// The number of extension headers that were read after the current IP header.
     pub(super) extensions: usize,
-    /// How many VLAN tags were read after the current Ethernet header.
+    /// The number of VLAN tags that were read after the current Ethernet header.
     pub(super) tags: usize,
     /// True while the walk reads the packet that an ICMP error quotes.
     pub(super) quoting: bool,

@@ -11,8 +11,8 @@ use crate::flow_key::FlowKey;
 use crate::wire::protocol;
 use std::sync::Arc;
 
-/// How many input bytes a 40-byte key can hash. The last input bit needs the 32 bits of the key
-/// from its own position on.
+/// The number of input bytes that a 40-byte key can hash. The last input bit needs the 32 bits of
+/// the key from its own position on.
 pub(super) const INPUT_LEN: usize = HashKey::LEN - 4;
 
 /// The length of an IPv4 flow's input: two addresses and two ports.

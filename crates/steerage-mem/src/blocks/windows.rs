@@ -2,8 +2,8 @@
 //!
 //! A file is mapped into a window only while the process holds a lease on it. Before another
 //! process changes the file, the thread of [`FileWindows::serve`] replaces the file's windows by
-//! copies and then returns the lease. Frames in windows stay valid for as long as handlers keep
-//! them, because this thread runs until the last frame has returned.
+//! copies and then returns the lease. This thread runs until the last frame has returned. So frames
+//! in windows stay valid as long as handlers keep them.
 
 use std::fs::File;
 use std::io;

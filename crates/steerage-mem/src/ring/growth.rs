@@ -2,8 +2,8 @@
 //!
 //! The producer chooses this position, and publishes it together with the slots after the position.
 //! The consumer switches to the larger buffer when all slots before the position are finished.
-//! Before it switches buffers, the producer reclaims slots from both buffers. The producer also
-//! does not grow the ring again before the switch, unless no frame was staged after the position.
+//! Before it switches buffers, the producer reclaims slots from both buffers. Before the switch,
+//! the producer does not grow the ring again, unless no frame was staged after the position.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;

@@ -30,7 +30,7 @@ pub struct Excess {
 pub enum ExcessCause {
     /// Most of the memory is for packets that handlers may keep.
     KeptMax {
-        /// How many packets of each queue handlers may keep.
+        /// The number of packets of each queue that handlers may keep.
         kept_max: usize,
         /// The memory for all kept packets, in bytes.
         bytes: u64,

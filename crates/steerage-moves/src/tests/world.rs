@@ -24,7 +24,7 @@ pub(super) struct Scenario {
     /// The steps of control threads, in this order. Each step of a control thread can happen at any
     /// time.
     pub(super) requests: Vec<Request>,
-    /// How many CPUs may be declared dead.
+    /// The number of CPUs that may be declared dead.
     pub(super) deaths: usize,
 }
 

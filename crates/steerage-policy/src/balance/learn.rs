@@ -40,7 +40,8 @@ pub(super) struct Known {
     /// The regime whose probe failed last. However good the prediction is, the group returns to a
     /// refuted regime only in another probe.
     refuted: Option<RegimeKey>,
-    /// How many load checks in a row differed from the measurements by more than random error.
+    /// The number of load checks in a row that differed from the measurements by more than random
+    /// error.
     surprises: u32,
 }
 

@@ -53,8 +53,8 @@ pub(super) struct Machine {
     /// True if the input waits until there is room, as a file does. If false, packets are dropped
     /// if there is no room for them.
     pub(super) waits: bool,
-    /// How many sleeping CPUs the receiving CPU can wake before the first of them sleeps again. If
-    /// more CPUs join at once, CPU 0 does nothing but wake CPUs from then on.
+    /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
+    /// again. If more CPUs join at once, CPU 0 does nothing but wake CPUs from then on.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,

@@ -28,7 +28,7 @@ enum Lie {
     ChainedWithHeader,
 }
 
-/// How a frame in several pages is divided over its pages.
+/// States how a frame is divided over several pages.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);

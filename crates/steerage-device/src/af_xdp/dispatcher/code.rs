@@ -36,7 +36,7 @@ pub(super) struct Rule {
     pub(super) priority: u32,
     /// The results after which the next component runs, as bits.
     pub(super) goes_on_after: u32,
-    /// Whether the component supports frames of several chunks.
+    /// True if the component supports frames of several chunks.
     pub(super) several: bool,
 }
 
@@ -62,8 +62,8 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// Whether all components support frames of several chunks. Only then may the dispatcher support
-/// such frames.
+/// Returns true if all components support frames of several chunks. Only then may the dispatcher
+/// support such frames.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }

@@ -31,7 +31,7 @@ impl BusyPolling {
         Self { interval, last: Timestamp::ZERO }
     }
 
-    /// Whether the driver is due to run after a poll that `found` frames, and that left `more`
+    /// Returns true if the driver should run after a poll that `found` frames, and that left `more`
     /// frames in the ring. A poll that emptied the ring runs the driver at once, because more
     /// frames may be in the card's ring. After an empty poll, the interval decides. If the ring has
     /// more frames, the CPU handles these frames first. The driver waits for at most [`STALL_MAX`],
@@ -55,7 +55,7 @@ impl BusyPolling {
 pub(super) struct Coalescing {
     longest: Duration,
     wait: Duration,
-    /// Whether the last poll began a wait.
+    /// True if the last poll began a wait.
     waits: bool,
     /// The last poll with frames, and the number of frames that were delivered until then.
     last: Timestamp,

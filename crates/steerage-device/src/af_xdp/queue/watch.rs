@@ -45,13 +45,13 @@ pub(super) struct Watch {
     new_ports: Vec<u32>,
     /// A timer that fires every second, because no event reports that the program was detached.
     seconds: TimerFd,
-    /// Whether the program was missing at the last check.
+    /// True if the program was missing at the last check.
     missing: bool,
     /// The frames that the program does not see, on behalf of all queues of the interface.
     unseen: Option<Unseen>,
     up: bool,
     mtu: usize,
-    /// Whether this queue logs changes on behalf of all queues of the interface.
+    /// True if this queue logs changes on behalf of all queues of the interface.
     tells: bool,
 }
 
@@ -73,7 +73,7 @@ impl Watch {
         })
     }
 
-    /// Whether this queue logs changes on behalf of all queues of the interface.
+    /// True if this queue logs changes on behalf of all queues of the interface.
     pub(super) fn tells(&self) -> bool {
         self.tells
     }
@@ -180,7 +180,7 @@ struct Unseen {
     /// The frames of the queue for which the program had run at the last check.
     handled: u64,
     silence: Silence,
-    /// Whether the program was attached again after its last run.
+    /// True if the program was attached again after its last run.
     is_renewed: bool,
 }
 
@@ -230,7 +230,7 @@ struct Silence {
     runs: u64,
     /// The number of checks since the program ran last.
     checks: u32,
-    /// How many frames the interface had received when frames began to count as unseen.
+    /// The number of frames that the interface had received when frames began to count as unseen.
     received: u64,
 }
 

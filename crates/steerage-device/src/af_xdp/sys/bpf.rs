@@ -255,8 +255,8 @@ impl Program {
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Whether the program is still attached. Other software may have removed the program, and the
-    /// kernel removes the program together with its interface.
+    /// Returns true if the program is still attached. Other software may have removed the program,
+    /// and the kernel removes the program together with its interface.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
         // At byte 16 of `struct bpf_link_info` is the index of the interface. The index is 0 if the
         // XDP program was detached.
@@ -296,7 +296,7 @@ impl ProgramInfo {
         Ok(Self { id, name: info.text(64) })
     }
 
-    /// Whether the program is one of steerage's.
+    /// Returns true if the program is one of steerage's.
     pub(in crate::af_xdp) fn is_ours(&self) -> bool {
         self.name == NAME
     }

@@ -84,7 +84,7 @@ impl<T: Copy> Ring<T> {
 
     // ---- as a producer
 
-    /// How many entries may be pushed.
+    /// Returns the number of entries that may be pushed.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         if self.room_as_seen() == 0 {
@@ -93,7 +93,7 @@ impl<T: Copy> Ring<T> {
         self.room_as_seen()
     }
 
-    /// Whether this many entries can be pushed.
+    /// Returns true if this many entries can be pushed.
     #[inline]
     pub(super) fn room_for(&mut self, entries: u32) -> bool {
         if self.room_as_seen() < entries {
@@ -106,7 +106,7 @@ impl<T: Copy> Ring<T> {
         self.size.saturating_sub(self.position.wrapping_sub(self.other))
     }
 
-    /// How many entries the kernel has not consumed yet.
+    /// Returns the number of entries that the kernel has not consumed yet.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.look();
@@ -168,7 +168,7 @@ impl<T: Copy> Ring<T> {
 
     // ---- as a consumer
 
-    /// How many entries can be read.
+    /// Returns the number of entries that can be read.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         if self.other == self.position {

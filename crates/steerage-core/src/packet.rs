@@ -82,8 +82,8 @@ impl Actions {
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// By output number: how many packets go to the output. Unused numbers are included. A batch is
-    /// so short that each count fits in a byte.
+    /// For each output number, the number of packets that go to the output. Unused numbers are
+    /// included. A batch is so short that each count fits in a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 

@@ -19,7 +19,7 @@ pub struct View {
     pub is_settled: bool,
     /// The number of slices of buckets that have moved so far.
     pub slices: u64,
-    /// By CPU: the share of its time that other programs used lately.
+    /// For each CPU, the share of its time that other programs used recently.
     pub others: Vec<f64>,
     /// The groups of queues, by group number.
     pub groups: Vec<GroupView>,

@@ -356,8 +356,8 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished
-    /// there, because they leave it in another way.)
+    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished,
+    /// because they leave the parking lot in another way.)
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {

@@ -24,11 +24,11 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// By CPU: how many frames wait for it, if there are several live queues.
+    /// For each CPU, the number of frames that wait for it, if there are several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
-    /// By CPU: the shared pool, as seen from the CPU's NUMA node.
+    /// For each CPU, the shared pool as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) supply: Supply,
     /// The size of the blocks of all devices, in bytes.
@@ -38,7 +38,8 @@ pub(crate) struct Shared {
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
-    /// By CPU: whether another thread wants the CPU to call [`woken`] and to send packets.
+    /// For each CPU, a flag that is set if another thread wants the CPU to call [`woken`] and to
+    /// send packets.
     ///
     /// [`woken`]: crate::handler::Handler::woken
     pub(crate) requests: Requests,

@@ -542,7 +542,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Ends this CPU, and returns the report of its handler. Packets that are still in this CPU's
-    /// rings stay there, and count as in flight.
+    /// rings stay in these rings, and count as in flight.
     pub fn finish(mut self) -> H::Report {
         // If this CPU ends too early, other CPUs would wait for it forever. Dropping `stops`
         // therefore stops the other CPUs.

@@ -55,8 +55,8 @@ pub(crate) enum HashedBy {
     /// The card hashes. The card's key may or may not be random, and the card may hash a first
     /// fragment by its ports.
     Card { random_key: bool },
-    /// steerage does not know which part hashes. Packets may have arrived through other interfaces,
-    /// and keep the hash that they got there.
+    /// steerage does not know which part hashes. Packets may have arrived through another
+    /// interface, and keep the hash that they got at that interface.
     Unknown,
 }
 

@@ -66,8 +66,8 @@ impl Set {
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
-/// continues the count. If a flow moves to another CPU, it is counted there. Therefore the
-/// meaningful number is the sum of a counter over all CPUs.
+/// continues the count. If a flow moves to another CPU, its later packets are counted on that CPU.
+/// Therefore the meaningful number is the total of a counter over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -244,7 +244,7 @@ pub struct CounterSnapshot {
     /// The unit, such as `packets`. Empty for a mere number.
     pub unit: Cow<'static, str>,
     /// The sum of all counts. The counts of CPUs that do not belong to the instance are included
-    /// only in the sum.
+    /// only in the total.
     pub total: u64,
     /// The count of each CPU, in the order of [`Snapshot::cpus`](crate::Snapshot::cpus).
     pub by_cpu: Vec<u64>,
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!((passed.on(CpuId(1)).get(), passed.total()), (4, 13));
     }
 
-    /// The counts of two CPUs are never in the same cache line, however many counters there are.
+    /// The counts of two CPUs are never in the same cache line, for any number of counters.
     #[test]
     fn lines_of_cpus_are_apart() {
         let counters = Counters::new();

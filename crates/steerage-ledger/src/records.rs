@@ -34,7 +34,7 @@ pub struct QueueInfo {
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// By CPU: the ledger of the queue's ring to this CPU.
+    /// For each CPU, the ledger of the queue's ring to this CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
@@ -92,7 +92,7 @@ impl QueueInfo {
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// By CPU: the ledger of the CPU's queue to the output.
+    /// For each CPU, the ledger of the CPU's queue to the output.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
@@ -106,7 +106,7 @@ impl OutputInfo {
 /// All ledgers of an instance.
 #[derive(Debug)]
 pub struct Ledgers {
-    /// By CPU index: the ledger of the CPU.
+    /// The ledgers of the CPUs, by CPU index.
     pub cpus: Vec<CpuLedger>,
     /// The queues, by their number over all inputs.
     pub queues: Vec<QueueInfo>,

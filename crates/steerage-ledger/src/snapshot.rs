@@ -306,8 +306,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues. The sums over all queues are computed once, when the snapshot is
-    /// taken. If `queues` is changed later, the sums do not change.
+    /// The sums over all queues. The totals over all queues are computed once, when the snapshot is
+    /// taken. If `queues` is changed later, the totals do not change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -365,7 +365,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Returns the sums over these queues.
+    /// Returns the totals over these queues.
     pub fn of(queues: &[QueueSnapshot]) -> Self {
         let mut sums = Self { reordered: Some(0), ..Self::default() };
         for queue in queues {

@@ -10,8 +10,8 @@
 //! The frames of a block are lent from front to back. The part of a block after its last lent frame
 //! is its [`Tail`]. The tail may be written while earlier frames are in use. A capture reader can
 //! therefore overwrite the capture's record header before the next frame with a
-//! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block in
-//! small pieces.
+//! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block
+//! step by step, while earlier frames of the block are in use.
 //!
 //! Some blocks can be windows, which show parts of a file ([`FileWindows`]). No code writes to a
 //! window. In a window, the file's record headers stay in front of the frames. Record headers are

@@ -170,8 +170,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// The payload of a packet with copied headers: the rest of its frame, and of the frames that were
-/// [merged](crate::merged) into it. Iterates over the payload, without empty parts.
+/// The payload of a packet with copied headers: the remaining bytes of its frame, and of the frames
+/// that were [merged](crate::merged) into it. Iterates over the payload, without empty parts.
 #[derive(Clone, Debug)]
 pub struct Behind<'a> {
     memory: &'a Memory,

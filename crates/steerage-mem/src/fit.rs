@@ -62,7 +62,7 @@ impl Fit {
 
     /// Aligns the IP header that follows an Ethernet header to a multiple of 4 bytes: Linux's
     /// `NET_IP_ALIGN` of 2. On x86 and 64-bit ARM, Linux sets `NET_IP_ALIGN` to 0, because
-    /// unaligned reads are cheap there.
+    /// unaligned reads are cheap on these CPUs.
     #[must_use]
     pub const fn ip_aligned(self) -> Self {
         self.aligned(4, 14)

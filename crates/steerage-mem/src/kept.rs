@@ -18,8 +18,7 @@ use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The kept frames of one queue: how many there are, and the stack through which their pages
-/// return.
+/// The kept frames of one queue: their number, and the stack through which their pages return.
 #[derive(Debug)]
 pub struct KeptPages {
     memory: Memory,

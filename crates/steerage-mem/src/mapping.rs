@@ -183,7 +183,8 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any
-/// more. No code reads at `to`, unless both ranges have the same contents there.
+/// more. No code reads at `to`, unless both ranges have the same contents in the bytes that are
+/// read.
 ///
 /// # Errors
 /// Fails if the kernel has too little memory. If `move_over` fails, both mappings are unchanged.

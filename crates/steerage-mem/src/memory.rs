@@ -81,7 +81,7 @@ impl Memory {
         bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
-    /// The bytes before the frame's header, if the device wrote some there and they lie within the
+    /// The extra record before the frame's header, if the device wrote one and it lies within the
     /// page.
     ///
     /// # Safety

@@ -26,7 +26,7 @@ pub struct Outlet<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     of_cpus: Vec<OfCpu<T>>,
-    /// By bucket: the CPU that got the bucket's latest item, and the number of that item.
+    /// For each bucket, the CPU that got the bucket's latest item, and the number of that item.
     buckets: Vec<(u16, u64)>,
     count: usize,
     has_room: Signal,

@@ -21,7 +21,7 @@ pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
     pub ring_of: Box<[u16; BUCKETS]>,
     buckets_of: Vec<u16>,
-    /// The set of rings that have buckets, and how many there are.
+    /// The set of rings that have buckets, and the number of these rings.
     pub in_use: Bits,
     rings: usize,
 }

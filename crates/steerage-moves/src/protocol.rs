@@ -301,8 +301,8 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices, all participants have done their part, and the rest of this function
-        // has no effect.
+        // Between two slices, all participants have done their part, and the remaining code of this
+        // function has no effect.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target map, because it takes the map of the group
         // unchanged.

@@ -18,7 +18,7 @@ const TUNING: Tuning = Tuning::DEFAULT;
 
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// By CPU: the share that other programs took at the last measurement.
+    /// For each CPU, the share of its time that other programs took at the last measurement.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,

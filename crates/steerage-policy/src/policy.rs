@@ -48,8 +48,8 @@ pub struct CpuLoad {
 pub struct Window<'a> {
     /// The load of each CPU over the whole window.
     pub cpus: &'a [CpuLoad],
-    /// By bucket: the share of a CPU's time that it takes. The sum over all buckets is the time for
-    /// which the CPUs were busy with the group's packets.
+    /// For each bucket, the share of a CPU's time that it takes. The sum over all buckets is the
+    /// time for which the CPUs were busy with the group's packets.
     pub buckets: &'a [f64],
     /// The number of samples that the shares of the buckets are based on.
     pub samples: u64,
@@ -81,8 +81,8 @@ pub struct GroupLoad<'a> {
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// By CPU: the time that a cache line takes from the first CPU of `order` to this CPU, as it
-    /// was last measured. `None` if the time of a cache line was not measured.
+    /// For each CPU, the last measured time that a cache line takes from the first CPU of `order`
+    /// to this CPU. `None` if the time of a cache line was not measured.
     pub apart: &'a [Option<Duration>],
     /// A longer measurement, which also covers the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
@@ -170,7 +170,7 @@ impl<'a> GroupStart<'a> {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MapRequest {
-    /// The CPU of each bucket. By bucket: its CPU, which must be one of the usable CPUs.
+    /// The CPU of each bucket. For each bucket, its CPU, which must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
     /// The reason why buckets should move.
     pub cause: MoveCause,

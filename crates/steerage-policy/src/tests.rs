@@ -224,8 +224,8 @@ fn a_cpu_that_others_need_is_left_to_them() {
 /// the throughput. If the sender is on another machine, spreading increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // For AF_XDP and for AF_PACKET: the microseconds that receiving a packet takes, the
-    // microseconds for the rest, and the number of CPUs that all packets need.
+    // For AF_XDP and for AF_PACKET: the microseconds for receiving a packet, the microseconds for
+    // all other work on the packet, and the number of CPUs that all packets need.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));

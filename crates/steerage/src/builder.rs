@@ -509,9 +509,9 @@ impl Builder {
     }
 
     /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
-    /// created on the stack of its CPU's thread, and moved there by value. A handler may take a
-    /// quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not count. If a
-    /// handler is larger, [`Instance::start`] returns an error. Default:
+    /// created on the stack of its CPU's thread, and is moved by value on this stack. A handler may
+    /// take a quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not
+    /// count. If a handler is larger, [`Instance::start`] returns an error. Default:
     /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;

@@ -178,7 +178,7 @@ impl Drop for StopsWhenDropped {
 pub struct Outcome<R> {
     /// The ledger at the end.
     pub snapshot: Snapshot,
-    /// By CPU: the report of its handler.
+    /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
     /// The CPUs that did not end in time, because their handlers did not return. The threads of
     /// CPUs that did not end in time are still running.

@@ -187,8 +187,8 @@ impl Queue {
     }
 
     /// Lends `count` frames directly from the ring. Returns how many frames were processed. If the
-    /// kernel's description of a frame is invalid, the rest of the block counts as processed,
-    /// because the later frames of the block cannot be found.
+    /// kernel's description of a frame is invalid, all later frames of the block count as
+    /// processed, because they cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {

@@ -387,7 +387,8 @@ impl Directory {
         }
         let path = Path::new(&root).join("xdp");
         create_directory(&path)?;
-        // If other users could change the directory, any program could be pinned there.
+        // The directory is checked, because any program could be pinned in a directory that other
+        // users can change.
         let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));

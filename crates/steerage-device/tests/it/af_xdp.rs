@@ -513,8 +513,8 @@ fn a_socket_that_listens_selects_the_same() {
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// The loopback interface is not supported, because an XDP program does not see Ethernet frames
-/// there.
+/// The loopback interface is not supported, because an XDP program sees no Ethernet frames on this
+/// interface.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };

@@ -43,7 +43,7 @@ impl<'a> Segment<'a> {
 }
 
 /// Iterates over the packets that a frame stands for, without copying the payload. See the example
-/// of [`Offload`]. `P` iterates over payload that is stored in several pieces.
+/// of [`Offload`]. `P` iterates over payload that is stored in several memory ranges.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
@@ -75,10 +75,10 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
-    /// Iterates over the packets of a frame whose headers and payload are stored separately. No
-    /// packet's payload may be in two pieces. `header` must have [`Offload::header_bytes`] bytes.
-    /// If `header` has another length or no longer contains such headers, each piece counts as one
-    /// packet with this header.
+    /// Iterates over the packets of a frame whose headers and payload are stored separately. The
+    /// payload of a packet must not extend over two pieces. `header` must have
+    /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such
+    /// headers, each piece counts as one packet with this header.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);

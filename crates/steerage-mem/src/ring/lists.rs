@@ -159,9 +159,9 @@ mod tests {
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
-    /// By ring: the lengths of its unpublished frames. In these tests, a frame's length is its
-    /// index in the list. If the ring keeps arrival numbers, each frame's number must be [`FIRST`]
-    /// plus its index.
+    /// Returns, for each ring, the lengths of its unpublished frames. In these tests, a frame's
+    /// length is its index in the list. If the ring keeps arrival numbers, each frame's number must
+    /// be [`FIRST`] plus its index.
     fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();

@@ -34,7 +34,7 @@ pub enum ExcessCause {
         kept_max: usize,
         /// The memory for all kept packets, in bytes.
         bytes: u64,
-        /// For how many kept packets of each queue there would be memory.
+        /// The number of kept packets of each queue for which the memory would suffice.
         fits: usize,
     },
     /// Most of the memory is for frames that wait for CPUs, and for the rings in which they wait.

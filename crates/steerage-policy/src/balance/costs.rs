@@ -1,7 +1,7 @@
 //! The costs of a packet in nanoseconds, and how uncertain they are. One filter updates all
-//! estimates (a Kalman filter without covariances). An observation is a weighted sum of costs. If
-//! an observation differs from the expected sum, each cost is corrected in proportion to its
-//! uncertainty.
+//! estimates (a Kalman filter without covariances). An observation is a measured time, which is a
+//! weighted sum of costs. If an observation differs from the expected sum, each cost is corrected
+//! in proportion to its uncertainty.
 
 use std::time::Duration;
 

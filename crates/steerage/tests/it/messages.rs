@@ -224,8 +224,8 @@ impl Moving {
     }
 }
 
-/// Messages to a bucket wait while the bucket moves. At most as many messages wait as there are
-/// places. All messages for the bucket arrive after the move.
+/// Messages to a bucket wait while the bucket moves. The number of waiting messages never exceeds
+/// the number of places. All messages for the bucket arrive after the move.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();

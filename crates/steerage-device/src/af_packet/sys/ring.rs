@@ -354,9 +354,9 @@ impl Memory {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
         let copy = View::map(bytes, None)?;
-        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the lending
-        // view, because the frame headers were written there. No code writes to the source, because
-        // no `Tail` of a block exists during this call.
+        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the mapping for
+        // lending, because the frame headers were written to this mapping. No code writes to the
+        // source, because no `Tail` of a block exists during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
         // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
         // both mappings.

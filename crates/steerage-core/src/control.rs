@@ -273,7 +273,7 @@ impl Handle {
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets the share of each CPU's time that other programs used lately, from 0 to 1
+    /// Sets the share of each CPU's time that other programs used recently, from 0 to 1
     /// (`ForeignLoad`). Policies take other programs' shares into account. Threads that steerage
     /// starts call `set_others_time` themselves. You need to call `set_others_time` only if your
     /// program runs its own threads.

@@ -114,8 +114,8 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows the requests. Also runs what the handler has to do for the moving slice, as far as
-    /// possible now.
+    /// Follows the requests. Also runs the tasks of the handler for the moving slice that can be
+    /// done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {

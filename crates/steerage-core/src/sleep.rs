@@ -1,12 +1,12 @@
 //! How a CPU goes to sleep and how it is woken.
 //!
 //! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
-//! and for less time if polling has found no packets lately. KVM's `halt_poll_ns` adapts its
-//! polling in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a
-//! memory fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's
-//! eventfd (its bell), and on those devices that have no waiting frames. A CPU that hands frames to
-//! other CPUs executes one fence per poll, and then checks the bits of those CPUs. So either the
-//! sleeping CPU sees the frames, or the CPU that hands them over sees the bit and rings the bell.
+//! and for less time if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling in
+//! the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence,
+//! and checks for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd (its
+//! bell), and on those devices that have no waiting frames. A CPU that hands frames to other CPUs
+//! executes one fence per poll, and then checks the bits of those CPUs. So either the sleeping CPU
+//! sees the frames, or the CPU that hands them over sees the bit and rings the bell.
 //!
 //! A caller with its own event loop gets a single epoll file descriptor for the bell and all
 //! devices (`Softnet::event_fd`). A device is added to the epoll when the CPU begins to wait for

@@ -1,6 +1,6 @@
 //! A wrapper around a device that simulates the faults of a network: the wrapper loses, duplicates,
-//! reorders, corrupts and delays frames. A run can be repeated with the same seed, as far as the
-//! device allows that.
+//! reorders, corrupts and delays frames. With the same seed, a run can be repeated exactly if the
+//! device delivers the same frames again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

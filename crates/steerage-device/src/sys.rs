@@ -157,7 +157,7 @@ pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     if !is_long_enough || !commands.contains(&words[0]) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: `words` has room for the structure and for the locations that its field announces. The kernel writes no
-    // more of them than that.
+    // SAFETY: `words` has room for the structure and for the locations that its field announces.
+    // The kernel writes no more locations than the field announces.
     unsafe { ethtool(name, words) }
 }

@@ -256,9 +256,9 @@ impl FlowHasher {
     /// implementation for this CPU.
     ///
     /// The hash input is defined by the RSS specification: source address, destination address and,
-    /// for TCP, UDP and SCTP, source port and destination port. Of a link key or custom key, only
-    /// the first 36 bytes are hashed, because the 40 bytes of a hash key cover no more. The length
-    /// and the kind of these keys are not hashed.
+    /// for TCP, UDP and SCTP, source port and destination port. Only the first 36 bytes of a link
+    /// key or custom key are hashed, because the 40 bytes of a hash key suffice for 36 bytes of
+    /// input. The length and the kind of these keys are not hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))

@@ -280,7 +280,7 @@ impl Offload {
 
     /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) wrote. Returns `None` for
     /// any other bytes. The caller must still compare the offload with the length of the frame. All
-    /// functions in this module do so.
+    /// functions in this module make this comparison.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

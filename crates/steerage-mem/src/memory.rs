@@ -146,9 +146,9 @@ impl Memory {
     /// length on the wire in this header is corrected. If there is no room for the header, it is
     /// lost. Returns `None` and changes nothing if the page is too short or the frame is lent.
     ///
-    /// This function copies only the header. Only the frame's handler changes the frame's slot. A
-    /// handler that adds or removes a header at the front also writes the type of the new first
-    /// header to the slot.
+    /// This function copies only the header. Only the handler of the frame changes the frame's
+    /// slot. A handler that adds or removes a header at the front also writes the type of the new
+    /// first header to the slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.

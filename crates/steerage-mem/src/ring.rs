@@ -346,7 +346,8 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of occupied slots (from staging to reclaiming), as far as the producer knows.
+    /// The number of occupied slots that the producer knows of. A slot is occupied from staging to
+    /// reclaiming.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed

@@ -1,7 +1,7 @@
 //! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. Each
-//! NUMA node has a few stacks. Each CPU returns pages to one of them, just as the kernel's page
-//! allocator keeps free lists for each CPU. If CPUs use the same stack, they wait for each other's
-//! cache lines.
+//! NUMA node has a few stacks. Each CPU returns pages to one of these stacks, just as the kernel's
+//! page allocator keeps free lists for each CPU. If CPUs use the same stack, they wait for each
+//! other's cache lines.
 
 mod bundles;
 mod spare;
@@ -32,10 +32,10 @@ pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one CPU of that node.
 ///
-/// No function of the pool waits for another thread or allocates, however many threads use the
-/// pool. The pool's functions move up to 64 pages with one atomic exchange. A call finds no page
-/// only if there was a moment during the call at which no page was free. A page that another thread
-/// is about to return does not count as free.
+/// No function of the pool waits for another thread or allocates memory, for any number of threads.
+/// The pool's functions move up to 64 pages with one atomic exchange. A call finds no page only if
+/// there was a moment during the call at which no page was free. A page that another thread is
+/// about to return does not count as free.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,

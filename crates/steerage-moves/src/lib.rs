@@ -31,8 +31,8 @@
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.**
-//!   Otherwise, the protocol would need a state in which another CPU acts for the producer. The
+//! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.** Without
+//!   the wake-up, the protocol would need a state in which another CPU acts for the producer. The
 //!   cost is one wake-up for each CPU with queues in the slice. This wake-up takes time on the CPU
 //!   that changes the mask.
 //! * **State moves in separate phases** (leave, arrive), and not together with the packets. So the

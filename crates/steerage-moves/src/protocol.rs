@@ -147,8 +147,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice ended. So every bucket moves at some time,
-        // however often masks change.
+        // The search continues where the last slice ended. So every bucket moves at some time, even
+        // if masks change often.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -189,8 +189,8 @@ impl Moves {
 
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues of the slice have ended before they parked. No more frames will come, so
-            // the state of their flows stays on its CPU.
+            // All queues of the slice have ended before they parked. No more frames of these queues
+            // will come, so the state of their flows stays on its CPU.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -231,7 +231,7 @@ impl Moves {
         let planned = groups[after].cause;
         for m in &slice.moves {
             let (bucket, moves) = (usize::from(m.bucket), u64::from(m.from != m.to));
-            // Buckets must leave a dead CPU, whatever the plan says.
+            // Buckets must leave a dead CPU, even if the plan names this CPU.
             let cause = if dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
             counts.count(cause, moves);
             moved[bucket] += moves;

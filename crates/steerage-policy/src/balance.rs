@@ -186,7 +186,7 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The first switch is an experiment, however certain its gain seems.
+            // The first switch is an experiment, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {

@@ -28,8 +28,8 @@ pub struct CpuLoad {
     /// the timed rounds, so its relative error is about 1 / `timed`.
     pub timed: f64,
     /// The share of the rounds that were full: they found at least as much work as one round takes.
-    /// A CPU without full rounds keeps up, however busy it appears. (In small batches, a packet
-    /// takes more time.)
+    /// A CPU without full rounds handles its packets in time, even if it appears busy. (In small
+    /// batches, a packet takes more time.)
     pub full: f64,
     /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
@@ -346,7 +346,8 @@ impl Policy for Box<dyn Policy> {
     }
 }
 
-/// Gives all CPUs of the mask equal shares of the flow hash, whatever the load, as Linux does.
+/// Gives all CPUs of the mask equal shares of the flow hash, independent of the load, as Linux
+/// does.
 ///
 /// ```
 /// use steerage_policy::{GroupStart, Hash, Policy};

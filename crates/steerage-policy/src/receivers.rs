@@ -97,8 +97,8 @@ pub(crate) struct Receivers {
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
-    /// The heavy buckets of the last window, and the earliest time at which one of them may move to
-    /// the CPU that receives it.
+    /// The heavy buckets of the last window, and the earliest time at which a heavy bucket may move
+    /// to the CPU that receives its packets.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }

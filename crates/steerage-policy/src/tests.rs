@@ -365,8 +365,8 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If there is more work than two CPUs can do, both are fully used, whatever receiving and handing
-/// over cost.
+/// If there is more work than two CPUs can do, both CPUs are fully used, for any costs of receiving
+/// and handing over.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {

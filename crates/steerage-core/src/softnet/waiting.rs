@@ -87,9 +87,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Steps until the run is finished, and then ends the handler. Before each sleep, the CPU
-    /// continues to poll for a while. The time is up to `idle_poll` if packets came in that time
-    /// lately, and becomes shorter otherwise, as with KVM's `halt_poll_ns`. If the frames of all
-    /// queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at once.
+    /// continues to poll for a while. This time is up to `idle_poll` if such polling has recently
+    /// found packets. Otherwise it becomes shorter, as with KVM's `halt_poll_ns`. If the frames of
+    /// all queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at
+    /// once.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

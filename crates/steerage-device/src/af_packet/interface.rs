@@ -99,9 +99,9 @@ fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     }
 }
 
-/// Returns two values: true if the interface merges packets by generic receive offload, and true if
-/// it does so by large receive offload. If the kernel does not report the offloads, both values are
-/// false, so that the user gets no note.
+/// Returns two values: true if the interface merges packets by generic receive offload (GRO), and
+/// true if it merges packets by large receive offload (LRO). If the kernel does not report the
+/// offloads, both values are false, so that the user gets no note.
 fn merges(name: &str) -> (bool, bool) {
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
     (features.is_on("rx-gro"), features.is_on("rx-lro"))

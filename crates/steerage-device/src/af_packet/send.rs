@@ -248,7 +248,8 @@ impl Send {
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed: exactly one CPU reports the deletion, and it does not matter which.
+                // Relaxed suffices: exactly one CPU reports the deletion, and any CPU may report
+                // it.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));

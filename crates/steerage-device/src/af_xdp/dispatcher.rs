@@ -310,7 +310,8 @@ struct Built {
 }
 
 impl Built {
-    /// Creates the dispatcher. `ours` is the program of the component that is not loaded yet.
+    /// Creates the dispatcher. The argument `ours` is the program of the component that is not
+    /// loaded yet.
     fn new(mut components: Vec<Loaded>, ours: Option<Typed<'_>>) -> io::Result<Self> {
         if components.len() > COMPONENTS_MAX {
             return Err(io::Error::other(format!("its dispatcher has {COMPONENTS_MAX} programs, which is the most")));

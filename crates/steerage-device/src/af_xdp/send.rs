@@ -492,8 +492,7 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         *self.ready.get_mut() = Some(ready);
         match kicked {
-            // `Relaxed` suffices: exactly one CPU reports the error, and it does not matter which
-            // CPU does so.
+            // `Relaxed` suffices: exactly one CPU reports the error, and any CPU may report it.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };

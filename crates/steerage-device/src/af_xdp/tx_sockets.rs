@@ -1,10 +1,10 @@
 //! The tx sockets of an interface: one socket per sending CPU, with its queue and the memory from
 //! which the CPU sends.
 //!
-//! Each sending CPU has its own socket, so that no CPU waits for another CPU. The kernel has one
-//! completion ring and one memory for each queue of an interface, however many sockets exist.
-//! Several sockets therefore share the ring and the memory if there are more CPUs than queues, or
-//! if packets are also taken from the interface. The CPU that reads the completion ring returns the
+//! Each sending CPU has its own socket, so that no CPU waits for another CPU. For each queue of an
+//! interface, the kernel has one completion ring and one memory, for any number of sockets. Several
+//! sockets therefore share the ring and the memory if there are more CPUs than queues, or if
+//! packets are also taken from the interface. The CPU that reads the completion ring returns the
 //! pages of the other CPUs to those CPUs.
 
 use std::io;

@@ -276,7 +276,7 @@ mod tests {
         assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
         assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
         assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
-        // However deep the headers are nested, the walk ends.
+        // The walk ends for any depth of nested headers.
         let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
         assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
     }

@@ -317,7 +317,7 @@ fn tags_of_backbone_and_customer() {
     assert_eq!((shown(&frame).as_str(), ethernet(&frame).vlans), (FLOW4, [Some(1), Some(5)]));
 }
 
-/// All frames of an unsupported link type have the same key, whatever they contain.
+/// All frames of an unsupported link type have the same key, even if their contents differ.
 #[test]
 fn links_that_are_not_read() {
     for frame in [&[][..], &[7; 60], &eth(0x0800, &v4(17, &UDP))] {

@@ -2,8 +2,8 @@
 //!
 //! Architecture invariant: every step reads one header and appends it to a list of fixed length.
 //! The only exceptions are steps that only choose the next step. The walk ends when the list is
-//! full. Therefore the work for a frame is bounded, however deep its headers are nested. Every read
-//! of the frame's bytes is checked. So even with a wrong length in a header, the walk never reads
+//! full. Therefore the work for a frame is bounded, for any depth of nested headers. Every read of
+//! the frame's bytes is checked. So even with a wrong length in a header, the walk never reads
 //! beyond the end of the frame.
 
 use crate::flow_key::FlowKey;

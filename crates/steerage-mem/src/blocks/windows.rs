@@ -523,8 +523,8 @@ mod tests {
         assert_eq!(error.to_string(), "planted");
     }
 
-    /// A page of zeros in place of a memory block's page would mean lost packets that no counter
-    /// reports.
+    /// Only windows are watched. If a page of zeros replaced a page of a memory block, packets
+    /// would be lost without being counted.
     #[test]
     fn only_windows_are_watched() {
         let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();

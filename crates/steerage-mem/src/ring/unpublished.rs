@@ -6,8 +6,9 @@ use crate::sync::Ordering;
 
 impl Producer {
     /// Takes back up to `most` of the newest unpublished frames, and passes them on oldest first.
-    /// Two kinds of producers take frames back: a producer that was declared dead, so that its
-    /// steering is out of date, and a producer whose frames exceed the consumer's limit.
+    /// Two kinds of producers take frames back. The first is a producer that was declared dead,
+    /// because its steering is outdated. The second is a producer with frames that exceed the
+    /// consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));

@@ -37,8 +37,8 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime whose probe failed last. However good the prediction is, the group returns to a
-    /// refuted regime only in another probe.
+    /// The regime whose probe failed last. The group returns to a refuted regime only in another
+    /// probe, even if the prediction for this regime is good.
     refuted: Option<RegimeKey>,
     /// The number of load checks in a row that differed from the measurements by more than random
     /// error.

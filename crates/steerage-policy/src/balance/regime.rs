@@ -96,8 +96,7 @@ impl Costs {
             // `f64::max` ignores 0 / 0.
             fullest = fullest.max(weight / rate);
         }
-        // The number of packets that the workers can take, and what it costs to hand over one of
-        // them.
+        // The number of packets that the workers can take, and the cost of handing one packet over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,

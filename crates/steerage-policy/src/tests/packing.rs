@@ -20,8 +20,8 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// All buckets are on one CPU or anywhere, some CPUs should have no buckets, and each CPU also
-    /// has other work.
+    /// At first, the buckets are all on one CPU or on random CPUs. Some CPUs should have no
+    /// buckets, and each CPU also has other work.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {

@@ -216,7 +216,7 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// If the next frames come within `idle_poll`, a CPU keeps polling. The CPU sleeps, however, if the
+/// If the next frames come within `idle_poll`, a CPU keeps polling. However, the CPU sleeps if the
 /// frames of all of its queues may wait. The test counts the sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {

@@ -268,8 +268,8 @@ impl Memory {
         // claim stays in `self`. Memory is accessed by the claim in `lending` alone, for a place
         // that shows a block which the kernel has filled. The kernel does not write to such a block
         // before the block is given back. The block is given back when no frame of the place is
-        // out, or when `rescue` has put equal bytes where the frames are read. A place shows
-        // another block only when no frame of the place is out.
+        // lent, or after `rescue` has put equal bytes where the frames are read. A place shows
+        // another block only when no frame of the place is lent.
         let made = unsafe { Blocks::foreign(self.lent.base, places, shape.block_bytes, lent, memory) };
         let (blocks, claim) = made.map_err(io::Error::other)?;
         self.claim = Some(claim);

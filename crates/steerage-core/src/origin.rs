@@ -90,8 +90,8 @@ impl Origin {
     }
 
     /// Stages the packets that other threads want this CPU to send, as long as there is room. If a
-    /// staged packet cannot be sent, it is dropped and counted. Returns true if packets may be
-    /// left.
+    /// staged packet cannot be sent, it is dropped and counted. Returns true if some packets may
+    /// not have been staged yet.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;

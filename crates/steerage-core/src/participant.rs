@@ -20,8 +20,8 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// What the handler has done for the moving slice. The CPU stores its report until it has reported
-/// to the state machine.
+/// The result of the handler's last task for the moving slice. The CPU stores its report until it
+/// has reported to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     /// The handler has nothing to report.
@@ -335,9 +335,9 @@ impl<M: Send> Participant<M> {
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
-            // A queue that has ended and has no frame in flight is closed in this round. Control
-            // counts a closed queue as done. If an ended queue parked its buckets for each move, it
-            // would never be closed.
+            // A queue that has ended and has no frame in flight is closed in this round. A closed
+            // queue counts as finished with the move. If an ended queue parked its buckets for each
+            // move, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;

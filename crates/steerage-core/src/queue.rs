@@ -92,10 +92,10 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts a whole poll for the bucket of one of its frames. The position of the sampled frame
-/// differs from poll to poll. Sampling one frame takes one store per poll, in a table that only the
-/// owner writes. If each frame were counted, 4096 counters would compete for the caches of the
-/// receiving CPU, which is the bottleneck.
+/// Samples one frame of a poll, and adds the number of all frames of the poll to the count of this
+/// frame's bucket. The position of the sampled frame differs from poll to poll. Sampling one frame
+/// takes one store per poll, in a table that only the owner writes. If each frame were counted,
+/// 4096 counters would compete for the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));

@@ -1,4 +1,4 @@
-//! How a CPU goes to sleep and how it is woken.
+//! The rules by which a CPU goes to sleep and is woken.
 //!
 //! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
 //! and for less time if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling in

@@ -105,7 +105,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // The acquire load pairs with the release in `publish`. The lock orders everything else.
+        // The acquire load pairs with the release in `publish`. The lock orders all other memory
+        // accesses.
         self.version.load(Ordering::Acquire)
     }
 

@@ -49,8 +49,8 @@ pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
 /// cannot determine this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel hashes, with a random key. All fragments of a datagram have the same hash,
-    /// because the kernel does not hash the ports of any fragment.
+    /// The kernel hashes the packets with a random key. All fragments of a datagram have the same
+    /// hash, because the kernel does not hash the ports of any fragment.
     Kernel,
     /// The card hashes. The card's key may or may not be random, and the card may hash a first
     /// fragment by its ports.

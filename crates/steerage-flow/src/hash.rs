@@ -132,8 +132,8 @@ pub trait Hashing<T> {
 }
 
 /// A hash function for one instruction set. A kernel that needs a CPU feature can be created only
-/// if the CPU has this feature. So the existence of the kernel proves that its instructions may be
-/// executed.
+/// if the CPU has this feature. So the existence of the hash kernel proves that its instructions
+/// may be executed.
 trait Kernel {
     /// The name that [`FlowHasher::name`] returns.
     const NAME: &'static str;

@@ -34,7 +34,8 @@ struct Declared {
 #[derive(Debug, Default)]
 struct Set {
     declared: Vec<Declared>,
-    /// For each CPU that has counted: its lines. Counter `n` is in line number `n / LINE_COUNTS`.
+    /// The lines of each CPU that has added to a counter. Counter `n` is in line number `n /
+    /// LINE_COUNTS`.
     lines: Vec<(CpuId, Vec<Arc<Line>>)>,
 }
 

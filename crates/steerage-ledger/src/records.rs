@@ -133,8 +133,8 @@ impl Ledgers {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts that the CPU with the index `cpu` was woken. `by` is the CPU that handed over
-    /// packets. `None` means that the CPU was woken for a change or a move.
+    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed over packets.
+    /// `None` means that the CPU was woken for a change or a move.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {

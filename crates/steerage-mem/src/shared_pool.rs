@@ -39,7 +39,7 @@ pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// The stack of the node that this view uses first.
+    /// The index of the node's stack that this view uses first.
     stack: usize,
     nodes: Arc<Nodes>,
 }

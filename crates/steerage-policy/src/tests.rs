@@ -219,9 +219,10 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly
-/// all of the other CPU, and sends less if that CPU forwards packets. Spreading therefore reduces
-/// the throughput. If the sender is on another machine, spreading increases the throughput.
+/// Simulates the example `forward` between two veths, with the costs of lab/notes/interfaces.md.
+/// The sender needs nearly all of the other CPU, and sends less if that CPU forwards packets.
+/// Spreading therefore reduces the throughput. If the sender is on another machine, spreading
+/// increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
     // For AF_XDP and for AF_PACKET: the microseconds for receiving a packet, the microseconds for

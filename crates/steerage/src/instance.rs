@@ -150,8 +150,8 @@ pub struct Running<R> {
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Receives each CPU that has ended. The value is true if the receive path did not panic on
-    /// this CPU.
+    /// Receives a message when a CPU has ended. The message contains the CPU, and true if the
+    /// receive path did not panic on it.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,

@@ -301,8 +301,8 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room. In that case, the kernel would also refuse all later packets
-    /// of the batch.
+    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

@@ -119,7 +119,7 @@ fn modes(wanted: Mode) -> &'static [sys::Mode] {
     }
 }
 
-/// Why the program could not be attached.
+/// The reason why the program could not be attached.
 enum Refused {
     /// An error with which the other modes would fail too.
     For(DeviceError),

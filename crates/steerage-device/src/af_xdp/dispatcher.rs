@@ -81,7 +81,7 @@ impl FromStr for Component {
     }
 }
 
-/// Why a program could not be added to a dispatcher.
+/// The reason why a program could not be added to a dispatcher.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// A steerage process that is alive has a program in the dispatcher.

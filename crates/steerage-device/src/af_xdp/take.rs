@@ -104,7 +104,7 @@ impl Prefix {
     }
 }
 
-/// Why a text is not a valid expression.
+/// The reason why a text is not a valid expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TakeError(String);

@@ -53,8 +53,8 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room. In that case, the kernel would also refuse all later packets
-    /// of the batch.
+    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

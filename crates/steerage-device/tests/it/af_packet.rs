@@ -71,7 +71,8 @@ impl Listening {
     }
 
     /// Polls until there are `count` frames, while `meanwhile` runs. Then stops the queue, and
-    /// polls it until it ends. The result includes frames that arrive after the first `count`.
+    /// polls it until it ends. The result includes frames that arrive after the first `count`
+    /// frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {

@@ -46,8 +46,8 @@ fn numbers(hand: &mut Hand<'_>) -> Vec<usize> {
     hand.frames().map(|frame| frame.len() - HEADERS - 1).collect()
 }
 
-/// Merges the frames of each of these sets. Returns how many packets there are, and the headers of
-/// each packet.
+/// Merges the frames of each of these sets into one packet. Returns how many packets there are, and
+/// the headers of each packet.
 fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>) {
     let mut copies: Vec<_> = (0..BATCH_MAX).map(|_| None).collect();
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };

@@ -191,9 +191,9 @@ mod tests {
         home
     }
 
-    /// A CPU takes the frames of a lane in several parts. Between two parts, more frames are added
-    /// to the lane, and its list moves in memory. Waiting frames are withdrawn, and another frame
-    /// is added afterwards.
+    /// Tests a CPU that takes the frames of a lane in several steps. Between two parts, more frames
+    /// are added to the lane, and its list moves in memory. Waiting frames are withdrawn, and
+    /// another frame is added afterwards.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);

@@ -181,8 +181,8 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: the caller reads the number of gives twice and takes pages in between. Taking
-        // pages is ordered with both loads.
+        // Relaxed: the caller reads the number of gives twice and takes pages in between. The
+        // operations that take pages are ordered with both loads.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 

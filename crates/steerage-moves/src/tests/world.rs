@@ -38,7 +38,7 @@ pub(super) enum Request {
 }
 
 /// A handler's state of one queue's flows in a bucket: group, bucket, queue. The handler identifies
-/// the state by its group.
+/// the state by the group's number.
 type FlowState = (u16, u16, usize);
 
 /// The state of one queue's flows in a bucket on its way to another handler: bucket, queue. The
@@ -420,7 +420,7 @@ impl World {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // The handler of a dead CPU does not count, because it will be replaced.
+        // State in the handler of a dead CPU is ignored, because this handler will be replaced.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {

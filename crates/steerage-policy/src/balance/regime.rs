@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::costs::{Costs, Estimate};
 
-/// How the packets of a group are spread over CPUs.
+/// A regime: the way in which the packets of a group are spread over CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
     /// The CPUs that receive do all work.

@@ -126,7 +126,7 @@ impl RxQueue for Fed {
 
 /// A flow moves while another thread has the first packet of the flow. Later packets of the flow
 /// are sent after the first packet, although another CPU kept them. After the first packet was
-/// sent, the new CPU sends.
+/// sent, the flow's new CPU sends the later packets.
 #[test]
 fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     let (feed, frames) = mpsc::channel();

@@ -184,9 +184,9 @@ impl ByCpu {
 /// The point in the kernel's receive path at which an XDP program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
-    /// In the driver, before the kernel processes the frames.
+    /// The program runs in the driver, before the kernel processes the frames.
     Native,
-    /// After the driver, for drivers without support for XDP.
+    /// The program runs after the driver. This mode is for drivers without support for XDP.
     Skb,
 }
 
@@ -263,8 +263,8 @@ impl Link {
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Attaches another program instead of the current one, in one step. The kernel does nothing if it
-    /// is the same program.
+    /// Attaches another program instead of the current one, in one step. The kernel does nothing if
+    /// the other program is the current program.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.

@@ -4,7 +4,8 @@
 //! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU, counted over all live
 //! queues. With several live queues, the limit is checked when a list of frames is published, and
 //! the newest frames that exceed the limit are dropped. If there is only one live queue, its own
-//! ring limits its frames. The same holds for each queue that can wait.
+//! ring limits its frames. The frames of each queue that can wait are also limited only by the
+//! queue's own ring.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub(crate) struct Backlog {
     pub(crate) can_wait: bool,
     /// True if the CPU's `Admission` counts the frames of this backlog.
     pub(crate) is_admitted: bool,
-    /// How many times in a row the CPU found this backlog empty.
+    /// The number of times in a row that the CPU found this backlog empty.
     pub(crate) idle_looks: u32,
 }
 
@@ -44,8 +45,8 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// Called if the backlog was empty for a while. The CPU stops checking the backlog until frames
-    /// are published.
+    /// This function is called after the backlog was empty for a while. The CPU then stops checking
+    /// the backlog until frames are published.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;

@@ -87,14 +87,14 @@ pub struct Spec {
     pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
-    /// How many packets of a queue handlers may keep at the same time.
+    /// The number of packets of a queue that handlers may keep at the same time.
     pub kept_max: usize,
     /// The length of the longest frame that must fit in one page, in bytes.
     pub linear_bytes: usize,
-    /// How many packets a CPU's function may originate before they are sent.
+    /// The number of packets that a CPU's function may originate before they are sent.
     pub originated_max: usize,
-    /// The senders through which threads outside of the receive path send packets. Their packets
-    /// count against `originated_max` too.
+    /// The senders through which threads outside of the receive path send packets. The packets of
+    /// senders also count against `originated_max`.
     pub senders: Vec<Sender>,
     /// The limit on the memory of packets and rings together, in bytes.
     pub memory_max: usize,
@@ -193,7 +193,8 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The first poll must not depend on whether the CPU gets the control lock in its first round.
+    // The queues get their limits here, because the first poll must not depend on whether the CPU
+    // gets the control lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -339,9 +340,9 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as frames can be in flight. So a stalled CPU delays or loses only its own
-    /// packets. If the memory limit is too low for that, backlogs and other limits become smaller.
-    /// The pages of each CPU lie on the CPU's own NUMA node.
+    /// Maps as many pages as frames can be in flight. Therefore a stalled CPU only delays or loses
+    /// packets that were steered to it. If the memory limit is too low for this number of pages,
+    /// backlogs and other limits are reduced. The pages of each CPU lie on the CPU's own NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =

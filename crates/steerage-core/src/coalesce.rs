@@ -1,7 +1,7 @@
 //! Merges consecutive segments of a flow within a batch, on the CPU that handles them and before
 //! its handler: `Builder::coalesce`.
 //!
-//! The rules are those of [`steerage_flow::offload::coalesce`], which outputs use for merging too.
+//! Segments are merged by the rules of [`steerage_flow::offload::coalesce`], which outputs use too.
 //! No payload is copied: a merged packet has a copy of its headers, and its payload stays in the
 //! original frames. After the handler, each frame gets the verdict of its packet. If an output
 //! cannot send merged packets, each frame gets its own headers again. The headers are written in

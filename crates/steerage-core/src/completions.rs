@@ -12,7 +12,8 @@ use steerage_mem::{Blocks, Claim, Completion, Fit, FrameHeader, Page, RecordForm
 
 pub use steerage_mem::Gather;
 
-/// How many bytes must be free before a frame with an [`Offload`]: see [`Lending::push_offload`].
+/// The number of bytes that must be free before a frame with an [`Offload`]: see
+/// [`Lending::push_offload`].
 pub const OFFLOAD_BYTES: usize = FrameHeader::BYTES + FrameHeader::EXTRA_BYTES;
 
 /// Describes a frame that a device wrote to a page: see [`Completions::fill`] and

@@ -77,8 +77,8 @@ impl Handle {
     }
 
     /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
-    /// empty, each packet stays on the CPU that received it. As few flows as possible move, and no
-    /// packet is reordered. The call does not wait until the flows have moved: see
+    /// empty, each packet stays on the CPU that received it. The smallest possible number of flows
+    /// move, and no packet is reordered. The call does not wait until the flows have moved: see
     /// [`is_settled`](Self::is_settled).
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Handle {
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets the share of each CPU's time that other programs used lately, from 0 to 1
+    /// Sets the share of each CPU's time that other programs used recently, from 0 to 1
     /// (`ForeignLoad`). Policies take other programs' shares into account. Threads that steerage
     /// starts call `set_others_time` themselves. You need to call `set_others_time` only if your
     /// program runs its own threads.
@@ -310,9 +310,9 @@ impl Handle {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they still hold. The wait continues
-    /// while the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
-    /// progress. After a stop was requested, the whole wait takes at most
+    /// Waits for the outputs to finish the packets that they still hold. The wait continues while
+    /// the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without progress.
+    /// After a stop was requested, the whole wait takes at most
     /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped as
     /// [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
     /// threads calls this function after the last step of all CPUs.

@@ -47,7 +47,7 @@ pub struct Cpu {
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
     pub(crate) origin: Origin,
-    /// The handler's next tick comes at this time or earlier.
+    /// The handler's next tick is called at this time or earlier.
     pub(crate) tick_by: Option<Timestamp>,
 }
 

@@ -53,8 +53,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Describes a live queue whose device sets no hashes. Its frames lie in pages of the pool, and
-    /// the longest frame has `frame_bytes_max` bytes.
+    /// Describes a live queue whose device sets no hashes. The queue's frames lie in pages of the
+    /// pool, and the longest frame has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
@@ -67,8 +67,8 @@ impl Capabilities {
         Self { fit, ..self }
     }
 
-    /// Describes a live queue whose device sets no hashes. Its frames lie in blocks that the device
-    /// supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes.
+    /// Describes a live queue whose device sets no hashes. The queue's frames lie in blocks that
+    /// the device supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
@@ -161,8 +161,8 @@ impl Opened {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
-    /// How many pages of the pool the queue needs to send packets. The pool gets this many
-    /// additional pages.
+    /// The number of pages of the pool that the queue needs to send packets. The pool gets this
+    /// many additional pages.
     pub pages_max: usize,
     /// True if the queue accepts packets that it finishes later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).

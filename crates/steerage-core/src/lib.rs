@@ -3,7 +3,8 @@
 //! `steerage`.
 //!
 //! The modules are listed in the order in which a packet uses them. Each module imports only
-//! modules below it in these tables. The modules of the last table are at the bottom.
+//! modules that are listed below it in these tables. The modules of the last table are at the
+//! bottom.
 //!
 //! | module | what happens there |
 //! |---|---|

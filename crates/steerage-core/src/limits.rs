@@ -21,7 +21,7 @@ pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 
 /// The maximum number of frames that are handled from one backlog before the CPU goes on to the
 /// next backlog. This maximum equals the poll budget. So a CPU that both receives and handles
-/// packets spends equal effort on both tasks.
+/// packets gives both tasks the same number of packets at a time.
 pub const HANDLE_BUDGET: usize = 64;
 
 /// The maximum duration of a round. A round that takes longer ends early (`time_squeeze`): Linux's
@@ -49,18 +49,18 @@ pub const BUCKETS: usize = 4096;
 /// The topmost 12 bits of the hash choose the bucket, as with `reciprocal_scale` in Linux.
 pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 
-/// How long a live queue with room of its own waits for a CPU whose backlog is full. The kernel
-/// hands over whole blocks of such a queue, so frames arrive as fast as memory can be read. A CPU
-/// needs some time to catch up if it sleeps, or if it runs another program for a time slice or two.
-/// If a CPU still has no room after this patience, it is overloaded.
+/// The maximum time for which a live queue with memory of its own waits for a CPU if the CPU's
+/// backlog is full. The kernel hands over whole blocks of such a queue, so frames arrive as fast as
+/// memory can be read. A CPU needs some time to catch up if it sleeps, or if it runs another
+/// program for a time slice or two. If a CPU still has no room after this time, it is overloaded.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How often the instance checks whether CPUs were taken from the process or given to it. Each
-/// check takes 40 us.
+/// The interval at which the instance checks whether CPUs were taken from the process or given to
+/// it. Each check takes 40 us.
 pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// How often a live queue that waits for a CPU checks whether there is room. If packets need little
-/// work, a CPU handles a large part of a backlog within this interval.
+/// The interval at which a live queue that waits for a CPU checks whether the CPU has room. If
+/// packets need little work, a CPU handles a large part of a backlog within this interval.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
 /// The default of how many frames may wait for one CPU: Linux's `netdev_max_backlog` and its
@@ -70,12 +70,12 @@ pub const BACKLOG_DEFAULT: usize = 1000;
 /// The largest value of `netdev_max_backlog`.
 pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
-/// How many frames of moving buckets a queue can store in its parking lot. A slice is a sixteenth
-/// of the buckets. A slice parks about a sixteenth of the frames that arrive while a CPU handles a
-/// full backlog.
+/// The number of frames of moving buckets that a queue can store in its parking lot. A slice is a
+/// sixteenth of the buckets. A slice parks about a sixteenth of the frames that arrive while a CPU
+/// handles a full backlog.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
-/// How many buckets move at a time. The frames of so few buckets fit in the parking lot.
+/// The number of buckets that move at a time. The frames of so few buckets fit in the parking lot.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
 /// In one batch out of this many, the first packet is handled alone and timed. Reading the clock
@@ -94,12 +94,12 @@ pub const FLOWS_SEEN_MAX: usize = 64;
 /// The time that a CPU spends receiving is measured in one round out of this many.
 pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 
-/// How long a move waits for its fence before it discards packets. When the wait for the fence is
-/// over, frames that arrive for the moving buckets are dropped (`moving`), and the old CPU is
-/// ordered to discard its backlog (`revoked`).
+/// The time for which a move waits for its fence before it discards packets. When the wait for the
+/// fence is over, frames that arrive for the moving buckets are dropped (`moving`), and the old CPU
+/// is ordered to discard its backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
-/// How long a queue that was released waits for its new CPU. When this wait is over, the old CPU
+/// The time for which a released queue waits for its new CPU. When this wait is over, the old CPU
 /// takes the queue back. The wait for the new CPU is shorter than [`MOVE_WAIT`], so that a move
 /// that begins during the wait loses no packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
@@ -107,16 +107,16 @@ pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 /// If a move waits for a CPU, the CPU is declared dead after this time without progress.
 pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 
-/// How often a sleeping CPU wakes to check a move in which it takes part.
+/// The interval at which a sleeping CPU wakes to check a move in which it takes part.
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
-/// How long an idle CPU continues to poll before it sleeps. On a virtual machine, waking a halted
-/// CPU takes 22 us, of which the waking CPU is busy for 7 us. After about twice the time of a
-/// wake-up, further polling costs more than sleeping.
+/// The time for which an idle CPU continues to poll before it sleeps. On a virtual machine, waking
+/// a halted CPU takes 22 us, of which the waking CPU is busy for 7 us. After about twice the time
+/// of a wake-up, further polling costs more than sleeping.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// How many pages are taken from the shared pool or returned to it at a time. One atomic exchange
-/// then serves a whole poll.
+/// The number of pages that are taken from the shared pool or returned to it at a time. With this
+/// number, one atomic exchange supplies the pages for a whole poll.
 pub const POOL_BULK: usize = POLL_BUDGET;
 
 /// By default, how many packets of one queue handlers may keep at the same time.
@@ -124,14 +124,14 @@ pub const KEPT_DEFAULT: usize = 1024;
 
 /// The maximum number of packets that one CPU's function may originate at a time. Each of them
 /// needs a page. With this maximum, a function can answer each packet of a poll with as many
-/// packets as a poll has.
+/// packets as a full poll has.
 pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 
 pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};
 
-/// How often a CPU checks whether a full output has room again. The CPU checks the output while it
-/// holds back packets of a queue that can wait. The output's buffer takes longer than this interval
-/// to become empty.
+/// The interval at which a CPU checks whether a full output has room again. The CPU checks this as
+/// long as it holds back packets of a queue that can wait. The output's buffer takes longer than
+/// this interval to become empty.
 pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
 
 /// While a program waits for the end of a run, this is how often it checks whether a stop was
@@ -166,21 +166,22 @@ pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// How many frames may wait for a CPU: `netdev_max_backlog`. As in Linux, the limit applies to
-    /// the frames of all live queues together. The limit also applies separately to each queue that
-    /// can wait (a file). The limit is at least 1. If the memory limit allows it, the backlog can
-    /// grow to 16 times the backlog with which the instance was built.
+    /// The number of frames that may wait for a CPU: `netdev_max_backlog`. As in Linux, the limit
+    /// applies to the frames of all live queues together. The limit also applies separately to each
+    /// queue that can wait (a file). The limit is at least 1. If the memory limit allows it, the
+    /// backlog can grow to 16 times the backlog with which the instance was built.
     pub backlog: usize,
-    /// How many frames one poll takes from a queue, and how many frames of one backlog are handled
-    /// before the next backlog: `dev_weight`. The weight also limits how many frames are handed to
-    /// other CPUs in one list. From 1 to [`POLL_BUDGET`], which is the default.
+    /// The number of frames that one poll takes from a queue, and how many frames of one backlog
+    /// are handled before the next backlog: `dev_weight`. The weight also limits how many frames
+    /// are handed to other CPUs in one list. From 1 to [`POLL_BUDGET`], which is the default.
     pub dev_weight: usize,
-    /// How many packets a round handles before the queues are polled again: `netdev_budget`. The
-    /// budget is at least 1. Even with the smallest budget, every round handles the frames in the
-    /// CPU's own lanes and one more batch. The default is [`ROUND_BUDGET`].
+    /// The number of packets that a round handles before the queues are polled again:
+    /// `netdev_budget`. The budget is at least 1. Even with the smallest budget, every round
+    /// handles the frames in the CPU's own lanes and one more batch. The default is
+    /// [`ROUND_BUDGET`].
     pub budget: usize,
-    /// How long a round may take before the queues are polled again: `netdev_budget_usecs`. The
-    /// default is [`ROUND_TIME_MAX`].
+    /// The maximum time for a round, after which the queues are polled again:
+    /// `netdev_budget_usecs`. The default is [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
     /// The size of the flow limit's table: `flow_limit_table_len`. A new size applies to flow
     /// limits that are switched on afterwards. The value is rounded up to a power of two, at most
@@ -226,8 +227,8 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
-    /// How many pages the queue keeps in its local cache: ENA's local page cache. The minimum is 0,
-    /// which switches the cache off. The maximum is
+    /// The number of pages that the queue keeps in its local cache: ENA's local page cache. The
+    /// minimum is 0, which switches the cache off. The maximum is
     /// [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The default is
     /// [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages). By default, a
     /// queue whose device provides blocks has no cache, because only copied frames need pages.
@@ -255,6 +256,6 @@ const _: () = {
     assert!(BACKLOG_DEFAULT <= BACKLOG_MAX);
 };
 
-/// How long a hook may run between two rounds of a CPU. The limit is a tenth of the maximum
-/// duration of a round, so that hooks hardly delay packets.
+/// The maximum time for which a hook may run between two rounds of a CPU. The limit is a tenth of
+/// the maximum duration of a round, so that hooks hardly delay packets.
 pub const BETWEEN_ROUNDS_MAX: Duration = Duration::from_micros(200);

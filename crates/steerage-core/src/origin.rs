@@ -7,9 +7,9 @@
 //! transmits, and before the batch counts as finished. The fence of a move therefore covers
 //! originated packets. If the CPU was declared dead, originated packets are dropped.
 //!
-//! A kept packet is sent in place of an empty frame in one of these pages: as if it were the
-//! frame's written copy. An output reads a kept packet from the packet's own pages. Packets of
-//! [`Sender`](crate::sender::Sender)s are sent in the same way.
+//! To send a kept packet, the CPU stages an empty frame in one of these pages. The output then
+//! reads the kept packet as if it were the frame's written copy. An output reads a kept packet from
+//! the packet's own pages. Packets of [`Sender`](crate::sender::Sender)s are sent in the same way.
 
 use std::sync::Arc;
 
@@ -90,8 +90,8 @@ impl Origin {
     }
 
     /// Stages the packets that other threads want this CPU to send, as long as there is room. If a
-    /// staged packet cannot be sent, it is dropped and counted. Returns true if packets may be
-    /// left.
+    /// staged packet cannot be sent, it is dropped and counted. Returns true if some packets may
+    /// not have been staged yet.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;

@@ -82,8 +82,8 @@ impl Actions {
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// By output number: how many packets go to the output. Unused numbers are included. A batch is
-    /// so short that each count fits in a byte.
+    /// For each output number, the number of packets that go to the output. Unused numbers are
+    /// included. A batch is so short that each count fits in a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 
@@ -143,7 +143,7 @@ impl<'a> Batch<'a> {
     /// of all other packets. Use [`iter_mut`](Self::iter_mut) for the packets that `read` has not
     /// finished.
     ///
-    /// `read_common` is for packet functions that first read the whole batch and then act.
+    /// `read_common` is for packet functions that read the whole batch before they act on it.
     /// `read_common` costs about half as much as iterating over all packets.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {

@@ -2,10 +2,10 @@
 //!
 //! The local page cache follows the one in Amazon's ENA driver (LPC, proposed in March 2021 for
 //! Linux 5.12): a queue recycles its own pages and does not need the shared allocator. ENA tries
-//! its pages one after another, and stops at the first page that is still in use. In steerage,
-//! pages return through the finished index of a ring, or through the stack of kept pages. No page
-//! has to wait for another page. When an instance has ended and no packet is kept any more, the
-//! shared pool has all pages again.
+//! its pages one after another, and stops at the first page that is still in use. steerage does not
+//! search for free pages: each page returns through the finished index of a ring, or through the
+//! stack of kept pages. So no page has to wait until another page is free. When an instance has
+//! ended and no packet is kept any more, the shared pool has all pages again.
 //!
 //! Three measures make pages cheaper, as benchmarks confirm:
 //!
@@ -17,8 +17,8 @@
 //!   lines of all frames would share a few cache sets.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
 //!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. Such
-//!   prefetching would double the receiving CPU's cost for a packet.
+//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This would
+//!   double the time that the receiving CPU needs for a packet.
 //!
 //! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
 //! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
@@ -55,15 +55,16 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// How many pages of the shared pool the queue has. The second number is the maximum since the
-    /// size of the cache last changed.
+    /// The number of pages of the shared pool that the queue has. The second number is the largest
+    /// value of this number since the size of the cache last changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
-    /// How many pages in `spill` belong to another NUMA node.
+    /// The number of pages in `spill` that belong to another NUMA node.
     foreign: u64,
     served: u64,
-    /// How many pages from the shared pool were counted as served in advance.
+    /// The number of pages that were taken from the shared pool, and that `recycled` has not yet
+    /// subtracted from the number of served pages.
     from_shared: u64,
     came_home: u64,
     copied_out: u64,
@@ -237,7 +238,7 @@ impl PagePool {
     }
 
     /// Takes back the pages of finished frames. As many pages as the local cache has room for go to
-    /// the cache. All other pages go to the shared pool. The cache and the shared pool each receive
+    /// the cache. All other pages go to the shared pool. Both the cache and the shared pool receive
     /// many pages at a time.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
@@ -254,8 +255,8 @@ impl PagePool {
         }
     }
 
-    /// Counts the pages that were added to a list. Frames that could not be added together are
-    /// taken back one by one.
+    /// Counts the pages that were added to a list. Frames that could not be taken back in one step
+    /// are taken back one by one.
     #[inline(always)]
     fn count_home(&mut self, returned: Result<usize, Finished<'_>>) {
         match returned {

@@ -1,4 +1,4 @@
-//! What one CPU does for requests of control: moves, new limits, hooks.
+//! The part of a CPU that carries out requests of control: moves, new limits and hooks.
 //!
 //! Requests are stored in the state under the control lock. A CPU tries to take this lock between
 //! two rounds, and only if a request concerns it. A packet CPU never waits for the lock. If another
@@ -20,8 +20,8 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// What the handler has done for the moving slice. The CPU stores its report until it has reported
-/// to the state machine.
+/// The result of the handler's last task for the moving slice. The CPU stores its report until it
+/// has reported to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     /// The handler has nothing to report.
@@ -58,7 +58,7 @@ pub(crate) struct Participant<M> {
     /// The version of the control state that this CPU has followed last.
     seen: u64,
     pub(crate) pending: bool,
-    /// True if this CPU was declared dead. A CPU that was declared dead must not steer until
+    /// True if this CPU was declared dead. A CPU that was declared dead may steer only after
     /// control knows that it is alive.
     is_void: bool,
     pub(crate) limits: Limits,
@@ -98,8 +98,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Acts on the control requests to this CPU, if there are any. Returns true if the CPU may
-    /// steer and handle packets in this round. A CPU that was declared dead may not do so until
-    /// control knows that the CPU is alive.
+    /// steer and handle packets in this round. A CPU that was declared dead may steer and handle
+    /// packets only after control knows that it is alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -114,8 +114,8 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows the requests. Also runs what the handler has to do for the moving slice, as far as
-    /// possible now.
+    /// Follows the requests. Also runs the tasks of the handler for the moving slice that can be
+    /// done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
@@ -136,7 +136,7 @@ impl<M: Send> Participant<M> {
     }
 
     /// Follows new limits, and does what this CPU's queues have to do for the moving slice. Returns
-    /// what the handler has to do, if anything.
+    /// the task for the handler, if there is one.
     fn follow(
         &mut self,
         me: Me<'_>,
@@ -164,8 +164,8 @@ impl<M: Send> Participant<M> {
         self.hook = state.take_hook(index).or(self.hook.take());
         self.report(index, &mut state);
         let handler_part = self.advance_move(me, queues, &mut state);
-        // A CPU watches the moving slice if one of its queues takes part in a slice or waits for
-        // one, because some CPU must detect a slice that takes too long.
+        // Some CPU must detect a slice that takes too long. Therefore a CPU watches the moving
+        // slice if one of its queues takes part in the slice or waits for it.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
         if self.pending {
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
@@ -174,7 +174,8 @@ impl<M: Send> Participant<M> {
         handler_part
     }
 
-    /// Does what other threads have requested of this CPU: calls `woken`, and sends their packets.
+    /// Carries out requests of other threads to this CPU: calls `woken`, and sends the packets of
+    /// these threads.
     #[cold]
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
@@ -294,7 +295,7 @@ impl<M: Send> Participant<M> {
     }
 
     /// Advances the move of the current slice for this CPU's queues, through as many phases as
-    /// possible. Returns what the handler has to do, if anything.
+    /// possible. Returns the task for the handler, if there is one.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -334,9 +335,9 @@ impl<M: Send> Participant<M> {
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
-            // A queue that has ended and has no frame in flight is closed in this round. Control
-            // counts a closed queue as done. If an ended queue parked its buckets for each move, it
-            // would never be closed.
+            // A queue that has ended and has no frame in flight is closed in this round. A closed
+            // queue counts as finished with the move. If an ended queue parked its buckets for each
+            // move, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -402,8 +403,8 @@ impl<M: Send> Participant<M> {
         arrived.is_err()
     }
 
-    /// Called when this CPU finds that it was declared dead. The CPU drops all state that is
-    /// outdated. After the CPU has reported to control, it counts as alive again: see
+    /// Called when this CPU finds that it was declared dead. The CPU drops all outdated state.
+    /// After the CPU has reported to control, it counts as alive again: see
     /// [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {

@@ -17,9 +17,9 @@ pub use steerage_moves::{GroupVersion, Plan};
 pub struct View {
     /// True if no bucket is moving or about to move.
     pub is_settled: bool,
-    /// How many slices of buckets have moved so far.
+    /// The number of slices of buckets that have moved so far.
     pub slices: u64,
-    /// By CPU: the share of its time that other programs used lately.
+    /// For each CPU, the share of its time that other programs used recently.
     pub others: Vec<f64>,
     /// The groups of queues, by group number.
     pub groups: Vec<GroupView>,
@@ -33,7 +33,7 @@ pub struct GroupView {
     /// The CPUs that the group can use, in the order in which they should join. CPUs that poll a
     /// queue of the group come first.
     pub order: Vec<CpuIndex>,
-    /// How many CPUs at the front of `order` poll queues of the group. At least 1.
+    /// The number of CPUs at the front of `order` that poll queues of the group. At least 1.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: Box<[CpuIndex; BUCKETS]>,
@@ -70,7 +70,7 @@ pub trait BetweenRounds: Send + Sync + fmt::Debug {
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus;
 }
 
-/// Whether a hook is done.
+/// The result of a hook: states whether the hook is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookStatus {
     /// The hook is done.

@@ -56,8 +56,8 @@ pub(crate) struct OwnedQueue {
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
-    /// How many frames the queue has steered. The number of steered frames is also the arrival
-    /// number of the last frame.
+    /// The number of frames that the queue has steered. The number of steered frames is also the
+    /// arrival number of the last frame.
     arrivals: u64,
     /// After a poll, the lane of this outbox has the poll's frames. After steering, the lane has
     /// the frames that stay on this CPU. The queue is not polled while frames are in the lane.
@@ -92,10 +92,10 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts a whole poll for the bucket of one of its frames. The position of the sampled frame
-/// differs from poll to poll. Sampling one frame takes one store per poll, in a table that only the
-/// owner writes. If each frame were counted, 4096 counters would compete for the caches of the
-/// receiving CPU, which is the bottleneck.
+/// Samples one frame of a poll, and adds the number of all frames of the poll to the count of this
+/// frame's bucket. The position of the sampled frame differs from poll to poll. Sampling one frame
+/// takes one store per poll, in a table that only the owner writes. If each frame were counted,
+/// 4096 counters would compete for the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -211,7 +211,7 @@ impl OwnedQueue {
 
     /// Chooses the CPU of each frame. The frames for this CPU stay in the lane. The slots of all
     /// other frames are written to the rings of their CPUs. The other CPUs see these slots only
-    /// after they are published.
+    /// after the slots are published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
@@ -265,7 +265,7 @@ impl OwnedQueue {
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// Finishes the frames in hand. Their memory returns to the queue at once.
+    /// Finishes the frames in hand. The memory of these frames returns to the queue at once.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let pool = &mut self.pages.pool;
@@ -356,8 +356,8 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished
-    /// there, because they leave it in another way.)
+    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished,
+    /// because they leave the parking lot in another way.)
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {
@@ -381,8 +381,8 @@ impl OwnedQueue {
     }
 
     /// The device's file descriptor, if the queue waits for the device. A queue does not wait for
-    /// its device if it is blocked, has returned the time of its next frames, or has ended: such a
-    /// device may be readable all the time.
+    /// its device if it is blocked, has returned the time of its next frames, or has ended. In
+    /// these cases, the device may be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -406,12 +406,14 @@ impl OwnedQueue {
         self.outbox.has_owner_finished() && self.room_everywhere() > 0
     }
 
-    /// Ends the run for this queue. A live queue is polled until its device has handed over all
-    /// frames that have already arrived. A queue that is not live is not polled again.
+    /// Ends the run for this queue. After a stop, a live queue is polled as long as its device
+    /// still hands over frames that arrived before the stop. A queue that is not live is not polled
+    /// again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have returned a later time, but the remaining frames are due now.
+            // The device may have returned a later time for its next poll, but the remaining frames
+            // are due now.
             self.state.polled = Polled::More;
         }
     }

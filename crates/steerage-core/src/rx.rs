@@ -2,9 +2,9 @@
 //! objects. Each [`RxQueue`] hands over filled buffers when it is polled.
 //!
 //! A stop calls [`RxQueue::stop`] of each queue. After a stop, a file is not polled again. A live
-//! queue may still have received frames in a ring. After a stop, a live queue receives no more, is
-//! polled until the frames in the ring are handed over, and then reports that it has ended. Frames
-//! that are not handed over in time count as lost.
+//! queue may still have received frames in a ring. After a stop, a live queue receives no more
+//! frames. It is polled until it has handed over the frames in the ring, and then reports that it
+//! has ended. Frames that are not handed over in time count as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

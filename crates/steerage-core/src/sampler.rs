@@ -50,7 +50,8 @@ impl Sampler {
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 
-    /// Returns true if the next batch should have a single packet, which is then timed.
+    /// Returns true if the next batch should have only one packet, so that this packet can be
+    /// timed.
     #[inline]
     pub(crate) fn wants_one_alone(&mut self) -> bool {
         self.nth_batch = self.nth_batch.wrapping_add(1);

@@ -24,21 +24,22 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// By CPU: how many frames wait for it, if there are several live queues.
+    /// For each CPU, the number of frames that wait for it, if there are several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
-    /// By CPU: the shared pool, as seen from the CPU's NUMA node.
+    /// For each CPU, the shared pool as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) supply: Supply,
     /// The size of the blocks of all devices, in bytes.
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// How many queues are not closed yet. At 0, all received packets are finished.
+    /// The number of queues that are not closed yet. At 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
-    /// By CPU: whether another thread wants the CPU to call [`woken`] and to send packets.
+    /// For each CPU, a flag that is set if another thread wants the CPU to call [`woken`] and to
+    /// send packets.
     ///
     /// [`woken`]: crate::handler::Handler::woken
     pub(crate) requests: Requests,
@@ -117,8 +118,8 @@ impl Shared {
 
     /// Counts a queue as closed. The CPU that closes the last queue wakes all other CPUs.
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. O1 is an acquire operation too. So the last CPU passes on
-        // everything that the other CPUs did before.
+        // O1, release: pairs with O2. O1 is also an acquire operation. So the CPU that closes the
+        // last queue makes everything visible that the other CPUs did before.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();

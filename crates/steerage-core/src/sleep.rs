@@ -1,12 +1,12 @@
-//! How a CPU goes to sleep and how it is woken.
+//! The rules by which a CPU goes to sleep and is woken.
 //!
 //! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
-//! and for less time if polling has found no packets lately. KVM's `halt_poll_ns` adapts its
-//! polling in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a
-//! memory fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's
-//! eventfd (its bell), and on those devices that have no waiting frames. A CPU that hands frames to
-//! other CPUs executes one fence per poll, and then checks the bits of those CPUs. So either the
-//! sleeping CPU sees the frames, or the CPU that hands them over sees the bit and rings the bell.
+//! and for less time if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling in
+//! the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence,
+//! and checks for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd (its
+//! bell), and on those devices that have no waiting frames. A CPU that hands frames to other CPUs
+//! executes one fence per poll, and then checks the bits of those CPUs. So either the sleeping CPU
+//! sees the frames, or the CPU that hands them over sees the bit and rings the bell.
 //!
 //! A caller with its own event loop gets a single epoll file descriptor for the bell and all
 //! devices (`Softnet::event_fd`). A device is added to the epoll when the CPU begins to wait for
@@ -28,8 +28,8 @@ use crate::shared::Shared;
 /// The result of [`arm`](crate::softnet::Softnet::arm): says whether a CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// The CPU may sleep until its event file descriptor is readable, or until this time. From now
-    /// on, CPUs that hand work to this CPU ring its bell.
+    /// The CPU may sleep until its event file descriptor is readable, or until this time. After
+    /// this result, CPUs that hand work to this CPU ring its bell.
     Sleep(Option<Timestamp>),
     /// The CPU has work: call `step` again.
     Work,
@@ -39,8 +39,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// How many CPUs have cleared the bit of this CPU. Each CPU that has cleared the bit has also
-    /// rung the bell, or is about to ring it.
+    /// The number of CPUs that have cleared the bit of this CPU. Each CPU that has cleared the bit
+    /// has also rung the bell, or is about to ring it.
     rings: u64,
 }
 
@@ -70,7 +70,7 @@ impl Sleep {
     }
 
     /// Makes the epoll listen only to those devices for which the CPU waits. Devices for which the
-    /// CPU does not wait would make the epoll readable again and again.
+    /// CPU does not wait are excluded, because they would make the epoll readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -144,14 +144,15 @@ impl Patience {
     /// Adapts the polling time to the length of the sleep that has just ended.
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // The length of a coalesced sleep does not show when packets arrive.
+        // The length of a sleep with coalesced frames does not show when packets arrive, so it is
+        // ignored.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }
     }
 }
 
-/// Returns the time until which a CPU's queues have no work, unless the CPU is woken. The returned
+/// Returns the time up to which a CPU's queues have no work unless the CPU is woken. The returned
 /// time is the earliest of `until` and of the times of the queues. Returns `None` if a queue has
 /// work now.
 pub(crate) fn queues_sleep_until(

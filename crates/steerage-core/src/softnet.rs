@@ -163,7 +163,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     can_wait: bool,
     phase: Phase,
     round: Round,
-    /// How many frames were received and handled since [`poll`](Self::poll) was last called.
+    /// The number of frames that were received and handled since [`poll`](Self::poll) was last
+    /// called.
     received: usize,
     handled: usize,
     /// Set after a stop was requested: packets in flight are handled until this time.
@@ -290,8 +291,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 if place < self.queues.len() {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
-                    // If a round ends here, it need not read the clock, because the next round
-                    // does.
+                    // If the round ends at this point, it need not read the clock, because the next
+                    // round reads it.
                     if next != Phase::Control || self.sampler.is_timing() {
                         self.end_batch();
                     }
@@ -446,8 +447,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // If a device is due now, the device has more frames, and ended the poll for a reason
-            // of its own.
+            // If the device's next poll is due now, the device has more frames and has ended this
+            // poll for another reason.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -541,7 +542,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Ends this CPU, and returns the report of its handler. Packets that are still in this CPU's
-    /// rings stay there, and count as in flight.
+    /// rings stay in these rings, and count as in flight.
     pub fn finish(mut self) -> H::Report {
         // If this CPU ends too early, other CPUs would wait for it forever. Dropping `stops`
         // therefore stops the other CPUs.

@@ -105,7 +105,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // The acquire load pairs with the release in `publish`. The lock orders everything else.
+        // The acquire load pairs with the release in `publish`. The lock orders all other memory
+        // accesses.
         self.version.load(Ordering::Acquire)
     }
 
@@ -135,7 +136,7 @@ impl State {
     }
 
     /// Checks whether the current phase of the moving slice takes too long, and acts if it does.
-    /// `open` is the list of CPUs for whose fences the caller waits.
+    /// The list `open` has the CPUs for whose fences the caller waits.
     pub(crate) fn check_deadline(
         &mut self,
         (me, now): (CpuIndex, Timestamp),
@@ -232,8 +233,8 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Takes a queue that another CPU has released for `cpu`. Or takes back a queue that `cpu` has
-    /// released and no CPU has taken.
+    /// Takes a queue that another CPU has released for `cpu`. Also takes back a queue that `cpu`
+    /// has released, if no other CPU has taken it.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
@@ -274,7 +275,7 @@ impl State {
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
         self.findings.clear();
-        // Sleeping CPUs must learn whether load is measured.
+        // Sleeping CPUs are woken, because they must see whether load is measured.
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 

@@ -1,19 +1,19 @@
 //! Sends the packets that a packet function transmits.
 //!
 //! Each CPU has its own queue to each output, so no CPU waits for a lock to send. The packets of a
-//! batch for one output are passed to this CPU's queue in one call, in order of arrival. This call
-//! comes after the CPU has left its gate, because the verdicts of a dead CPU do not count. The call
-//! of `send` comes before the batch counts as finished, so that the fence of a move covers all sent
-//! packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the flow
-//! were sent, and the flow keeps its order on the wire.
+//! batch for one output are passed to this CPU's queue in one call, in order of arrival. The CPU
+//! makes this call after it has left its gate, because the verdicts of a dead CPU do not count. The
+//! call of `send` comes before the batch counts as finished, so that the fence of a move covers all
+//! sent packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the
+//! flow were sent, and the flow keeps its order on the wire.
 //!
 //! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
 //! exchange for a page of its own ([`OutgoingPacket::swap`]). For the exchange of pages, the device
 //! has pages of the pool ([`TxCapabilities::pages_max`]). The device's page returns through the
-//! packet's slot. The packet's page belongs to the device after it was sent. If the device kept the
-//! packet's page without an exchange, this would need a counter, a limit and a second way to return
-//! pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of
-//! 64 bytes, the exchange was as fast as a copy. With 1500 bytes, the exchange had 1.06 times the
+//! packet's slot. The packet's page belongs to the device after it was sent. Without an exchange, a
+//! device that keeps pages would need a counter, a limit and a second way to return pages.
+//! (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of 64
+//! bytes, the exchange was as fast as a copy. With 1500 bytes, the exchange had 1.06 times the
 //! packet rate of a copy.)
 
 use std::fmt;
@@ -71,8 +71,8 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Returns true if the queue has room for a batch now. `has_room` is called before a batch is
-    /// handled, unless no queue of the instance can wait. If the packets of a batch [can
+    /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
+    /// `has_room` is called before each batch is handled. If the packets of a batch [can
     /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
     /// have room. An output that accepts no more packets must not return false forever. After a
     /// stop, packets wait for half of the time for draining, and then count as `tx_full`.
@@ -80,10 +80,11 @@ pub trait TxQueue: Send {
         true
     }
 
-    /// Sends packets, in order. When `send` returns, the queue no longer needs the packets. The
-    /// queue has sent each packet, or copied it, or swapped its pages for pages of the queue
-    /// ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory after the
-    /// first few calls. `send` is called once for each batch that has packets for this output.
+    /// Sends packets, in order. After `send` has returned, the queue no longer accesses the
+    /// packets. The queue has sent each packet, or copied it, or swapped its pages for pages of the
+    /// queue ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory
+    /// after the first few calls. `send` is called once for each batch that has packets for this
+    /// output.
     ///
     /// # Errors
     /// An error of `send` ends the queue of this CPU. All packets of this batch and all later
@@ -114,21 +115,21 @@ pub trait TxQueue: Send {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// How many packets were given to the device.
+    /// The number of packets that were given to the device.
     pub packets: u64,
     /// The number of bytes in the packets given to the device, including link headers.
     pub bytes: u64,
-    /// How many packets are longer than the device can send.
+    /// The number of packets that are longer than the device can send.
     pub too_long: u64,
-    /// How many packets have a link type that the device cannot send.
+    /// The number of packets that have a link type that the device cannot send.
     pub link_type: u64,
-    /// How many packets were truncated by a capture.
+    /// The number of packets that were truncated by a capture.
     pub cut: u64,
-    /// How many packets the device cannot send for another reason, for example because its
-    /// interface is down.
+    /// The number of packets that the device cannot send for another reason, for example because
+    /// its interface is down.
     pub refused: u64,
-    /// How many packets `send` accepted but the device will finish later. Deferred packets are in
-    /// flight until the device reports their outcome to its [`TxAccount`].
+    /// The number of packets that `send` accepted but that the device will finish later. Deferred
+    /// packets are in flight until the device reports their outcome to its [`TxAccount`].
     pub deferred: u64,
 }
 
@@ -255,8 +256,8 @@ impl OutgoingPacket<'_> {
         parts(&self.frame, self.copy, offload)
     }
 
-    /// How many packets this packet counts as in [`Sent`]: the number of received frames that were
-    /// merged into it, or 1. A super-frame that arrived as one frame counts as 1.
+    /// Returns the number of packets that this packet counts as in [`Sent`]: the number of received
+    /// frames that were merged into it, or 1. A super-frame that arrived as one frame counts as 1.
     pub fn frames(&self) -> u64 {
         self.copy.map_or(1, Kept::frames)
     }

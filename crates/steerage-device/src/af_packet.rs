@@ -262,7 +262,8 @@ impl AfPacketOptions {
         Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)
     }
 
-    /// Starts to listen. Frames that arrive after this call are delivered from the first poll on.
+    /// Starts to listen. The first poll also delivers frames that arrived between this call and the
+    /// poll.
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, the process may
@@ -433,7 +434,7 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // If the permission to listen is missing, report this once, and not for each interface.
+    // A missing permission to listen is reported once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {

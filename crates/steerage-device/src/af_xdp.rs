@@ -116,10 +116,10 @@ pub fn busily_polled() -> Vec<u32> {
 /// [`dispatcher::remove`]. After this process has ended, the programs leave all packets to the next
 /// program.
 ///
-/// After this call, this process does not learn whether some program removes one of its components.
-/// The other process waits for such a removal ([`dispatcher::wait_for_removal`]), and writes a line
-/// with the [`Component`] to the pipe `reports`. When this process reads the line, the queues of
-/// that interface end with an error.
+/// After this call, this process does not notice if other software removes one of its components.
+/// The other process waits for the removal of a component ([`dispatcher::wait_for_removal`]), and
+/// writes a line with the [`Component`] to the pipe `reports`. When this process reads the line,
+/// the queues of that interface end with an error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.
@@ -239,7 +239,7 @@ impl AfXdpOptions {
         /// [`COALESCE_MAX`]. During the pause, the ring is not polled. The pause is shorter if a
         /// quarter of the ring fills up earlier. Like the setting `rx-usecs` of a network card,
         /// this option delays packets. Coalescing saves most of the CPU time if packets arrive so
-        /// fast that a CPU cannot sleep between two packets. After a poll that found no frame, the
+        /// fast that a CPU cannot sleep between two packets. If the last poll found no frame, the
         /// next frame wakes the CPU at once. A busy poll never sleeps, so `coalesce` and
         /// `busy_poll` exclude each other. Default: off.
         coalesce: Duration => Some;
@@ -329,18 +329,19 @@ impl AfXdpOptions {
     }
 
     /// Like [`open`](Self::open). If packets cannot be taken, this function listens to the same
-    /// packets instead ([`Take::filter`]). Reasons are a missing permission for XDP, an interface
-    /// that is not Ethernet, or the XDP program of another program. While the device listens, the
-    /// kernel gets the packets as well, and each packet is copied. The first of [`AfXdp::notes`]
-    /// gives the reason. [`AfXdp::is_listening`] is true if the device listens.
+    /// packets instead ([`Take::filter`]). Possible reasons are a missing permission for XDP, an
+    /// interface that is not Ethernet, and an XDP program that other software has attached. While
+    /// the device listens, the kernel gets the packets as well, and each packet is copied. The
+    /// first of [`AfXdp::notes`] gives the reason. [`AfXdp::is_listening`] is true if the device
+    /// listens.
     ///
     /// The memory of the instance is pinned when the instance is built. If pinning fails at that
     /// time, the device does not listen instead.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) if an option is wrong, or if steerage takes packets from
-    /// the interface already, in this or in another process. If listening also fails, the error is
-    /// that of listening.
+    /// the interface already, in this or in another process. If listening also fails, the function
+    /// returns the error of listening.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -383,9 +384,9 @@ impl AfXdpOptions {
     }
 }
 
-/// Returns true if the device should not listen instead. Either an option is wrong, or steerage
-/// already takes the packets away, so that a listener would not see them. These errors do not come
-/// from the kernel.
+/// Returns true if the error is a reason not to listen to the interface instead. The reason is
+/// either a wrong option, or packets that steerage already takes away and that a listener would not
+/// see. The kernel does not cause these errors.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

@@ -49,14 +49,14 @@ pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
 /// cannot determine this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel hashes, with a random key. All fragments of a datagram have the same hash,
-    /// because the kernel does not hash the ports of any fragment.
+    /// The kernel hashes the packets with a random key. All fragments of a datagram have the same
+    /// hash, because the kernel does not hash the ports of any fragment.
     Kernel,
     /// The card hashes. The card's key may or may not be random, and the card may hash a first
     /// fragment by its ports.
     Card { random_key: bool },
-    /// steerage does not know which part hashes. Packets may have arrived through other interfaces,
-    /// and keep the hash that they got there.
+    /// steerage does not know which part hashes. Packets may have arrived through another
+    /// interface, and keep the hash that they got at that interface.
     Unknown,
 }
 

@@ -16,8 +16,9 @@ use crate::wrapper::delegate_to_queue;
 /// The interval at which a queue checks whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The part of the program that processes an input's frames. The input ends only after this part
-/// allows it. The polling CPUs call the methods of this trait, so the methods must not block.
+/// The part of the program that processes an input's frames. The input ends only after this part of
+/// the program allows it. The polling CPUs call the methods of this trait, so the methods must not
+/// block.
 pub trait Downstream: Send + Sync {
     /// Returns true if the input is allowed to end, after it has delivered this number of frames.
     /// The queues call `may_end` every 2 ms after their frames have ended.

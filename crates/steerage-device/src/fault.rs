@@ -1,6 +1,6 @@
 //! A wrapper around a device that simulates the faults of a network: the wrapper loses, duplicates,
-//! reorders, corrupts and delays frames. A run can be repeated with the same seed, as far as the
-//! device allows that.
+//! reorders, corrupts and delays frames. With the same seed, a run can be repeated exactly if the
+//! device delivers the same frames again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -252,7 +252,8 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // Each frame may be delivered twice, so poll for at most half of the budget.
+        // Each frame may be delivered twice, so the wrapper polls the device for at most half of
+        // the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
         // The new frames overtake frames that an earlier poll has delayed, but not the frames that

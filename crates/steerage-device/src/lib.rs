@@ -22,9 +22,9 @@
 //! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
 //!
 //! Architecture invariant: no device knows about CPUs, hashes or handlers. No device has its own
-//! clock, and only two kinds of devices have threads. Each capture file or stream that is written
-//! has a thread, because writing may block. Each capture that is read has a thread that opens its
-//! files, so that packet threads never open files.
+//! clock, and only two kinds of devices have threads. A thread writes each capture file or stream,
+//! because writing may block. For each capture that is read, a thread opens the files, so that
+//! packet threads never open files.
 // Only the `sys` modules contain unsafe code. Each device has such a module for its system calls,
 // and one module has shared system calls.
 #![deny(unsafe_code)]

@@ -68,7 +68,7 @@ impl Allowance {
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Ends a poll's reservation of `taken` frames, of which the poll has delivered `used` frames.
+    /// Ends the reservation of a poll that reserved `taken` frames and delivered `used` frames.
     /// Returns the number of frames that may still be delivered.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);

@@ -43,7 +43,7 @@ const IPV4: [Field; 4] =
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
-/// The field whose bits select one of several queues that share a flow.
+/// The field with the bits that select one of several queues that share a flow.
 const SOURCE_PORT: &str = "src-port";
 /// The length of ports and of a frame's type (EtherType), which are written as numbers.
 const PORT_BYTES: usize = 2;
@@ -257,7 +257,7 @@ impl fmt::Display for Flow {
                     write!(f, " {name} {}", address.map_err(|_| fmt::Error)?)?;
                 }
             }
-            // In a mask of ethtool(8), a set bit means that the bit is not compared.
+            // In a mask of ethtool(8), a bit that is 1 is not compared.
             if *length == PORT_BYTES && !compared.is_any() && number(mask) != u16::MAX {
                 write!(f, " m {:#06x}", !number(mask))?;
             }
@@ -448,8 +448,8 @@ mod tests {
             let at = flow.known().iter().position(|(name, ..)| *name == SOURCE_PORT).unwrap();
             let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
             let mask = number(&rules[0].flow.fields[at].mask);
-            // All rules have the same mask. Therefore a port matches the rule whose value is equal
-            // to the port's bits under this mask.
+            // All rules have the same mask. Therefore a port matches a rule if the port's bits
+            // under the rule's mask are equal to the rule's value.
             let by_bits: std::collections::HashMap<u16, u32> =
                 rules.iter().map(|rule| (number(&rule.flow.fields[at].value), rule.queue)).collect();
             assert_eq!(by_bits.len(), rules.len());

@@ -106,7 +106,8 @@ unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     let mut request = InterfaceRequest::of(name)?;
     let at: *mut u32 = words.as_mut_ptr();
     request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-    // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by this function's contract.
+    // SAFETY: the kernel follows the pointer to `words`. The `words` are alive, and long enough by
+    // this function's contract.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
     // The kernel has written to `words`, which the compiler cannot know.
     std::hint::black_box(words);
@@ -141,7 +142,8 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
         return Err(io::ErrorKind::InvalidData.into());
     }
     words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
-    // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for them.
+    // SAFETY: only the key follows the structure. The key has `bytes` bytes, and there is room for
+    // them.
     unsafe { ethtool(name, &mut words) }?;
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
@@ -155,7 +157,7 @@ pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     if !is_long_enough || !commands.contains(&words[0]) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: `words` has room for the structure and for the locations that its field announces. The kernel writes no
-    // more of them than that.
+    // SAFETY: `words` has room for the structure and for the locations that its field announces.
+    // The kernel writes no more locations than the field announces.
     unsafe { ethtool(name, words) }
 }

@@ -1,5 +1,5 @@
-//! TUN and TAP are interfaces of the kernel whose other end is in this process. The user's guide is
-//! docs/outputs.md.
+//! TUN and TAP are interfaces of the kernel. The other end of such an interface is in this process.
+//! The user's guide is docs/outputs.md.
 //!
 //! The device receives the packets that the kernel sends through the interface, and the kernel
 //! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and

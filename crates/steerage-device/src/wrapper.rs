@@ -3,7 +3,7 @@
 
 /// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`,
 /// or all except `poll` and `capabilities`. All wrappers use this macro, so that a new method of
-/// the trait must be added only here.
+/// the trait must be added only to this macro.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

@@ -1,4 +1,4 @@
-//! [`Affinity`] says which packets must stay together on one CPU.
+//! [`Affinity`] states which packets a handler needs together on one CPU.
 
 use crate::flow_key::FlowKey;
 
@@ -32,8 +32,8 @@ impl Affinity {
         self == wanted || self == Self::BothDirections
     }
 
-    /// Returns the key that must be hashed for a flow, so that this affinity's packets stay
-    /// together.
+    /// Returns the key to hash for a flow. With this key, the packets that this affinity requires
+    /// stay together.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

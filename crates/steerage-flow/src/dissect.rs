@@ -2,10 +2,10 @@
 //!
 //! [`flow_key`] is used for steering, and [`dissect`] is used by tools. `flow_key` and `dissect`
 //! find the same key for a frame. `flow_key` first tries the fast path in `plain`: a few loads and
-//! compares, which are enough for nearly every frame. All other frames, and all calls of `dissect`,
-//! are read by `walk`, one header after another. Reading header after header is slower, but bounded
-//! by limits. `docs/flows.md` lists the headers that are read and the packets that stay together on
-//! one CPU.
+//! compares, which are enough for nearly every frame. For all other frames, and in all calls of
+//! `dissect`, the function `walk` reads one header after another. This is slower, but `limits`
+//! bounds the time. `docs/flows.md` lists the headers that are read and the packets that stay
+//! together on one CPU.
 //!
 //! | module | what it reads |
 //! |---|---|

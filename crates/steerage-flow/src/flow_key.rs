@@ -31,8 +31,8 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// How many bytes of a custom key are hashed. If a custom key has more bytes, only the number of
-/// further bytes counts.
+/// The number of bytes of a custom key that are hashed. If a custom key has more bytes, only the
+/// number of further bytes counts.
 const BYTES_MAX: usize = 40;
 /// The length of the longest custom key that fits in two words together with its kind and length.
 const SHORT_MAX: usize = 15;
@@ -186,8 +186,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // `&&` and `if` would be compiled to branches. The direction of a packet is random, so a
-        // branch predictor cannot predict it.
+        // This code avoids `&&` and `if`, because they would be compiled to branches. The direction
+        // of a packet is random, so a branch predictor cannot predict it.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -303,7 +303,7 @@ impl FlowKey {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // Copies a word at a time. A copy byte by byte took a third of the time that `explain`
+        // Copies a word at a time. Copying single bytes took a third of the time that `explain`
         // needs for a packet without dissection.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
@@ -447,7 +447,7 @@ pub enum FlowParts {
     Bytes {
         /// The first 40 bytes of the key, padded with zeros.
         bytes: [u8; 40],
-        /// How many bytes were passed to the constructor.
+        /// The number of bytes that were passed to the constructor.
         len: usize,
     },
 }

@@ -23,7 +23,7 @@ pub struct FlowLimit {
     /// The table indices of the latest packets. The index of the oldest packet is at position `at`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
-    /// By table index: how many packets in `history` have this index.
+    /// For each table index, the number of packets in `history` that have this index.
     counts: Box<[u8]>,
 }
 
@@ -112,8 +112,7 @@ mod tests {
         // their packets.
         over(&mut limit, &[8, 9], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[8, 9], 1000), 0);
-        // A flow with two thirds of the packets exceeds the limit, and only packets of this flow
-        // are over the limit.
+        // A flow with two thirds of the packets exceeds the limit, and no other flow does.
         over(&mut limit, &[1, 1, 2], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[1, 1, 2], 999), 666);
     }

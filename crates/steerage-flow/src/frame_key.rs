@@ -206,7 +206,8 @@ pub struct FrameHasher<K> {
 }
 
 impl<K: KeyRule> FrameHasher<K> {
-    /// Creates a hasher. Its keys are created by `rule` from the flow at `layers`.
+    /// Creates a hasher of frames. The `rule` creates the key of a frame from the flow that
+    /// `layers` selects.
     pub fn new(hasher: FlowHasher, layers: Layers, rule: K) -> Self {
         Self { hasher, layers, rule }
     }

@@ -1,7 +1,7 @@
 //! Flow hashes: a packet's hash selects its bucket, and the bucket selects the CPU.
 //!
 //! A [`FlowKey`] is hashed by a [`FlowHasher`] into a 32-bit [`FlowHash`]. There are two kinds of
-//! hash for two purposes:
+//! flow hash, for two purposes:
 //!
 //! * **Keyed** ([`FlowHasher::keyed`]): AES rounds, or SipHash-1-3 if the CPU has no AES
 //!   instructions. An attacker who does not know the [`HashKey`] cannot direct packets to a chosen
@@ -132,8 +132,8 @@ pub trait Hashing<T> {
 }
 
 /// A hash function for one instruction set. A kernel that needs a CPU feature can be created only
-/// if the CPU has this feature. So the existence of the kernel proves that its instructions may be
-/// executed.
+/// if the CPU has this feature. So the existence of the hash kernel proves that its instructions
+/// may be executed.
 trait Kernel {
     /// The name that [`FlowHasher::name`] returns.
     const NAME: &'static str;
@@ -225,8 +225,8 @@ impl FlowHasher {
         }
     }
 
-    /// Creates the hasher for steering. Its hashes cannot be predicted without `key`. The hasher
-    /// uses AES if this CPU has AES instructions, and SipHash otherwise.
+    /// Creates the hasher for steering. The hashes of this hasher cannot be predicted without
+    /// `key`. The hasher uses AES if this CPU has AES instructions, and SipHash otherwise.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey};
@@ -245,8 +245,8 @@ impl FlowHasher {
         Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
     }
 
-    /// Creates a hasher with SipHash-1-3. Its 128-bit key is derived from `key`. SipHash runs on
-    /// every CPU and takes about three times as long as AES.
+    /// Creates a hasher with SipHash-1-3. The 128-bit key of SipHash is derived from `key`. SipHash
+    /// runs on every CPU and takes about three times as long as AES.
     #[must_use]
     pub fn sip(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Sip(Sip::new(key)))
@@ -256,9 +256,9 @@ impl FlowHasher {
     /// implementation for this CPU.
     ///
     /// The hash input is defined by the RSS specification: source address, destination address and,
-    /// for TCP, UDP and SCTP, source port and destination port. Of a link key or custom key, only
-    /// the first 36 bytes are hashed, because the 40 bytes of a hash key cover no more. The length
-    /// and the kind of these keys are not hashed.
+    /// for TCP, UDP and SCTP, source port and destination port. Only the first 36 bytes of a link
+    /// key or custom key are hashed, because the 40 bytes of a hash key suffice for 36 bytes of
+    /// input. The length and the kind of these keys are not hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))

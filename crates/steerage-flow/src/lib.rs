@@ -2,8 +2,8 @@
 //! hash functions for packet steering.
 //!
 //! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` reads through VLAN tags, MPLS
-//!   labels, PPP and tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a frame is bounded, however
-//!   deep its headers are nested, and the dissector is fuzzed.
+//!   labels, PPP and tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a frame is bounded, for any
+//!   depth of nested headers, and the dissector is fuzzed.
 //! * [`FlowHasher`] hashes flows in batches. The hash is AES or SipHash with a secret key, or
 //!   Toeplitz exactly as network cards compute it for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.

@@ -12,7 +12,7 @@ pub const FLOW_HEADERS_MAX: usize = 32;
 /// with two tags.
 pub const VLAN_TAGS_MAX: usize = 8;
 
-/// How many VLAN identifiers a dissection stores: those of the two outermost tags.
+/// The number of VLAN identifiers that a dissection stores: those of the two outermost tags.
 pub const VLAN_IDS: usize = 2;
 
 /// The maximum number of MPLS labels that are read before the payload. The limit is twice the
@@ -26,7 +26,7 @@ pub const IP_LAYERS_MAX: usize = 4;
 /// The maximum number of extension headers that are skipped after an IP header. If there are more
 /// extension headers, the flow key consists of the addresses and the type of the header at which
 /// the dissection ended. According to RFC 8200, 4.1, a packet needs no more than seven extension
-/// headers. The eighth is allowed for senders that ignore the RFC.
+/// headers. An eighth extension header is allowed for senders that ignore the RFC.
 pub const IPV6_EXTENSIONS_MAX: usize = 8;
 
 /// The maximum number of GTP-U extension headers that are skipped. 5G uses one (3GPP TS 38.415),
@@ -44,8 +44,8 @@ pub const VXLAN_PORTS_MAX: usize = 4;
 /// How long the fragment table waits for the fragments of a datagram, as in Linux (`ipfrag_time`).
 pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 
-/// How many datagrams with the same index the fragment table can store at the same time: the number
-/// of ways in each set.
+/// The number of datagrams with the same index that the fragment table can store at the same time:
+/// the number of ways in each set.
 pub const FRAGMENT_WAYS: usize = 4;
 
 /// The number of sets in the fragment table. With this number, a queue can have 1024 fragmented
@@ -53,8 +53,8 @@ pub const FRAGMENT_WAYS: usize = 4;
 /// fragment. A datagram of which a fragment was lost occupies its entry for [`FRAGMENT_TIME`].
 pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 
-/// Among how many of the latest packets the flow limit counts a flow's packets, as in Linux
-/// (`FLOW_LIMIT_HISTORY`).
+/// The number of latest packets among which the flow limit counts the packets of each flow, as in
+/// Linux (`FLOW_LIMIT_HISTORY`).
 pub const FLOW_LIMIT_HISTORY: usize = 128;
 
 const _: () = assert!(FLOW_LIMIT_HISTORY <= u8::MAX as usize);

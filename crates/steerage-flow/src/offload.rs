@@ -4,9 +4,9 @@
 //!
 //! A super-frame has the headers of its first packet and the payload of all of its packets. All
 //! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
-//! frame, at a fortieth of the cost of its packets. A super-frame is split late, on the CPU that
-//! handles it, or never. TUN, TAP, veth, UDP sockets and virtual machines accept super-frames
-//! without splitting them.
+//! frame. Therefore a super-frame takes a fortieth of the time that its packets would take. A
+//! super-frame is split late, on the CPU that handles it, or never. TUN, TAP, veth, UDP sockets and
+//! virtual machines accept super-frames without splitting them.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -62,13 +62,13 @@ pub enum ChecksumState {
     /// The packet contains its checksum, as on any wire. The checksum of a super-frame is not used,
     /// because each packet gets its own checksum when the frame is split.
     Complete,
-    /// The checksum field contains only the sum of the pseudo-header. The sum of the header and
-    /// payload must still be added.
+    /// The checksum field contains only the partial checksum of the pseudo-header. The header and
+    /// payload must still be added to the checksum.
     Partial,
 }
 
-/// The work that an offload left undone for a frame: the size of the packets into which the frame
-/// is split, and the checksum that must be completed.
+/// The offload work that a frame still needs: into packets of which size it must be split, and
+/// which checksum must be completed.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -280,7 +280,7 @@ impl Offload {
 
     /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) wrote. Returns `None` for
     /// any other bytes. The caller must still compare the offload with the length of the frame. All
-    /// functions in this module do so.
+    /// functions in this module make this comparison.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

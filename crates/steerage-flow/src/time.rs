@@ -93,9 +93,9 @@ impl WallTime {
 /// A clock that follows the timestamps of packets. It is for state that expires. The clock never
 /// goes back, although packets of several interfaces may arrive out of order.
 ///
-/// A capture file is read much faster than its packets once arrived. So the CPU's clock is wrong
-/// for the packets of a file. A [`PacketClock`] advances only when a packet is seen, and not in a
-/// handler's tick.
+/// A capture file is read much faster than its packets originally arrived. So the CPU's clock does
+/// not show the time of the packets in a file. A [`PacketClock`] advances only when a packet is
+/// seen, and not in a handler's tick.
 ///
 /// ```
 /// use std::time::Duration;

@@ -127,7 +127,7 @@ impl<M> Office<M> {
     }
 
     fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
-        // A wake-up without a message does no harm. The wake-up fails only for a CPU of another
+        // A wake-up without a message has no effect. The wake-up fails only for a CPU of another
         // instance.
         let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
             return Err(Unposted::NoSuchCpu(letter.message));
@@ -163,9 +163,10 @@ impl<M> Office<M> {
 }
 
 impl<M> Letters<M> {
-    /// Adds a message that was first posted to another CPU. It always has room, because it has had
-    /// a place at that CPU. If the message had to wait for a place here, two CPUs could wait for
-    /// each other. If the handler has ended, no handler is left that could get the message.
+    /// Adds a message that was first posted to another CPU. A forwarded message always has room,
+    /// because it already had a place at the first CPU. If the message had to wait for a place at
+    /// the second CPU, two CPUs could wait for each other. If the handler has ended, no handler is
+    /// left that could get the message.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -258,7 +259,7 @@ enum Taken<M> {
     /// The message is for this handler.
     Ours(M),
     PassedOn,
-    /// The message waits. All messages after it wait too, so that they stay in order.
+    /// The message waits, and all messages after it wait too, so that they stay in order.
     NotNow,
     Nothing,
 }

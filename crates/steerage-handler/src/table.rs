@@ -29,8 +29,8 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket. A handler returns them when the bucket leaves, and takes them when
-/// the bucket arrives.
+/// The entries of one bucket. A handler returns these entries when the bucket leaves, and takes
+/// them when the bucket arrives.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {
@@ -256,8 +256,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
 
     /// Removes entries that were not used for the table's idle time, and passes them to `each`. One
     /// call reads about `most` entries, or all entries if there are fewer. The next call of
-    /// `expire` continues after the entries that were read. So a tick of a handler stays short,
-    /// however many entries there are.
+    /// `expire` continues after the entries that were read. So a tick of a handler stays short for
+    /// any number of entries.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;

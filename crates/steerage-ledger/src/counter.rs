@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that only one thread writes. So an addition is a plain load and store, without a locked
-/// instruction.
+/// A count that only one thread writes. Because there is only one writer, an addition is a plain
+/// load and store, without a locked instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

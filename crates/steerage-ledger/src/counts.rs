@@ -27,20 +27,21 @@ pub struct QueueLedger {
     pub copied: Counter,
     pub passed: Counter,
     pub dropped: DropCounters,
-    /// How many frames are in the parking lot.
+    /// The number of frames in the parking lot.
     pub parked: Counter,
     pub unparked: Counter,
-    /// How many frames are in the lane: they stay on the owner's CPU and are not finished.
+    /// The number of frames in the lane: frames that stay on the owner's CPU and are not finished.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
     /// The number of frames that were sampled for `buckets`.
     pub samples: Counter,
-    /// The handler's times by bucket. Each is written by the CPU that has the bucket.
+    /// The handler's times by bucket. The time of each bucket is written by the CPU that has the
+    /// bucket.
     pub timed: TimedBuckets,
 }
 
-/// By bucket: the approximate number of its frames. In each poll, one frame is sampled. All frames
-/// of the poll are added to the count of this frame's bucket.
+/// For each bucket, the approximate number of its frames. In each poll, one frame is sampled. All
+/// frames of the poll are added to the count of this frame's bucket.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -63,7 +64,7 @@ impl BucketLoads {
     }
 }
 
-/// By bucket: the handler's time for sampled packets in nanoseconds, and the number of these
+/// For each bucket, the handler's time for sampled packets in nanoseconds, and the number of these
 /// packets. A bucket belongs to one CPU at a time, so each of these counts has one writer. There is
 /// one exception: a CPU that was declared dead may write late and restore an older count, which
 /// loses a sample.
@@ -112,7 +113,7 @@ impl QueueLedger {
     }
 
     /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
-    /// usually 0. They are not written if no frame was lost.
+    /// usually 0. Therefore these counts are not written if no frame was lost.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -163,9 +164,10 @@ impl RingLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ProducerLedger {
-    /// How many frames were dropped because this CPU's backlog was full.
+    /// The number of frames that were dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
-    /// How many frames the flow limit dropped, so that this CPU's backlog has room for other flows.
+    /// The number of frames that the flow limit dropped, so that this CPU's backlog has room for
+    /// other flows.
     pub flow_limit: Counter,
 }
 
@@ -191,7 +193,8 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// How many packets the output refused, and for how many the output had no room.
+    /// The number of packets that the output refused, and of packets for which the output had no
+    /// room.
     pub dropped: DropCounters,
     /// The packets that the output accepts and finishes later. `None` for an output that finishes
     /// packets at once.
@@ -234,8 +237,8 @@ pub struct CpuLedger {
     /// estimated from a sample of the rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
-    /// How many rounds had a full poll or a full batch, so that packets had to wait for the next
-    /// round.
+    /// The number of rounds that had a full poll or a full batch, so that packets had to wait for
+    /// the next round.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
@@ -283,13 +286,14 @@ pub struct QueueError {
 pub struct PollCounts {
     /// The length of the frames on the wire, in bytes.
     pub wire_bytes: u64,
-    /// How many frames were lost before steerage received them.
+    /// The number of frames that were lost before steerage received them.
     pub lost: u64,
-    /// How many frames were lost because no free page could replace the frame's page.
+    /// The number of frames that were lost because no free page could replace the frame's page.
     pub no_page: u64,
-    /// How many frames in memory of the device were copied, so that the device could continue.
+    /// The number of frames in memory of the device that were copied, so that the device could
+    /// continue.
     pub copied: u64,
-    /// How many frames the device left to the kernel.
+    /// The number of frames that the device left to the kernel.
     pub passed: u64,
 }
 
@@ -300,29 +304,31 @@ pub struct PollCounts {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// How many pages the local page cache supplied.
+    /// The number of pages that the local page cache supplied.
     pub alloc_fast: Counter,
-    /// How many pages were taken from the shared pool, in bulk.
+    /// The number of pages that were taken from the shared pool, in bulk.
     pub alloc_slow: Counter,
-    /// How often a page was needed but no page was free.
+    /// The number of times that a page was needed but no page was free.
     pub alloc_empty: Counter,
-    /// How many pages returned to the local page cache.
+    /// The number of pages that returned to the local page cache.
     pub recycle_cached: Counter,
-    /// How many pages returned while the local page cache was full. They went to the shared pool.
+    /// The number of pages that returned while the local page cache was full. They went to the
+    /// shared pool.
     pub recycle_cache_full: Counter,
-    /// How many pages returned after a handler had kept them.
+    /// The number of pages that returned after a handler had kept them.
     pub recycle_kept: Counter,
-    /// How many frames were copied out of a device's page, so that the page stayed in the device's
-    /// ring.
+    /// The number of frames that were copied out of a device's page, so that the page stayed in the
+    /// device's ring.
     pub rx_copybreak: Counter,
-    /// How many pages were taken from the shared pool for one of two reasons: the queue needed more
-    /// pages than ever before, or a page of another NUMA node was replaced.
+    /// The number of pages that were taken from the shared pool for one of two reasons: the queue
+    /// needed more pages than ever before, or a page of another NUMA node was replaced.
     pub lpc_warm_up: Counter,
-    /// How many pages were taken from the shared pool although the local page cache would have had
-    /// them, if it had not been full when as many pages returned.
+    /// The number of pages that were taken from the shared pool only because the same number of
+    /// pages had returned to the pool while the local page cache was full.
     pub lpc_full: Counter,
-    /// How many pages were taken from the shared pool while the local page cache was switched off.
+    /// The number of pages that were taken from the shared pool while the local page cache was
+    /// switched off.
     pub lpc_passed_by: Counter,
-    /// How many pages of another NUMA node returned. They went to the shared pool.
+    /// The number of pages of another NUMA node that returned. They went to the shared pool.
     pub lpc_wrong_numa: Counter,
 }

@@ -64,7 +64,7 @@ impl Settled {
 /// The packets that one CPU's queue to an output accepted and settled, by source.
 #[derive(Debug)]
 pub struct Deferred {
-    /// How many packets the output accepted. The CPU that sends writes this count.
+    /// The number of packets that the output accepted. The CPU that sends writes this count.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
     /// True if the run no longer waits for the output. Relaxed: no other memory depends on this
@@ -122,7 +122,7 @@ impl Deferred {
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
-    /// Returns true if the output was asked to drop the packets that it holds.
+    /// Returns true if the output should drop the packets that it holds.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }

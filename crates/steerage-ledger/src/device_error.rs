@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// An error of a device. Its text has one line, which also says what the user can do.
+/// An error of a device. The text of the error has one line, which also says what the user can do.
 ///
 /// ```
 /// # mod steerage { pub use steerage_ledger::DeviceError; }

@@ -46,7 +46,7 @@ impl DeviceName {
     /// Returns the current name of the device. `get` does not wait while another thread asks for
     /// the name, because a packet CPU may call `get`.
     pub fn get(&self) -> String {
-        // A panic of another thread leaves the name intact.
+        // The name is still valid after another thread has panicked.
         let current = match self.0.current.as_ref().map(Mutex::try_lock) {
             Some(Ok(current)) => Some(current),
             Some(Err(TryLockError::Poisoned(current))) => Some(current.into_inner()),

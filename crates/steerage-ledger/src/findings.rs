@@ -14,9 +14,9 @@ use crate::serial;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Findings {
-    /// How many CPUs have joined since the start.
+    /// The number of CPUs that have joined since the start.
     pub joined: u64,
-    /// How many CPUs have left since the start.
+    /// The number of CPUs that have left since the start.
     pub left: u64,
     /// The load of the busiest CPU, divided by the lowest possible load of the busiest CPU for
     /// these buckets, when it was last measured.
@@ -37,11 +37,12 @@ pub struct Findings {
     pub costs: Vec<CostEstimate>,
     /// The estimated value of each regime. The first entry is the current regime.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that nearly fill or overfill a CPU, heaviest first. Each comes with its share of
-    /// a CPU. Reports show the heavy buckets in [`GroupSnapshot::elephants`].
+    /// The buckets that nearly fill or overfill a CPU, heaviest first. Each bucket in the list
+    /// comes with its share of a CPU's time. Reports show the heavy buckets in
+    /// [`GroupSnapshot::elephants`].
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
-    /// How many buckets a dry run would move now.
+    /// The number of buckets that a dry run would move now.
     pub would_move: Option<usize>,
 }
 

@@ -2,11 +2,11 @@
 //! for each queue and in total.
 //!
 //! Every count is written by only one CPU or thread. The receiving CPU counts the packets that it
-//! receives and drops. By ring: the CPU that handles the ring's packets counts the packets that it
-//! delivers and drops. The number of packets in flight is the difference between these counts. A
-//! snapshot reads the counts of delivered and dropped packets before the count of received packets.
-//! The number of packets in flight is therefore never negative. When no CPU runs, the difference
-//! equals the number of packets in the rings and parking lots.
+//! receives and drops. The CPU that handles the packets of a ring counts, for each ring, the
+//! packets that it delivers and drops. The number of packets in flight is the difference between
+//! these counts. A snapshot reads the counts of delivered and dropped packets before the count of
+//! received packets. The number of packets in flight is therefore never negative. When no CPU runs,
+//! the difference equals the number of packets in the rings and parking lots.
 //!
 //! The receive path writes the counts. Policies, reports and metrics read the counts, and need
 //! nothing else from the receive path. Therefore the ledger is a crate of its own, which the

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-/// If all queues of a CPU have ended, this is how often the CPU checks whether their last frames
-/// are finished.
+/// The interval at which a CPU checks whether the last frames are finished, after all of its queues
+/// have ended.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
-/// How long a stop waits for the packets in flight, at most.
+/// The maximum time for which a stop waits for the packets in flight.
 pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// When the drain time is over, the instance waits this additional time for CPUs that have not

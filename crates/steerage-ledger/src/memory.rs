@@ -40,8 +40,8 @@ pub struct MemoryUse {
     pub lent: u64,
     /// The limit on all packet memory together.
     pub cap: u64,
-    /// How many packets may wait for a CPU. The length of the backlog follows from each CPU's share
-    /// of the memory.
+    /// The number of packets that may wait for a CPU. The length of the backlog follows from each
+    /// CPU's share of the memory.
     pub backlog: u64,
     /// The backlog that was requested at the start, in packets.
     pub backlog_asked: u64,

@@ -12,7 +12,7 @@ use steerage_topology::CpuId;
 use crate::counter::Counter;
 use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 
-/// How many counts a [`Line`] has.
+/// The number of counts that a [`Line`] has.
 const LINE_COUNTS: usize = 16;
 
 /// The counts of one CPU. Only this CPU writes them. A line fills two cache lines, because CPUs
@@ -34,7 +34,8 @@ struct Declared {
 #[derive(Debug, Default)]
 struct Set {
     declared: Vec<Declared>,
-    /// For each CPU that has counted: its lines. Counter `n` is in line number `n / LINE_COUNTS`.
+    /// The lines of each CPU that has added to a counter. Counter `n` is in line number `n /
+    /// LINE_COUNTS`.
     lines: Vec<(CpuId, Vec<Arc<Line>>)>,
 }
 
@@ -66,8 +67,8 @@ impl Set {
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
-/// continues the count. If a flow moves to another CPU, it is counted there. What matters is the
-/// sum of a counter over all CPUs.
+/// continues the count. If a flow moves to another CPU, its later packets are counted on that CPU.
+/// Therefore the meaningful number is the total of a counter over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -151,7 +152,7 @@ impl Counters {
         set.declared.iter().enumerate().map(read).collect()
     }
 
-    /// No code that holds the lock on the counters counts packets, and none of it panics.
+    /// The code that holds the lock on the counters never panics, and never counts packets.
     fn locked(&self) -> MutexGuard<'_, Set> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -244,7 +245,7 @@ pub struct CounterSnapshot {
     /// The unit, such as `packets`. Empty for a mere number.
     pub unit: Cow<'static, str>,
     /// The sum of all counts. The counts of CPUs that do not belong to the instance are included
-    /// only in the sum.
+    /// only in the total.
     pub total: u64,
     /// The count of each CPU, in the order of [`Snapshot::cpus`](crate::Snapshot::cpus).
     pub by_cpu: Vec<u64>,
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!((passed.on(CpuId(1)).get(), passed.total()), (4, 13));
     }
 
-    /// The counts of two CPUs are never in the same cache line, however many counters there are.
+    /// The counts of two CPUs are never in the same cache line, for any number of counters.
     #[test]
     fn lines_of_cpus_are_apart() {
         let counters = Counters::new();

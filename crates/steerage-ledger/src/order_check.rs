@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// By bucket of a queue: the arrival number of the frame that was finished last.
+/// For each bucket of a queue, the arrival number of the frame that was finished last.
 #[derive(Debug)]
 pub struct OrderCheck {
     last: Box<[AtomicU64]>,

@@ -16,7 +16,7 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs accepted and finished later. The packets are summed in the three ways
+/// The packets that outputs accepted and finished later. The packets are added up in the three ways
 /// in which a snapshot shows them.
 struct SettledBy {
     output: Vec<Settled>,
@@ -60,9 +60,9 @@ pub struct Facts<'a> {
     pub cpus: &'a [CpuId],
     /// The time since the instance was built.
     pub elapsed: Duration,
-    /// By queue: the CPUs in its mask.
+    /// For each queue, the CPUs in its mask.
     pub masks: Vec<Vec<CpuId>>,
-    /// By CPU: the share of its time that other programs, interrupts or guests took recently.
+    /// For each CPU, the share of its time that other programs, interrupts or guests took recently.
     pub others: Vec<f64>,
     /// For each CPU that is in its handler: the time since the handler was called.
     pub in_handler: Vec<Option<Duration>>,
@@ -78,7 +78,7 @@ pub struct Facts<'a> {
     pub pages: u64,
     /// The number of pages that no queue has.
     pub pages_free: u64,
-    /// How packet memory and rings are used.
+    /// The use of packet memory and rings.
     pub memory: MemoryUse,
 }
 
@@ -162,13 +162,13 @@ fn output_snapshot(output: &OutputInfo, settled: &Settled) -> OutputSnapshot {
     }
 }
 
-/// By CPU: the sums of all rings to this CPU.
+/// For each CPU, the total counts of all rings to this CPU.
 struct OfCpu {
     dropped: Drops,
     backlog: u64,
 }
 
-/// By queue: the sums of all of its rings.
+/// For each queue, the total counts of all of its rings.
 struct OfQueue {
     verdicts: Verdicts,
     dropped: Drops,
@@ -177,7 +177,7 @@ struct OfQueue {
 
 impl OfQueue {
     /// Reads the rings of a queue in the order in which they lie in memory, and adds their counts
-    /// to the sums of their CPUs. With 1,024 CPUs and 256 queues, there are 262,144 rings. So
+    /// to the totals of their CPUs. With 1,024 CPUs and 256 queues, there are 262,144 rings. So
     /// values that cannot matter are not read: how full a ring is if its queue has no packet in
     /// flight, and what a CPU did with the packets of a ring from which it took none.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {

@@ -34,7 +34,7 @@ pub struct QueueInfo {
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// By CPU: the ledger of the queue's ring to this CPU.
+    /// For each CPU, the ledger of the queue's ring to this CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
@@ -92,7 +92,7 @@ impl QueueInfo {
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// By CPU: the ledger of the CPU's queue to the output.
+    /// For each CPU, the ledger of the CPU's queue to the output.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
@@ -106,7 +106,7 @@ impl OutputInfo {
 /// All ledgers of an instance.
 #[derive(Debug)]
 pub struct Ledgers {
-    /// By CPU index: the ledger of the CPU.
+    /// The ledgers of the CPUs, by CPU index.
     pub cpus: Vec<CpuLedger>,
     /// The queues, by their number over all inputs.
     pub queues: Vec<QueueInfo>,
@@ -133,8 +133,8 @@ impl Ledgers {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts that the CPU with the index `cpu` was woken. `by` is the CPU that handed over
-    /// packets. `None` means that the CPU was woken for a change or a move.
+    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed over packets.
+    /// `None` means that the CPU was woken for a change or a move.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -155,11 +155,11 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits until those outputs that finish packets later have finished them. The wait continues
-    /// while the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
-    /// progress. After a stop was requested, the whole wait takes at most [`DRAIN_MAX`]. Packets
-    /// that are not finished after the wait count as lost. Call this function after all CPUs have
-    /// stopped sending.
+    /// Waits for the outputs that finish packets later. The wait ends when they have finished all
+    /// packets. The wait continues while the outputs make progress. The wait ends after
+    /// [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait takes at
+    /// most [`DRAIN_MAX`]. Packets that are not finished after the wait count as lost. Call this
+    /// function after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -174,7 +174,7 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Outputs that can still report exactly which packets were sent do so now.
+        // Outputs that can still report which packets were sent report this now.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

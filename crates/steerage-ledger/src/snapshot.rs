@@ -35,7 +35,7 @@ pub struct BucketSnapshot {
     /// packets of the poll are added to the count of this packet's bucket. While one CPU has all
     /// buckets, packets are not hashed, so they are not counted here.
     pub packets: u64,
-    /// How often the bucket has moved to another CPU.
+    /// The number of times that the bucket has moved to another CPU.
     pub moves: u64,
 }
 
@@ -51,13 +51,13 @@ impl BucketSnapshot {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Verdicts {
-    /// How many packets the handler consumed.
+    /// The number of packets that the handler consumed.
     pub consumed: u64,
-    /// How many packets the handler discarded.
+    /// The number of packets that the handler discarded.
     pub discarded: u64,
-    /// How many packets the handler kept after their batch.
+    /// The number of packets that the handler kept after their batch.
     pub kept: u64,
-    /// How many packets an output sent.
+    /// The number of packets that an output sent.
     pub transmitted: u64,
 }
 
@@ -98,8 +98,8 @@ pub struct QueueSnapshot {
     /// The CPUs in the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
-    /// How many frames were received. Frames that were lost before steerage received them are
-    /// included.
+    /// The number of frames that were received. Frames that were lost before steerage received them
+    /// are included.
     pub received: u64,
     /// The length of the received frames on the wire, in bytes. Frames that were lost before
     /// steerage received them are not included.
@@ -108,33 +108,33 @@ pub struct QueueSnapshot {
     pub delivered: u64,
     /// The outcomes of the delivered frames.
     pub verdicts: Verdicts,
-    /// How many frames were dropped, by reason.
+    /// The number of frames that were dropped, by reason.
     pub dropped: Drops,
-    /// How many frames were received but are neither delivered nor dropped yet.
+    /// The number of frames that were received but are neither delivered nor dropped yet.
     pub in_flight: u64,
-    /// How many frames were hashed by steerage when they arrived. Frames with a usable hash of the
-    /// device are not counted here. While one CPU has all buckets, no frame is hashed.
+    /// The number of frames that were hashed by steerage when they arrived. Frames with a usable
+    /// hash of the device are not counted here. While one CPU has all buckets, no frame is hashed.
     pub hashed: u64,
-    /// How many hashed frames have neither an IP flow nor a flow key of the user. Frames without a
-    /// flow or key are steered by their link addresses. While one CPU has all buckets, no frame is
-    /// hashed, so none is counted here.
+    /// The number of hashed frames that have neither an IP flow nor a flow key of the user. Frames
+    /// without a flow or key are steered by their link addresses. While one CPU has all buckets, no
+    /// frame is hashed, so none is counted here.
     pub unparsed: u64,
-    /// How many fragments were steered by a key of their datagram, because the fragment table was
-    /// full.
+    /// The number of fragments that were steered by a key of their datagram, because the fragment
+    /// table was full.
     pub fragments_full: u64,
-    /// How many later fragments arrived after the time limit of their datagram
+    /// The number of later fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
     pub fragments_aged: u64,
-    /// How many frames in the device's memory were copied so that the device could continue,
-    /// because handlers did not release these frames in time.
+    /// The number of frames in the device's memory that were copied so that the device could
+    /// continue, because handlers did not release these frames in time.
     pub copied: u64,
-    /// How many frames the device left to the kernel. Frames that are left to the kernel count
-    /// neither as received nor as dropped.
+    /// The number of frames that the device left to the kernel. Frames that are left to the kernel
+    /// count neither as received nor as dropped.
     pub passed: u64,
     /// The counts that only this kind of device has, with the names that the kernel uses.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
     pub device_counts: Vec<(Cow<'static, str>, u64)>,
-    /// How many frames were finished out of order. `None` if the order is not checked.
+    /// The number of frames that were finished out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
     /// The counters of the queue's page pool.
     pub pool: PoolSnapshot,
@@ -148,35 +148,37 @@ pub struct QueueSnapshot {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct PoolSnapshot {
-    /// How many pages the local page cache supplied.
+    /// The number of pages that the local page cache supplied.
     pub alloc_fast: u64,
-    /// How many pages were taken from the shared pool.
+    /// The number of pages that were taken from the shared pool.
     pub alloc_slow: u64,
-    /// How often a page was needed but no page was free.
+    /// The number of times that a page was needed but no page was free.
     pub alloc_empty: u64,
-    /// How many pages returned to the local page cache.
+    /// The number of pages that returned to the local page cache.
     pub recycle_cached: u64,
-    /// How many pages returned while the local page cache was full.
+    /// The number of pages that returned while the local page cache was full.
     pub recycle_cache_full: u64,
-    /// How many pages returned after a handler had kept them.
+    /// The number of pages that returned after a handler had kept them.
     pub recycle_kept: u64,
-    /// How many frames were copied out of a device's page, so that the page stayed in the device's
-    /// ring.
+    /// The number of frames that were copied out of a device's page, so that the page stayed in the
+    /// device's ring.
     pub rx_copybreak: u64,
-    /// How many pages were taken from the shared pool for one of two reasons: the queue needed more
-    /// pages than ever before, or a page of another NUMA node was replaced. The number of such
-    /// pages grows while the local page cache fills up.
+    /// The number of pages that were taken from the shared pool for one of two reasons: the queue
+    /// needed more pages than ever before, or a page of another NUMA node was replaced. The number
+    /// of such pages grows while the local page cache fills up.
     pub lpc_warm_up: u64,
-    /// How many pages were taken from the shared pool although the local page cache would have had
-    /// them, if it had not been full when as many pages returned. `alloc_slow` is the sum of
-    /// `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
+    /// The number of pages that were taken from the shared pool only because the same number of
+    /// pages had returned to the pool while the local page cache was full. `alloc_slow` is the sum
+    /// of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
     pub lpc_full: u64,
-    /// How many pages were taken from the shared pool while the local page cache was switched off.
+    /// The number of pages that were taken from the shared pool while the local page cache was
+    /// switched off.
     pub lpc_passed_by: u64,
-    /// How many pages returned that belong to another NUMA node than the queue's CPU. They went to
-    /// the shared pool. The queue replaces each page of another node by a page of its own node.
+    /// The number of returned pages that belong to another NUMA node than the queue's CPU. They
+    /// went to the shared pool. The queue replaces each page of another node by a page of its own
+    /// node.
     pub lpc_wrong_numa: u64,
-    /// How many packets handlers currently keep.
+    /// The number of packets that handlers currently keep.
     pub kept: u64,
 }
 
@@ -188,49 +190,50 @@ pub struct CpuSnapshot {
     /// The number of the CPU.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// How many frames the CPU polled from its queues.
+    /// The number of frames that the CPU polled from its queues.
     pub polled: u64,
-    /// How many frames the CPU took from other CPUs.
+    /// The number of frames that the CPU took from other CPUs.
     pub handed_in: u64,
-    /// How many frames were passed to the CPU's handler.
+    /// The number of frames that were passed to the CPU's handler.
     pub processed: u64,
-    /// How many frames the CPU polled itself and passed to its own handler.
+    /// The number of frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
-    /// How many frames were dropped because this CPU's backlog was full or because this CPU made no
-    /// progress.
+    /// The number of frames that were dropped because this CPU's backlog was full or because this
+    /// CPU made no progress.
     pub dropped: Drops,
     /// The total duration of the rounds that found work. A round lasts until the next round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
     /// How many rounds found work.
     pub rounds: u64,
-    /// How many rounds ended early because their time was over.
+    /// The number of rounds that ended early because their time was over.
     pub time_squeeze: u64,
-    /// How many frames currently wait for the CPU.
+    /// The number of frames that currently wait for the CPU.
     pub backlog: u64,
     /// The maximum number of frames that the CPU has found waiting in one of its rings.
     pub backlog_max: u64,
-    /// How often this CPU woke a sleeping CPU after it had handed over packets.
+    /// The number of times that this CPU woke a sleeping CPU after it had handed over packets.
     pub wakes_sent: u64,
-    /// How often another CPU woke this CPU after it had handed over packets.
+    /// The number of times that another CPU woke this CPU after it had handed over packets to this
+    /// CPU.
     pub wakes_received: u64,
-    /// How often this CPU was woken for another reason: a change, a move, a stop, or room for
-    /// packets.
+    /// The number of times that this CPU was woken for another reason: a change, a move, a stop, or
+    /// room for packets.
     pub wakes_for_control: u64,
     /// The longest time that the CPU needed for one batch. The time for a batch includes the poll
     /// before the batch. The time for a batch also includes time in which other threads ran on the
     /// CPU.
     #[cfg_attr(feature = "serde", serde(rename = "longest_batch_seconds", with = "serial::seconds"))]
     pub longest_batch: Duration,
-    /// How often the CPU's handler panicked.
+    /// The number of times that the CPU's handler panicked.
     pub panics: u64,
-    /// How often the CPU was declared dead.
+    /// The number of times that the CPU was declared dead.
     pub deaths: u64,
-    /// How many packets that the CPU's handler created were sent. Packets that a handler creates
+    /// The number of sent packets that the CPU's handler created. Packets that a handler creates
     /// are not in the ledger of a queue, because no queue received them.
     pub originated: u64,
-    /// How many packets that the CPU's handler created were not sent, because the output was full
-    /// or cannot send such packets.
+    /// The number of packets that the CPU's handler created but that were not sent, because the
+    /// output was full or cannot send such packets.
     pub originated_dropped: u64,
     /// The share of the CPU's time that other programs, interrupts or other guests of the
     /// hypervisor took recently, from 0 to 1. The share is 0 if no thread measures it
@@ -256,9 +259,10 @@ pub struct OutputSnapshot {
     pub packets: u64,
     /// The number of bytes in the packets that were sent.
     pub bytes: u64,
-    /// How many packets the output should have sent but were lost, by reason.
+    /// The number of packets that the output should have sent but that were lost, by reason.
     pub dropped: Drops,
-    /// How many packets the output has accepted and not sent yet. These packets are in flight.
+    /// The number of packets that the output has accepted and not sent yet. These packets are in
+    /// flight.
     pub held: u64,
     /// The error that ended the output on a CPU, if there was one.
     pub error: Option<String>,
@@ -302,8 +306,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues. The sums over all queues are computed once, when the snapshot is
-    /// taken. If `queues` is changed later, the sums do not change.
+    /// The sums over all queues. The totals over all queues are computed once, when the snapshot is
+    /// taken. If `queues` is changed later, the totals do not change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -326,12 +330,12 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// How many pages no queue has. The number of free pages equals `pages` when no CPU runs and no
-    /// packets are kept.
+    /// The number of pages that no queue has. The number of free pages equals `pages` when no CPU
+    /// runs and no packets are kept.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
-    /// How the packet memory is divided.
+    /// The parts into which the packet memory is divided.
     pub memory: MemoryUse,
     /// Facts that the numbers alone do not show, in one sentence each. Examples: a handler's report
     /// that is incomplete after a panic, a slow handler that lost packets, a device's hash that
@@ -352,16 +356,16 @@ pub struct Totals {
     pub delivered: u64,
     /// The outcomes of the delivered frames.
     pub verdicts: Verdicts,
-    /// How many frames were dropped, by reason.
+    /// The number of frames that were dropped, by reason.
     pub dropped: Drops,
-    /// How many frames are in flight.
+    /// The number of frames that are in flight.
     pub in_flight: u64,
-    /// How many frames were finished out of order. `None` if the order is not checked.
+    /// The number of frames that were finished out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
 }
 
 impl Totals {
-    /// Returns the sums over these queues.
+    /// Returns the totals over these queues.
     pub fn of(queues: &[QueueSnapshot]) -> Self {
         let mut sums = Self { reordered: Some(0), ..Self::default() };
         for queue in queues {

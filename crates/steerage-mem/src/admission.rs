@@ -28,10 +28,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Asks for permission to publish `frames` frames while at most `limit` frames may wait.
+    /// Asks for permission to publish `frames` frames. At most `limit` frames may wait for the CPU.
     /// Returns how many of the frames may be published. The number of waiting frames never exceeds
-    /// `limit`. If several producers call `admit` at the same time, it may refuse frames although
-    /// there is room.
+    /// `limit`. If several producers call `admit` at the same time, `admit` may refuse frames
+    /// although there is room.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
         // All loads and stores are relaxed, because no memory is handed over through these
@@ -46,7 +46,7 @@ impl Admission {
         admitted
     }
 
-    /// Counts frames that this CPU has finished. Only that CPU may call this function.
+    /// Counts frames that the consuming CPU has finished. Only this CPU may call `finish`.
     #[inline]
     pub fn finish(&self, frames: u64) {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A set of small numbers, such as the rings that a producer has touched.
+//! [`Bits`]: a set of small numbers, such as the numbers of the rings to which a producer has
+//! written.
 
 /// A set of numbers below a fixed limit, with one bit for each number.
 ///
@@ -25,7 +26,7 @@ impl Bits {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds the numbers below 64 whose bits are set in `numbers`.
+    /// Adds each number below 64 for which the bit in `numbers` is set.
     #[inline(always)]
     pub fn insert_all(&mut self, numbers: u64) {
         self.0[0] |= numbers;

@@ -10,8 +10,8 @@
 //! The frames of a block are lent from front to back. The part of a block after its last lent frame
 //! is its [`Tail`]. The tail may be written while earlier frames are in use. A capture reader can
 //! therefore overwrite the capture's record header before the next frame with a
-//! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block in
-//! small pieces.
+//! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block
+//! step by step, while earlier frames of the block are in use.
 //!
 //! Some blocks can be windows, which show parts of a file ([`FileWindows`]). No code writes to a
 //! window. In a window, the file's record headers stay in front of the frames. Record headers are
@@ -99,7 +99,7 @@ pub struct Blocks {
     /// blocks after these are windows.
     memory_blocks: usize,
     block_bytes: usize,
-    /// By window: how many of its bytes can be read.
+    /// For each window, the number of its bytes that can be read.
     shown: Box<[u32]>,
     /// The maximum memory of the blocks, in bytes.
     memory: usize,
@@ -144,8 +144,8 @@ impl Blocks {
     }
 
     /// Creates `count` blocks of `block_bytes` bytes in memory that the caller has mapped at
-    /// `base`. `owner` is dropped as soon as no code can reach the blocks any more. `memory` is the
-    /// maximum memory that the blocks take, in bytes.
+    /// `base`. The value `owner` is dropped as soon as no code can reach the blocks any more.
+    /// `memory` is the maximum memory that the blocks take, in bytes.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
@@ -155,9 +155,9 @@ impl Blocks {
     /// other `Blocks` ever contain any of these bytes. The caller does not pass the [`Claim`] on.
     ///
     /// The caller uses the claim for a block only while the block is readable and writable, and
-    /// nothing else writes it. "Nothing else" includes other threads, other processes and the
-    /// kernel. The following keep a block in use: a [`Tail`] of it, a borrow from
-    /// [`readable`](Self::readable), and a frame that was lent from it. A block in use stays
+    /// while nothing else writes it. "Nothing else" includes other threads, other processes and the
+    /// kernel. A block is in use while there is a [`Tail`] of the block, a borrow from
+    /// [`readable`](Self::readable), or a frame that was lent from the block. A block in use stays
     /// readable, and nothing else changes the bytes that are read from it.
     pub unsafe fn foreign(
         base: NonNull<u8>,
@@ -249,10 +249,11 @@ impl Blocks {
         let len = end.checked_sub(lent.end as usize)?;
         let start = self.region.start_of(number, lent.end, len)?;
         // SAFETY: the span was checked, and no lent frame reaches into it (`end`). Frames are made
-        // only through a `Tail` or by `lend`, which need `&mut self` like this function. So while
-        // the tail lives, no other code can reach these bytes, and a `Tail` gives up the bytes that
-        // it lends. The holder of the claim has promised that nothing else writes foreign memory. A
-        // window is readable up to its end, and nobody writes it.
+        // only through a `Tail` or by `lend`, which need `&mut self` like this function. So no
+        // other code can reach these bytes as long as the `Tail` exists. When a `Tail` lends bytes,
+        // it no longer contains these bytes. For memory that a device has mapped, the holder of the
+        // claim has promised that nothing else writes it. A window is readable up to its end, and
+        // no code writes it.
         Some(unsafe { Tail::new(start, len, block < self.memory_blocks, number, lent) })
     }
 
@@ -274,8 +275,9 @@ impl Blocks {
         }
         let len = self.end_of(block);
         match self.region.start_of(self.region.number_of(block as u32), 0, len) {
-            // SAFETY: the span was checked. A `Tail` needs `&mut self`, so no code writes while
-            // this is borrowed. For foreign memory, the promise is that of `tail`.
+            // SAFETY: the span was checked. A `Tail` needs `&mut self`, so no code writes the block
+            // while this slice is borrowed. For memory that a device has mapped, the same promise
+            // holds as for `tail`.
             Some(start) => unsafe { std::slice::from_raw_parts(start, len) },
             None => &[],
         }

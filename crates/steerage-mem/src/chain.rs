@@ -6,12 +6,12 @@
 //! separate table, with one entry for each page.
 //!
 //! The alternative would be one slot for each page, with a flag MORE in all slots but the last.
-//! With a slot for each page, a full ring, a full parking lot, a budget or a revocation could cut a
-//! frame in two. Counters would count slots instead of frames, and every loop over slots would have
-//! to check the flag MORE. With one slot per frame, the code between poll and handler knows nothing
-//! about chains: a frame is staged, parked, fenced, dropped, kept and counted as a whole. Only the
-//! code that takes pages back checks the bit for chains, in the same comparison that detects lent
-//! frames.
+//! With a slot for each page, a frame could be cut in two at the end of a full ring or a full
+//! parking lot, or by a budget or a revocation. Counters would count slots instead of frames, and
+//! every loop over slots would have to check the flag MORE. With one slot per frame, the code
+//! between poll and handler knows nothing about chains: a frame is staged, parked, fenced, dropped,
+//! kept and counted as a whole. Only the code that takes pages back checks the bit for chains, in
+//! the same comparison that detects lent frames.
 //!
 //! The table is not stored in the pages, because other code may write to a page: a device, or a
 //! packet function that adds a header before the frame. So the links of a chain cannot be changed
@@ -21,7 +21,7 @@
 //! Whoever holds the slot of a frame also holds all pages of its chain. The pages stay in the chain
 //! until the chain is [taken apart](Region::take_apart). If the end of a frame is cut off, or all
 //! parts are copied into the head (`linearise`), the other pages stay in the chain as empty parts.
-//! So a handler never holds a page of a chain separately. The flow hash and the flow key are
+//! So a handler never owns a page of a chain on its own. The flow hash and the flow key are
 //! computed from the head's bytes.
 
 #[cfg(all(test, not(loom)))]
@@ -170,8 +170,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// The payload of a packet with copied headers: the rest of its frame, and of the frames that were
-/// [merged](crate::merged) into it. Iterates over the payload, without empty parts.
+/// The payload of a packet with copied headers: the remaining bytes of its frame, and of the frames
+/// that were [merged](crate::merged) into it. Iterates over the payload, without empty parts.
 #[derive(Clone, Debug)]
 pub struct Behind<'a> {
     memory: &'a Memory,
@@ -181,8 +181,8 @@ pub struct Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of each. The
-    /// slots are held and not written as long as the result lives.
+    /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of each. As long
+    /// as the result exists, its creator holds the slots, and no code writes them.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
     }
@@ -371,7 +371,8 @@ impl Memory {
     }
 }
 
-/// A copy of a frame's list of parts, which can be changed and then written back to the table.
+/// A copy of the list of a frame's parts. The copy can be changed and then written back to the
+/// table.
 struct Chain([Slot; SEGMENTS_MAX], usize);
 
 impl Chain {

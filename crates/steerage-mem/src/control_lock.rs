@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use crate::round;
 
-/// How often a control thread tries the lock without a pause between attempts. A packet CPU holds
-/// the lock for less than 50 us.
+/// The number of times that a control thread tries the lock without a pause between attempts. A
+/// packet CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between later attempts: the kernel has probably interrupted the lock's holder.
+/// The pause between later attempts. If the lock is held for so long, the kernel has probably
+/// interrupted the holder of the lock.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// A lock for which only control threads wait. In a build with debug assertions, the lock panics if
@@ -45,7 +46,7 @@ impl<T> ControlLock<T> {
     }
 
     /// Takes the lock if no other thread holds it. Between any two events, the state under the lock
-    /// is consistent. So a panic of another thread does no harm.
+    /// is consistent. So the state is still valid after a panic of another thread.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

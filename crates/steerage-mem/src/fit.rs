@@ -6,9 +6,9 @@
 /// headers of a tunnel over IPv6 with options fit into this room.
 pub const HEADROOM: usize = 128;
 
-/// The room after a frame in its page, in bytes, for data that a packet function appends. The
-/// padding and the check value of ESP, MACsec or WireGuard take at most 50 bytes together. Linux
-/// uses the room after a frame for the `skb_shared_info`, and not for data.
+/// The room after a frame in its page, in bytes, for data that a packet function appends. In ESP,
+/// MACsec and WireGuard, the padding and the integrity check value together take at most 50 bytes.
+/// Linux uses the room after a frame for the `skb_shared_info`, and not for data.
 pub const TAILROOM: usize = 64;
 
 /// Pages begin at multiples of this size, a cache line. So no [`Fit`] can require a larger
@@ -44,7 +44,7 @@ pub struct Fit {
 impl Fit {
     /// A fit for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
     /// immediately after the headroom. A device that writes such a frame writes whole cache lines.
-    /// The position after the headroom is the best unless a header has to be aligned.
+    /// This position is the best one unless a header has to be aligned.
     pub const fn new(bytes: usize) -> Self {
         Self { bytes, offset: HEADROOM }
     }
@@ -62,7 +62,7 @@ impl Fit {
 
     /// Aligns the IP header that follows an Ethernet header to a multiple of 4 bytes: Linux's
     /// `NET_IP_ALIGN` of 2. On x86 and 64-bit ARM, Linux sets `NET_IP_ALIGN` to 0, because
-    /// unaligned reads are cheap there.
+    /// unaligned reads are cheap on these CPUs.
     #[must_use]
     pub const fn ip_aligned(self) -> Self {
         self.aligned(4, 14)

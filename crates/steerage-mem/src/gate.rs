@@ -6,9 +6,9 @@
 //! the other CPUs wait for it.
 //!
 //! The gate of each CPU is one 64-bit word. The word is changed by compare-and-exchange at the
-//! start and at the end of each batch. A declaration of death comes either before or after each
-//! change of the word. The word has a cache line of its own, and the two exchanges per batch take
-//! less than a tick per packet.
+//! start and at the end of each batch. Each change of the word happens either entirely before or
+//! entirely after a declaration of death. The word has a cache line of its own, and the two
+//! exchanges per batch take less than a tick per packet.
 //!
 //! Either a batch counts or its CPU is dead, never both. The guarantee that a batch counts or its
 //! CPU is dead needs no memory order, because all changes of one word have a single order. But a
@@ -51,14 +51,14 @@ impl Gate {
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Leaves the handler. From this exchange on, the batch counts.
+    /// Leaves the handler. After this exchange, the batch counts.
     ///
     /// # Errors
     /// Fails with [`Dead`] if the CPU was declared dead during the batch. The batch then does not
     /// count.
     pub fn leave(&self) -> Result<(), Dead> {
-        // Relaxed: no other CPU reads this CPU's work because of this change. The work is handed
-        // over through rings and locks.
+        // Relaxed suffices, because no CPU relies on this change to see the results of the batch.
+        // Rings and locks hand these results over.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
@@ -91,9 +91,9 @@ impl Gate {
     /// The time at which the CPU entered its handler, in nanoseconds of the clock that is passed to
     /// [`enter`](Self::enter). Returns `None` if the CPU is not in its handler.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1. The time is therefore not older than the entry that the word
-        // shows. If the CPU leaves and enters again between the two loads, the time may belong to
-        // the next entry, which is also recent.
+        // Acquire: pairs with G1. The loaded time is therefore not older than the entry that the
+        // gate's word shows. If the CPU leaves and enters again between the two loads, the time may
+        // belong to the next entry, which is also recent.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)

@@ -48,7 +48,8 @@ impl Gather {
     /// Adds `len` bytes at `offset` of `page` to the frame. `page` is a page of `region`.
     ///
     /// # Errors
-    /// Returns the page if the frame does not need it, because the frame is broken or breaks now.
+    /// Returns the page if the frame does not need it: the frame was broken before, or this page
+    /// breaks it.
     pub fn add(&mut self, region: &Region, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         if self.skips(len) {
             return Err(page);

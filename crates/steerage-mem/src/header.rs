@@ -43,7 +43,7 @@ impl FrameHeader {
     #[inline(always)]
     pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
         Self {
-            // The sum cannot overflow: 2^32 seconds in nanoseconds are a quarter of the 64-bit
+            // The addition cannot overflow: 2^32 seconds in nanoseconds are a quarter of the 64-bit
             // range.
             nanos: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_nanos,
             // Some programs write 0 as the original length. No frame is shorter than its captured

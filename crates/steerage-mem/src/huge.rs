@@ -31,7 +31,7 @@ pub struct HugeVec<T: Copy> {
 
 // SAFETY: the vector owns its entries, as a `Vec` does.
 unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
-// SAFETY: as a `Vec`: `&HugeVec` gives `&[T]` and nothing else.
+// SAFETY: as a `Vec`: a `&HugeVec` only gives access to a `&[T]`.
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {
@@ -118,9 +118,8 @@ impl<T: Copy> fmt::Debug for HugeVec<T> {
 
 impl<T: Copy> Drop for HugeVec<T> {
     fn drop(&mut self) {
-        // Entries are `Copy`, so they have no `Drop`.
-        // SAFETY: `base` and `mapped` are those of the mapping, and no reference to it exists any
-        // more.
+        // Entries are `Copy`, so they have no `Drop`. SAFETY: `base` and `mapped` are the address
+        // and the length of the mapping. No reference to the mapping exists any more.
         unsafe { unmap(self.base.cast(), self.mapped) };
     }
 }

@@ -1,11 +1,11 @@
-//! [`InFlight`] holds the pages that a device is sending from, until the device reports that they
-//! were sent.
+//! [`InFlight`] holds the pages from which a device is sending. It holds each page until the device
+//! reports that the page was sent.
 //!
 //! Several CPUs may send through one queue of a device. Each CPU that sends has its own ring to the
 //! device. The device reports all sent pages in a single ring. When a page is given to the device,
 //! its token is therefore replaced by an address and a table entry. The entry names the CPU that
-//! sends the page. The CPU that reads the device's reports returns each page to its sender. If an
-//! address is not in the table, no page is returned, whichever program wrote the address.
+//! sends the page. The CPU that reads the device's reports returns each page to its sender. If the
+//! device reports an address that is not in the table, no page is returned.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct InFlight {
     /// upper half is the number of the page's parts that were not yet reported as sent. 0 means
     /// that the page is not in flight.
     pages: Box<[AtomicU32]>,
-    /// By sender: sent pages that the sender has not taken back yet.
+    /// For each sender, the sent pages that it has not taken back yet.
     back: Box<[PageStack]>,
 }
 
@@ -66,7 +66,7 @@ impl InFlight {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
         // F1, release: pairs with F2, so that the next holder of the page runs after the store of
-        // F1. While a page's token is held, only its holder stores to the page's table entry.
+        // F1. Only the holder of a page's token stores to the page's table entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
@@ -121,7 +121,7 @@ impl Reaper {
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {
-            // Acquire for the load and relaxed for the store, as in `tell`.
+            // The load is acquire and the store is relaxed, for the same reasons as in `tell`.
             if (entry.load(Ordering::Acquire) & SENDER) as usize == sender + 1 {
                 entry.store(0, Ordering::Relaxed);
                 each(Page::new(self.0.region.number_of(index as u32)));

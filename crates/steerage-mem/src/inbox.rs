@@ -19,14 +19,15 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// How often in a row a CPU checks an empty ring before it ignores the ring until frames are
-/// published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a cache line and an atomic
-/// operation when it is used again. So only rings that are idle for about 100 us are worth
-/// ignoring. The rings of several queues share this number, because a round checks all of them.
+/// The number of times in a row that a CPU checks an empty ring. After that, the CPU ignores the
+/// ring until frames are published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a
+/// cache line and an atomic operation when it is used again. So only rings that are idle for about
+/// 100 us are worth ignoring. The rings of several queues share this number, because a round checks
+/// all of them.
 const LOOKS: u32 = 1024;
 
-/// The least number for each ring if there are many. So many checks take as long as using an
-/// ignored ring again.
+/// The minimum number of checks for each ring, if there are many rings. This number of checks takes
+/// as long as using an ignored ring again.
 const LOOKS_MIN: u32 = 32;
 
 /// One bit for each ring to one CPU.
@@ -49,16 +50,16 @@ impl Inbox {
         Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words, looks_max, counted }
     }
 
-    /// How often in a row a CPU checks an empty ring before it [clears](Self::clear) the ring's
-    /// bit.
+    /// The number of times in a row that a CPU checks an empty ring before it [clears](Self::clear)
+    /// the ring's bit.
     #[inline]
     pub fn looks_max(&self) -> u32 {
         self.looks_max
     }
 
-    /// Whether a counter shows that no ring has frames. A CPU that has announced its sleep misses
-    /// no frame: a frame is counted before the producer's fence, and the fence comes before the
-    /// producer checks for sleeping CPUs.
+    /// Returns true if a counter shows that no ring has frames. A CPU that has announced its sleep
+    /// misses no frame: a frame is counted before the producer's fence, and the fence comes before
+    /// the producer checks for sleeping CPUs.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.counted.as_ref().is_some_and(|(all, cpu)| all[*cpu].waiting() == 0)
@@ -105,8 +106,8 @@ impl Inbox {
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
-    /// Returns the next ring of the pass that may have frames. If a ring gets its bit after the
-    /// pass went by, the next pass finds it.
+    /// Returns the next ring of the pass that may have frames. If the bit of a ring is set after
+    /// the pass has read it, the next pass finds the ring.
     #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -128,8 +129,8 @@ pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// In the first word, a mask of the rings that come at the start of the pass. The first word's
-    /// other rings come last.
+    /// A mask of the first word's bits, for the rings that come at the start of the pass. The first
+    /// word's other rings come last.
     not_before: u64,
 }
 

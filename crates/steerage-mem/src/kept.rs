@@ -18,8 +18,7 @@ use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The kept frames of one queue: how many there are, and the stack through which their pages
-/// return.
+/// The kept frames of one queue: their number, and the stack through which their pages return.
 #[derive(Debug)]
 pub struct KeptPages {
     memory: Memory,
@@ -200,7 +199,8 @@ impl Kept {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
     }
 
-    /// How many frames the packet counts as: one, plus the hidden frames that are merged into it.
+    /// Returns the number of frames that the packet counts as: one, plus the hidden frames that are
+    /// merged into it.
     pub fn frames(&self) -> u64 {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }
@@ -254,16 +254,16 @@ impl Kept {
         if self.front == 0 { 0 } else { self.behind(frame).map(<[u8]>::len).sum() }
     }
 
-    /// The bytes of the original frame, page by page, if this is a copy of `frame` or of the
-    /// [front](Self::of_front) of `frame`.
+    /// If this is a copy of `frame` or of the [front](Self::of_front) of `frame`: the bytes of the
+    /// original frame, page by page.
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
         let copied = self.segments();
         if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
     }
 
-    /// The first `bytes` bytes of a frame and the bytes after them. If the front of the frame was
-    /// copied, `written` replaces the first bytes.
+    /// A frame, divided into its first `bytes` bytes and the bytes after them. If the front of the
+    /// frame was copied, `written` replaces the first bytes.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
@@ -377,8 +377,9 @@ impl Drop for Kept {
         }
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
-        // Relaxed: no other memory depends on this count. The count is decremented after the page
-        // was pushed to the stack. So within the limit, every uncounted page has returned.
+        // Relaxed: no other memory depends on this count. The count is decremented only after the
+        // page was pushed to the stack. So every page that is no longer counted has already
+        // returned.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -7,8 +7,8 @@ use crate::sync::AtomicU32;
 /// The entry of one page: the part of the frame that follows this page.
 ///
 /// Only the holder of the frame reads and writes its links, so all accesses are relaxed. A link is
-/// handed over together with its frame: by the ring's P1 and C1, by the ring's C2 and P2, or with a
-/// kept frame.
+/// handed over to another CPU together with its frame: by the memory orders P1 and C1 of the ring,
+/// by C2 and P2, or with a kept frame.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The page that contains the frame's next part. `BLANK` if no part follows.

@@ -183,7 +183,8 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any
-/// more. No code reads at `to`, unless both ranges have the same contents there.
+/// more. No code reads at `to`, unless both ranges have the same contents in the bytes that are
+/// read.
 ///
 /// # Errors
 /// Fails if the kernel has too little memory. If `move_over` fails, both mappings are unchanged.
@@ -197,7 +198,8 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
     let error = io::Error::last_os_error();
     // SAFETY: `mincore` reads no memory and writes one byte, because a page has at least 4 KiB.
     if unsafe { libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) } != 0 {
-        // The old mapping is gone, and another thread may be about to read there.
+        // The old mapping at `to` no longer exists, and another thread may be about to read at
+        // `to`.
         std::process::abort();
     }
     Err(error)

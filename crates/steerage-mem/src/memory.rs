@@ -29,15 +29,15 @@ impl Memory {
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
-        // frame. Lent memory is only read while a frame of its block is out.
+        // frame. Lent memory is only read as long as a frame of its block is lent.
         unsafe { self.slice(&frame.slot()) }
     }
 
     /// The header that the device wrote for the frame, if there is one.
     #[inline]
     pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
-        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is
-        // not written before the end of a frame that is out.
+        // SAFETY: as `bytes`. The holder of the completion owns its page. A block is not written
+        // before the end of a frame that is lent.
         unsafe { self.header(&frame.slot()) }
     }
 
@@ -61,7 +61,8 @@ impl Memory {
     #[inline(always)]
     pub(crate) unsafe fn slice(&self, slot: &Slot) -> &[u8] {
         match self.start(slot) {
-            // SAFETY: `start` checked the span; that nobody writes it is the caller's promise.
+            // SAFETY: `start` checked the span. The caller promises that no other code writes the
+            // span.
             Some(start) => unsafe { std::slice::from_raw_parts(start, slot.len()) },
             None => &[],
         }
@@ -80,7 +81,7 @@ impl Memory {
         bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
-    /// The bytes before the frame's header, if the device wrote some there and they lie within the
+    /// The extra record before the frame's header, if the device wrote one and it lies within the
     /// page.
     ///
     /// # Safety
@@ -102,8 +103,8 @@ impl Memory {
         const BYTES: usize = FrameHeader::BYTES;
         if slot.has_header() && slot.offset >= BYTES as u32 {
             if let Some(start) = self.start_of(slot, slot.offset - BYTES as u32, BYTES + slot.len()) {
-                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's
-                // promise, which covers the bytes before the frame.
+                // SAFETY: `start_of` checked the span. The caller promises that no other code
+                // writes the span or the bytes before the frame.
                 let bytes = unsafe { std::slice::from_raw_parts(start, BYTES + slot.len()) };
                 if let Some((header, frame)) = bytes.split_first_chunk() {
                     return (Some(slot.header_of(*header)), frame);
@@ -120,8 +121,8 @@ impl Memory {
     #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
     pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
         match self.pool.start_of(slot.page, slot.offset, slot.len()) {
-            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches
-            // it.
+            // SAFETY: `start_of` checked the span. The caller promises that no other thread reaches
+            // the span.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start, slot.len()) },
             None => &mut [],
         }
@@ -145,8 +146,9 @@ impl Memory {
     /// length on the wire in this header is corrected. If there is no room for the header, it is
     /// lost. Returns `None` and changes nothing if the page is too short or the frame is lent.
     ///
-    /// Only the header is copied here. The frame's slot belongs to its handler. A handler that adds
-    /// or removes a header at the front also writes the type of the new first header to the slot.
+    /// This function copies only the header. Only the handler of the frame changes the frame's
+    /// slot. A handler that adds or removes a header at the front also writes the type of the new
+    /// first header to the slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.

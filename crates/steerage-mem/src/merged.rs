@@ -152,9 +152,9 @@ pub fn show<T: Copy>(
 }
 
 /// Writes the headers of the frames that [`show`] made visible. The headers are written in place,
-/// or to a copy if the frame is lent. `headers` gets the frames of a packet and the packet's
-/// headers. `headers` writes the headers of each frame, which all have the same length. Calls
-/// `lost` for each frame for whose copy no page was free.
+/// or to a copy if the frame is lent. The function `headers` gets the frames of a packet and the
+/// packet's headers, and writes the headers of each frame. These headers all have the same length.
+/// If no page is free for the copy of a frame, calls `lost` for this frame.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

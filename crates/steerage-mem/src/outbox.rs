@@ -15,9 +15,9 @@ use crate::memory::Memory;
 use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
-/// The producers of one queue: a ring to each CPU, followed by the parking lot. The frames for the
-/// queue's owner, the CPU that polls it, stay in the lane. The ring to the owner contains only
-/// frames from before this CPU owned the queue.
+/// The producers of one queue: one producer for the ring to each CPU, and the last one for the
+/// parking lot. The frames for the queue's owner, the CPU that polls it, stay in the lane. The ring
+/// to the owner contains only frames from before this CPU owned the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
@@ -28,9 +28,9 @@ pub struct Outbox {
     spare: Vec<Completion>,
     staged: Bits,
     out: Bits,
-    /// The set of rings with frames that hold as many units of the blocks as they may.
+    /// The set of rings whose frames hold the maximum number of units of the blocks.
     full: Bits,
-    /// By CPU: the limit on the frames of several queues together.
+    /// For each CPU, the limit on the frames of several queues together.
     admissions: Option<Arc<[Admission]>>,
     backlog: usize,
 }
@@ -72,7 +72,7 @@ impl Outbox {
         &mut self.rings[cpu]
     }
 
-    /// The producer of the ring to a CPU, for reading.
+    /// Returns the producer of the ring to a CPU, for reading only.
     #[inline(always)]
     pub fn look(&self, cpu: usize) -> &Producer {
         &self.rings[cpu]
@@ -263,7 +263,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back the newest staged frames, for which the CPU's backlog has no room.
+    /// Takes back those of the newest staged frames for which the CPU's backlog has no room.
     #[inline(never)]
     fn admit(&mut self, at: usize, lent: Option<&mut Blocks>, mut refused: impl FnMut(Option<Completion>)) {
         let Some(admission) = self.admissions.as_ref().and_then(|all| all.get(at)) else { return };
@@ -304,8 +304,8 @@ impl Outbox {
         self.reclaim_many(at, |finished| finished.for_each(&mut home))
     }
 
-    /// Passes the finished slots of a ring to `home`, many slots at a time. Returns the number of
-    /// slots.
+    /// Like [`reclaim`](Self::reclaim), but passes many finished slots to `home` at a time. Returns
+    /// the number of slots.
     #[inline]
     pub fn reclaim_many(&mut self, at: usize, home: impl FnMut(Finished<'_>)) -> u64 {
         let count = self.rings[at].reclaim_many(home);
@@ -327,7 +327,7 @@ impl Outbox {
         count
     }
 
-    /// Returns the first ring, from number `from` on, whose frames have not all returned.
+    /// Returns the first ring with a number of at least `from` that has unreturned frames.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)
@@ -338,7 +338,8 @@ impl Outbox {
         self.lane.is_empty() && self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
     }
 
-    /// Returns true if frames have not returned, and other queues may need their pages.
+    /// Returns true if there are unreturned frames and other queues may need the pages of these
+    /// frames.
     pub fn keeps_pages_from_others(&self) -> bool {
         self.admissions.is_some() && !self.out.is_empty()
     }

@@ -19,14 +19,14 @@ use crate::signal::Signal;
 pub struct Outlet<T> {
     places: usize,
     waiting: Mutex<Waiting<T>>,
-    /// By CPU: how many of its items have left.
+    /// For each CPU, the number of its items that have been sent.
     sent: OnceLock<Vec<AtomicU64>>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     of_cpus: Vec<OfCpu<T>>,
-    /// By bucket: the CPU that got the bucket's latest item, and the number of that item.
+    /// For each bucket, the CPU that got the bucket's latest item, and the number of that item.
     buckets: Vec<(u16, u64)>,
     count: usize,
     has_room: Signal,

@@ -38,8 +38,8 @@ pub(crate) const BLANK: u32 = u32::MAX;
 
 /// The right to write one page of a [`Region`](crate::Region).
 ///
-/// Each page has exactly one such token. The token has no `Drop`. If a token is lost, its page
-/// stays unused until the region ends, without further harm. The example of
+/// Each page has exactly one such token. The token has no `Drop`. If a token is lost, the only
+/// effect is that its page stays unused until the region ends. The example of
 /// [`Region`](crate::Region) fills a page with bytes.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
@@ -71,8 +71,8 @@ impl Page {
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// A slot: an entry of a ring, without a token's rights. The positions of the ring determine which
-/// thread holds the slot.
+/// A slot: an entry of a ring. Unlike a token, a slot gives no right to access the frame. The
+/// positions of the ring determine which thread holds the slot.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -101,8 +101,8 @@ impl Slot {
     }
 
     /// Returns true if all of the following hold: the frame has no extra record, lies in one page,
-    /// begins with the kind of header `link`, and has a device header if `headed` is true. All of
-    /// this takes a single comparison.
+    /// begins with the kind of header `link`, and has a device header if `headed` is true. A single
+    /// comparison checks all of these conditions.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8, headed: bool) -> bool {
         let expected = u32::from(link) << LINK_SHIFT | if headed { HEADED } else { 0 };
@@ -203,14 +203,15 @@ impl Slot {
 pub struct RecordForm(u32);
 
 impl RecordForm {
-    /// Says whether the byte order is big-endian or little-endian, and whether fractions are in
-    /// nanoseconds or microseconds.
+    /// The form states whether the byte order is big-endian or little-endian, and whether fractions
+    /// are in nanoseconds or microseconds.
     pub fn new(big_endian: bool, nanos: bool) -> Self {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
-    /// The header of the frame whose record begins with these bytes. The record does not contain
-    /// the link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT) instead.
+    /// Returns the header of a frame from the first bytes of the frame's record. The record does
+    /// not contain the link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT)
+    /// instead.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {

@@ -35,7 +35,7 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Records that `cpu` is awake, whether it was woken by another CPU or not. Returns true if the
+    /// Records that `cpu` is awake, no matter whether another CPU has woken it. Returns true if the
     /// bit was still set, which means that no other CPU woke `cpu`.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
@@ -43,8 +43,8 @@ impl Sleepers {
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Which of the CPUs from `64 * word` on are about to sleep or asleep, and no CPU has woken
-    /// them since: 64 CPUs, the first one in the lowest bit.
+    /// The CPUs among the 64 CPUs from `64 * word` on that are about to sleep or asleep, and that
+    /// no CPU has woken since. The first CPU is the lowest bit.
     pub fn word(&self, word: usize) -> u64 {
         self.words[word].load(Ordering::Relaxed)
     }
@@ -69,8 +69,8 @@ impl Sleepers {
     }
 }
 
-/// By CPU: whether another thread requests its attention between two rounds. A CPU reads its own
-/// request flag in each round, so each flag has a cache line of its own.
+/// For each CPU, a flag that is set if another thread wants the CPU to act between two rounds. A
+/// CPU reads its own request flag in each round, so each flag has a cache line of its own.
 #[derive(Debug)]
 pub struct Requests(Box<[CachePadded<AtomicU64>]>);
 
@@ -231,7 +231,8 @@ mod tests {
         bell.ring();
         wait(&bell, &[], None).unwrap();
         assert_eq!([bell.hush(), bell.hush()], [2, 0]);
-        // One call silences both rings, so the next wait lasts until its timeout.
+        // One call of `hush` silences the bell after both calls of `ring`, so the next wait lasts
+        // until its timeout.
         wait(&bell, &[], Some(Duration::ZERO)).unwrap();
     }
 

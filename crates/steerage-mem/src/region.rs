@@ -65,8 +65,8 @@ pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
     /// 2^64 divided by the page size, rounded up. An address times this number, shifted right by 64
-    /// bits, is the index of the page. The result is exact for addresses below 2^64 / page size,
-    /// and no region is nearly that large. `find` checks the index anyway.
+    /// bits, is the index of the page. The index is exact for addresses below 2^64 / page size, and
+    /// every region is much smaller than that. The function `find` checks the index anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
@@ -76,8 +76,8 @@ pub struct Region {
     /// The number of bytes to unmap when the region is dropped. 0 for foreign memory.
     mapped: usize,
     _owner: Option<Owner>,
-    /// By page: the next page in the stack of a [`KeptPages`](crate::KeptPages). A page is in at
-    /// most one stack.
+    /// For each page, the next page in the stack of a [`KeptPages`](crate::KeptPages). A page is in
+    /// at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
     /// The links of frames in several pages, with one entry per page. Regions of blocks have no
@@ -283,7 +283,7 @@ impl Region {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
         // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed
         // mutably for as long as the slice lives. A page has only one token, and slots and kept
-        // pages hold no second one.
+        // pages contain no second token.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
@@ -365,8 +365,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.mapped > 0 {
-            // SAFETY: `base` and `mapped` are those of the mapping. No reference to the region
-            // exists any more, and tokens that outlive it find no region with their number.
+            // SAFETY: `base` and `mapped` are the address and the length of the mapping. No
+            // reference to the region exists any more. No other region ever has the page numbers of
+            // tokens that still exist.
             unsafe { unmap(self.base, self.mapped) };
         }
     }

@@ -88,10 +88,10 @@ struct RingBuffer {
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
-    /// The consumer should discard slots before this position without handling them.
+    /// The consumer should discard all slots before this position without handling them.
     revoke_until: AtomicU64,
-    /// The producer sleeps and wants to be woken when at most this many slots wait. The value is
-    /// `NO_WISH` while the producer is awake.
+    /// If the producer sleeps, it wants to be woken when at most this number of slots wait. The
+    /// value is `NO_WISH` while the producer is awake.
     wake_at: AtomicU64,
     /// The last [`Grown`]. Accesses are relaxed: P1 makes the value visible together with the slots
     /// after it.
@@ -114,8 +114,8 @@ impl RingBuffer {
     fn revoke_until(&self, tail: u64) {
         // Relaxed: if the consumer sees the position late, it only handles a few more frames. The
         // fence of the move waits for these frames anyway. If the consumer must see the position in
-        // time, the caller holds a lock, which orders the store. The largest position wins, so that
-        // a revoked slot stays revoked.
+        // time, the caller holds a lock, which orders the store. Of several positions, the largest
+        // one is stored, so that a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -224,8 +224,8 @@ pub struct Producer {
     mask_before: u32,
     limit: u32,
     lot: bool,
-    /// True if the ring keeps arrival numbers. The flag is stored here so that staging does not
-    /// read another cache line.
+    /// True if the ring keeps arrival numbers. The flag is a field of the producer, so that staging
+    /// does not read another cache line.
     numbered: bool,
 }
 
@@ -294,7 +294,7 @@ impl Producer {
         self.slots.wrapping_add((position as u32 & self.mask) as usize)
     }
 
-    /// Stages a frame behind all earlier frames of the ring. The consumer sees the frame after the
+    /// Stages a frame after all earlier frames of the ring. The consumer sees the frame after the
     /// next call of [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with
     /// the slot. A ring without arrival numbers ignores `arrival`. `Err` returns the frame if the
     /// ring has reached its limit. If `stage` fails, [`reclaim`](Self::reclaim) may make room.
@@ -303,9 +303,9 @@ impl Producer {
         if self.staged >= self.room_until {
             return Err(frame);
         }
-        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so
-        // its last frame has been read back, and behind `published`, so the consumer does not look
-        // at it.
+        // SAFETY: the masked position is under the capacity. The slot lies before `reclaimed +
+        // limit`, so the slot's previous frame was reclaimed. The slot lies after `published`, so
+        // the consumer does not read the slot.
         unsafe {
             (*self.slots.add((self.staged as u32 & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
         }
@@ -346,7 +346,8 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of occupied slots (from staging to reclaiming), as far as the producer knows.
+    /// The number of occupied slots that the producer knows of. A slot is occupied from staging to
+    /// reclaiming.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
@@ -460,8 +461,9 @@ impl Producer {
         if !self.lot || self.reclaimed == self.staged {
             return None;
         }
-        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all
-        // staged slots are ours alone. `reclaimed` moves on, so each frame is taken once.
+        // SAFETY: the slot lies in its buffer. A parking lot has no consumer and never publishes,
+        // so only this producer accesses the staged slots. `reclaimed` is advanced, so each frame
+        // is taken once.
         let slot = unsafe { (*self.slot(self.reclaimed)).with(|slot| *slot) };
         let arrival = self.shared.arrival(self.mask, self.reclaimed).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
@@ -470,7 +472,7 @@ impl Producer {
         Some((Completion::from_slot(slot), arrival))
     }
 
-    /// A view of this ring that can only read its positions.
+    /// Returns a [`Gauge`] of this ring, which can only read the ring's positions.
     pub fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }
@@ -484,8 +486,8 @@ impl Gauge {
     /// Returns the positions `published` and `finished`. `finished` is read first, so that the
     /// difference is never negative.
     pub fn read(&self) -> (u64, u64) {
-        // Both loads are acquire. So a thread that reads a position also sees the counters that
-        // were written before the position (P1, C2).
+        // Both loads are acquire. A thread that reads a position also sees the counters that were
+        // written before the position (P1, C2).
         let finished = self.0.finished.load(Ordering::Acquire);
         let published = self.0.to_consumer.published.load(Ordering::Acquire);
         (published.max(finished), finished)
@@ -601,7 +603,7 @@ impl Consumer {
         &self.hand.memory
     }
 
-    /// Finishes the held slots. The caller no longer uses their frames.
+    /// Finishes the held slots. The caller no longer uses the frames of these slots.
     #[inline]
     pub fn finish(&mut self) {
         self.hand.begin = self.hand.end;

@@ -14,14 +14,14 @@ pub enum RingsInUse {
     Many,
 }
 
-/// By bucket: its ring, which is a CPU's ring or the parking lot. By ring: how many buckets it has.
-/// If a move counted all buckets again, it would take several microseconds longer.
+/// For each bucket, its ring, which is a CPU's ring or the parking lot. For each ring, the number
+/// of its buckets. If a move counted all buckets again, it would take several microseconds longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
     pub ring_of: Box<[u16; BUCKETS]>,
     buckets_of: Vec<u16>,
-    /// The set of rings that have buckets, and how many there are.
+    /// The set of rings that have buckets, and the number of these rings.
     pub in_use: Bits,
     rings: usize,
 }

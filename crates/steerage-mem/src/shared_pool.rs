@@ -1,7 +1,7 @@
 //! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. Each
-//! NUMA node has a few stacks. Each CPU returns pages to one of them, just as the kernel's page
-//! allocator keeps free lists for each CPU. If CPUs use the same stack, they wait for each other's
-//! cache lines.
+//! NUMA node has a few stacks. Each CPU returns pages to one of these stacks, just as the kernel's
+//! page allocator keeps free lists for each CPU. If CPUs use the same stack, they wait for each
+//! other's cache lines.
 
 mod bundles;
 mod spare;
@@ -17,9 +17,9 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 
 pub use spare::Spare;
 
-/// The number of neighbouring pages that are shuffled together. The smallest pages of this number
-/// take 17 MB. Unused memory stays in one piece after these pages. So an instance that needs few
-/// pages touches little memory, even with huge pages.
+/// The number of neighbouring pages that are shuffled together. This number of pages takes 17 MB if
+/// pages have the minimum length. Pages that are never used stay together after the shuffled pages.
+/// So an instance that needs few pages touches little memory, even with huge pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
 /// An arbitrary number. Any order of pages is good enough if it differs from the order of their
@@ -32,14 +32,14 @@ pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one CPU of that node.
 ///
-/// No function of the pool waits for another thread or allocates, however many threads use the
-/// pool. The pool's functions move up to 64 pages with one atomic exchange. A call finds no page
-/// only if there was a moment during the call at which no page was free. A page that another thread
-/// is about to return does not count as free.
+/// No function of the pool waits for another thread or allocates memory, for any number of threads.
+/// The pool's functions move up to 64 pages with one atomic exchange. A call finds no page only if
+/// there was a moment during the call at which no page was free. A page that another thread is
+/// about to return does not count as free.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// The stack of the node that this view uses first.
+    /// The index of the node's stack that this view uses first.
     stack: usize,
     nodes: Arc<Nodes>,
 }
@@ -129,12 +129,12 @@ impl SharedPool {
         })
     }
 
-    /// Calls `take` again if it found no page, but pages were returned to the pool while it ran.
-    /// `take` checks several stacks one after another. So pages may have been returned to a stack
-    /// after it was checked. If no pages were returned meanwhile, all stacks were empty at the time
-    /// of the last check. The last check is an acquire load, so the second count of returns is read
-    /// after it. The first count is not newer than the checks of the stacks, because it is part of
-    /// the same 64-bit values.
+    /// If `take` found no page, but pages were returned to the pool while `take` ran, calls `take`
+    /// again. `take` checks several stacks one after another. So pages may have been returned to a
+    /// stack after it was checked. If no pages were returned between the checks, all stacks were
+    /// empty at the time of the last check. The last check is an acquire load, so the second count
+    /// of returns is read after it. The first count is not newer than the checks of the stacks,
+    /// because it is part of the same 64-bit values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();

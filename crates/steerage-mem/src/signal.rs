@@ -25,9 +25,9 @@ impl Signal {
         Ok(Self { bell: Bell::new()?, rings: AtomicBool::new(false) })
     }
 
-    /// Sets whether the signal's condition is true. Calls of `set` exclude each other: the callers
-    /// hold the control lock, or there is only one caller. If the condition changes, `set` makes a
-    /// system call.
+    /// Sets whether the signal's condition is true. No two threads call `set` at the same time: the
+    /// callers hold the control lock, or there is only one caller. If the condition changes, `set`
+    /// makes a system call.
     pub fn set(&self, yes: bool) {
         // Relaxed: only the callers of `set` read this flag, and they exclude each other.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {

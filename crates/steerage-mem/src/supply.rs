@@ -99,7 +99,7 @@ impl Supply {
         self.pools[0].take(spare, missing);
     }
 
-    /// Checks that all memory, including `lent` bytes of devices, is within the cap.
+    /// Checks that all packet memory, including `lent` bytes of devices, is within the cap.
     ///
     /// # Errors
     /// Otherwise, returns [`Excess`], which says what takes most of the memory.
@@ -148,7 +148,7 @@ impl Supply {
         self.backlog_max
     }
 
-    /// How the memory is currently divided.
+    /// The current division of the memory.
     pub fn budget(&self) -> Budget {
         self.state().budget.clone()
     }
@@ -159,8 +159,8 @@ impl Supply {
     }
 
     /// Makes the backlog longer or shorter, and hands out the pages that a longer backlog needs.
-    /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog:
-    /// `backlog`, or the longest shorter backlog for which there are pages.
+    /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog, which is
+    /// `backlog` or the longest shorter backlog for which there are pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
@@ -171,9 +171,9 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// Sets the size of a queue's local page cache to `pages` pages. Returns the new size: `pages`,
-    /// or the largest smaller size for which there are pages. The local page caches of all queues
-    /// may have up to this size.
+    /// Sets the size of a queue's local page cache to `pages` pages. Returns the new size, which is
+    /// `pages` or the largest smaller size for which there are pages. The local page caches of all
+    /// queues may have up to this size.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();

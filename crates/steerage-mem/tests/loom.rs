@@ -401,8 +401,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The opposite direction: a producer that sleeps because the ring is full is woken when there is
-/// room.
+/// Tests the opposite direction: a producer sleeps because its ring is full, and is woken when the
+/// ring has room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
@@ -426,7 +426,7 @@ fn no_wish_for_room_is_lost() {
         if producer.room() == 0 {
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
         }
-        // loom also lets the bell ring once without a reason.
+        // loom also simulates one spurious wake-up, without a ring of the bell.
         while producer.room() == 0 {
             bell.wait();
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));

@@ -98,8 +98,8 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// A CPU that goes to sleep reads one counter instead of all rings: either the counter shows the
-/// frame, or the producer wakes the CPU.
+/// A CPU that goes to sleep reads one counter instead of all rings. Either the counter includes the
+/// new frame, or the producer wakes the CPU.
 #[test]
 fn no_cpu_sleeps_beside_a_counted_frame() {
     loom::model(|| {

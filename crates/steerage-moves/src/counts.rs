@@ -62,7 +62,7 @@ impl fmt::Display for MoveCause {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoveCounts {
-    /// How many buckets have moved to another CPU.
+    /// The number of buckets that have moved to another CPU.
     pub buckets: u64,
     /// In how many slices the buckets have moved.
     pub slices: u64,

@@ -16,8 +16,8 @@ pub enum Event<'a> {
         /// The new mask of the queues, which is not empty.
         cpus: &'a [CpuIndex],
     },
-    /// Sets which CPUs are present. All other CPUs are offline or do not belong to the process any
-    /// more, and get no new buckets.
+    /// Sets which CPUs are present. CPUs that are not in this set are offline or do not belong to
+    /// the process any more, and get no new buckets.
     Present(&'a [CpuIndex]),
     /// A policy changes the plan of a group. The CPUs of the plan get equal shares of the buckets.
     Plan {
@@ -99,8 +99,8 @@ pub enum Event<'a> {
     Died(CpuIndex),
 }
 
-/// An action that must be done while the machine is locked. The outcome of the action is the next
-/// event of the machine.
+/// An action that must be done while the state machine is locked. The outcome of the action is the
+/// next event of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Declare this CPU dead if it has made no progress for long enough, and if it has no frames of
@@ -118,11 +118,12 @@ pub enum Ask {
 /// The actions that the machine returns for its events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
-    /// True if packet CPUs should read the machine's state again.
+    /// True if packet CPUs should read the state of the state machine again.
     pub changed: bool,
-    /// The CPUs that must be woken to read the machine's state. Each CPU is in the list once.
+    /// The CPUs that must be woken so that they read the state of the state machine. Each CPU is in
+    /// the list once.
     pub wake: Vec<CpuIndex>,
-    /// Actions that must be done while the machine is locked, in this order.
+    /// Actions that must be done in this order, while the state machine is locked.
     pub asks: Vec<Ask>,
 }
 

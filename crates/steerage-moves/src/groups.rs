@@ -24,8 +24,8 @@ pub(crate) struct Group {
 pub struct GroupVersion {
     /// Identifies the group. (A new group may get the number of a group that has ended.)
     pub begun: u64,
-    /// How many times the map was derived again, because the mask, the usable CPUs or the plan
-    /// changed.
+    /// The number of times that the map was derived again because the mask, the usable CPUs or the
+    /// plan had changed.
     pub changed: u64,
 }
 
@@ -166,8 +166,8 @@ impl Moves {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// Derives the map of a group from its plan again, for the reason `cause`. With `keep`, unequal
-    /// shares do not change if the same CPUs have buckets.
+    /// Derives the map of a group from its plan again, for the reason `cause`. With `keep`, the map
+    /// does not change if the same CPUs have buckets, even if their shares are unequal.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;

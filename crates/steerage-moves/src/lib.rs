@@ -18,7 +18,7 @@
 //!
 //! The queues of the group take part in the move. To park the buckets, a queue sends their frames
 //! to its parking lot. As a fence, the queue records the tail of its ring to each old CPU. A fence
-//! is passed when the finished index of the ring has passed this tail. After the release phase, the
+//! is passed when the finished index of the ring has passed this tail. After the release phase, new
 //! frames of the buckets go directly to the new CPU.
 //!
 //! The park phase ends only when *every* queue of the group has parked *and* all frames that it
@@ -31,10 +31,10 @@
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.**
-//!   Otherwise, the protocol would need a state in which another CPU acts for the producer. The
-//!   cost is one wake-up for each CPU with queues in the slice. The CPU that changes the mask pays
-//!   for it.
+//! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.** Without
+//!   the wake-up, the protocol would need a state in which another CPU acts for the producer. The
+//!   cost is one wake-up for each CPU with queues in the slice. This wake-up takes time on the CPU
+//!   that changes the mask.
 //! * **State moves in separate phases** (leave, arrive), and not together with the packets. So the
 //!   new CPU has the state before it gets the first packet, and no batch has to check a mailbox.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
@@ -58,9 +58,9 @@
 //!   buckets that must move continues where the last slice ended. Every bucket therefore moves at
 //!   some time.
 //!
-//! The machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`], which a
-//! policy has stored in the machine. When a mask or the usable CPUs change, the machine derives the
-//! map from the plan.
+//! The state machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`],
+//! which a policy has stored in the machine. When a mask or the usable CPUs change, the machine
+//! derives the map from the plan.
 //!
 //! Events from packet CPUs do not allocate memory. All buffers have their full size from the start,
 //! or from the event that creates the group.
@@ -120,7 +120,7 @@ pub struct Setup {
     pub cpus: usize,
     /// The number of buckets in each map, at most 65,536.
     pub buckets: usize,
-    /// How many buckets of a group move at a time.
+    /// The number of buckets of a group that move at a time.
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
@@ -243,7 +243,7 @@ impl Moves {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// By bucket of a queue: its CPU, and how many times this CPU has changed.
+    /// For each bucket of a queue, its CPU, and how many times this CPU has changed.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }

@@ -20,7 +20,7 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
 /// Buffers for computing a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// By CPU: how many buckets it has now, and how many buckets it should have.
+    /// For each CPU, the number of its buckets now, and the number of buckets that it should have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,

@@ -21,8 +21,8 @@ pub struct Plan {
     /// come last. CPUs that are not in `order` have the order of the core: first the CPUs that poll
     /// a queue of the group, and then near CPUs.
     pub order: Vec<CpuIndex>,
-    /// How many of the mask's usable CPUs have buckets, counted from the front of this order. At
-    /// least one CPU has buckets.
+    /// The number of the mask's usable CPUs that have buckets, counted from the front of this
+    /// order. At least one CPU has buckets.
     pub active: usize,
 }
 

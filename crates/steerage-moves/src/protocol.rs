@@ -15,7 +15,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // All other events belong to the current slice, and create no new request.
+            // All other events concern the current slice, and request no new move.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -45,7 +45,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // If the CPU was declared dead during the phase, the state that it returns does not count.
+        // State that the CPU returns is ignored if the CPU was declared dead during the phase.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -147,8 +147,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice ended. So every bucket moves at some time,
-        // however often masks change.
+        // The search continues where the last slice ended. So every bucket moves at some time, even
+        // if masks change often.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -189,8 +189,8 @@ impl Moves {
 
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues of the slice have ended before they parked. No more frames will come, so
-            // the state of their flows stays on its CPU.
+            // All queues of the slice have ended before they parked. No more frames of these queues
+            // will come, so the state of their flows stays on its CPU.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -231,7 +231,7 @@ impl Moves {
         let planned = groups[after].cause;
         for m in &slice.moves {
             let (bucket, moves) = (usize::from(m.bucket), u64::from(m.from != m.to));
-            // Buckets must leave a dead CPU, whatever the plan says.
+            // Buckets must leave a dead CPU, even if the plan names this CPU.
             let cause = if dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
             counts.count(cause, moves);
             moved[bucket] += moves;
@@ -301,8 +301,8 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices, all participants have done their part, and the rest of this function
-        // has no effect.
+        // Between two slices, all participants have done their part, and the remaining code of this
+        // function has no effect.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target map, because it takes the map of the group
         // unchanged.
@@ -340,8 +340,8 @@ impl Moves {
         actions.changed = true;
     }
     /// From now on, another CPU polls a queue. If the previous owner was dead, phases have passed
-    /// without this queue. From now on, the queue follows the current map. The queue parks if the
-    /// current map is about to change. It does not matter that the queue missed earlier phases.
+    /// without this queue. After this event, the queue follows the current map. The queue parks if
+    /// the current map is about to change. The queue may have missed earlier phases without harm.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // In the order of a group, the CPUs that poll come first.

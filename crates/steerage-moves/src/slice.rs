@@ -16,7 +16,7 @@ pub struct BucketMove {
     pub has_state: bool,
 }
 
-/// The phase of a slice. See the table in the [crate's description](crate).
+/// The phase of a slice. The [crate's description](crate) has a table of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MovePhase {
     /// The queues park the frames of the buckets and wait for their fences.

@@ -21,8 +21,8 @@ impl<M> Transit<M> {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Moves `states` into this transit, for the slice with the number `epoch`. State that remains
-    /// from an earlier slice is dropped.
+    /// Stores the returned `states` in this [`Transit`], for the slice with the number `epoch`.
+    /// State that remains from an earlier slice is dropped.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;

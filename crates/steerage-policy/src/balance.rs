@@ -10,9 +10,9 @@
 //!
 //! While the CPUs are short of time, the group switches to the regime with the best value, if the
 //! gain is certain and pays for the switch within a second. If a gain is possible but not certain,
-//! the policy probes: it tries that regime for a tenth of a second. Probes take at most 1 % of all
-//! time. While the CPUs have time left, CPUs leave as long as the remaining CPUs are enough for the
-//! peak load of the last second (`demand`).
+//! the policy probes: it tries that regime for a tenth of a second. All probes together take at
+//! most 1 % of the time. If the CPUs have time left, CPUs leave, provided that the remaining CPUs
+//! can handle the peak load of the last second (`demand`).
 //!
 //! Within a regime, buckets move from the busiest CPU to the least busy CPU (`place`).
 
@@ -63,17 +63,17 @@ pub struct Balance {
     /// The time at which the current regime began. `None` while the group is in its first regime,
     /// which the policy did not choose.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. Cleared at the next load check. The load check
-    /// after a move covers two maps, so it is ignored.
+    /// The time at which buckets last began to move. This time is cleared at the next load check.
+    /// The load check after a move covers two maps, so it is ignored.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
-    /// How long CPUs must have been unnecessary before they leave.
+    /// The time for which CPUs must have been unnecessary before they leave.
     patience: Duration,
     left: Option<Timestamp>,
     /// A throughput below that of the previous regime. A probe measured this throughput while the
-    /// group was not short of time. The measurement counts if the group is short of time again
-    /// immediately afterwards.
+    /// group was not short of time. The measurement is used if the group is short of time again
+    /// immediately after the probe.
     doubt: Option<(Regime, f64)>,
     /// True if a window has shown equal work on all CPUs since the regime began or buckets moved.
     /// Before such a window, the measured throughput is that of the current map, and not that of
@@ -102,8 +102,8 @@ struct Probe {
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// How many load checks measured the regime on trial. `less` is the throughput in load checks
-    /// that found CPUs with time left, although less work was done than before.
+    /// The number of load checks that measured the regime on trial. `less` is the throughput in
+    /// load checks that found CPUs with time left, although less work was done than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -186,7 +186,7 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The first switch is an experiment, however certain its gain seems.
+            // The first switch is an experiment, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -239,10 +239,11 @@ impl Balance {
         // A gain does not count if the cost of the switch would use it up.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // More CPUs may join immediately. Any other switch waits for a dwell. If a measured
-        // distance decided in which regime the group began, that decision may have been wrong. The
-        // policy corrects a wrong beginning earlier if the gain pays for a probe. The early
-        // correction assumes that the load will last as long as it has lasted so far.
+        // More CPUs may join immediately. Any other switch waits until the current regime has
+        // lasted for one dwell. If a measured distance decided in which regime the group began,
+        // that decision may have been wrong. The policy corrects a wrong beginning earlier if the
+        // gain pays for a probe. The early correction assumes that the load will last as long as it
+        // has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -296,8 +297,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If CPUs are no longer short of time, their maximum throughput is unknown. The throughput
-        // is sufficient for the load, though.
+        // If CPUs are no longer short of time, their maximum throughput is unknown. However, this
+        // throughput is sufficient for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -357,8 +358,9 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe. Negative gains count as zero. With the promise as measure, a
-    /// regime that is good on average competes with a regime about which little is known.
+    /// The expected gain of a probe. Negative gains count as zero. Regimes are compared by their
+    /// promise. So a regime that is good on average competes with a regime about which little is
+    /// known.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();

@@ -4,8 +4,8 @@
 //! This code uses only the public handle of steerage-core. The control reads counters, calls the
 //! policies, and passes the map and the plan of each group to the core. While it calls policies,
 //! the control holds no lock of the core. So the state of a group may have changed by the time a
-//! policy returns its answer. Each answer contains the version of the group on which it is based.
-//! The core ignores an answer that is based on an old version.
+//! policy returns its answer. Therefore each answer of a policy contains the version of the group
+//! on which the answer is based. The core ignores an answer that is based on an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -166,8 +166,8 @@ impl PolicyControl {
     /// late call works like a call at the right time: the load is measured over the time that has
     /// really passed.
     ///
-    /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay where they are, and
-    /// there are no load checks until another policy is set.
+    /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay on their CPUs, and
+    /// the load is not checked until another policy is set.
     pub fn check(&mut self, now: Timestamp) -> Option<Timestamp> {
         if now < self.due? {
             return self.due;
@@ -212,7 +212,7 @@ impl PolicyControl {
         if chooses != std::mem::replace(&mut self.chooses, chooses) {
             let info = policy_info(&*self.policy);
             self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
-            // In the meantime, no samples were taken.
+            // Before this time, no samples were taken.
             self.receivers = Receivers::default();
             self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
         }

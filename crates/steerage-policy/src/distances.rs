@@ -4,10 +4,11 @@
 //! two rounds, and pass a cache line back and forth.
 //!
 //! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
-//! CPU. It begins to wait when it reaches its part of the probe. The receiving CPU (the asking CPU)
-//! continues its rounds until it sees that the answering CPU waits. The asking CPU gives up after
-//! [`PATIENCE`]. The control only begins a probe. The control collects the result of a probe at a
-//! later load check. If a distance does not change, it is measured less and less often.
+//! CPU. The answering CPU begins to wait when it reaches its part of the probe. The receiving CPU
+//! (the asking CPU) continues its rounds until it sees that the answering CPU waits. The asking CPU
+//! gives up after [`PATIENCE`]. The control only begins a probe. The control collects the result of
+//! a probe at a later load check. If a distance does not change, it is measured less and less
+//! often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,8 +32,8 @@ const EVERY: Duration = REFINE_EVERY;
 /// round of the asking CPU takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// How long the asking CPU continues its rounds while it waits for the answering CPU. A sleeping
-/// CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
+/// The time for which the asking CPU continues its rounds and waits for the answering CPU. A
+/// sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
 /// If a distance has been constant for some time, it is measured again after this fraction of that

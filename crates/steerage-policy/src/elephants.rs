@@ -1,4 +1,4 @@
-//! Names the flow that fills a bucket: the flow to which the majority of the bucket's sampled
+//! Finds the flow that fills a bucket: the flow to which the majority of the bucket's sampled
 //! packets belong. The majority is found in constant memory (Boyer and Moore, 1981).
 
 use steerage_core::ids::BucketId;

@@ -29,8 +29,8 @@ impl Guarded {
         Self { policy: Box::new(policy), has_failed: false, is_reported: Arc::default() }
     }
 
-    /// Calls the policy. `find_fault` says what is wrong with the result, if it is wrong. Returns
-    /// `None` if the policy has failed now or before.
+    /// Calls the policy. The function `find_fault` describes the mistake in the result, if there is
+    /// one. Returns `None` if the policy has failed now or before.
     fn call<R>(
         &mut self,
         order: &[u16],

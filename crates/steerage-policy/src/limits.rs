@@ -10,19 +10,20 @@ use std::time::Duration;
 pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 
 /// An estimate with fewer samples is ignored. A single slow packet, sampled flow or measured
-/// distance may be a random error. The mean of eight is accurate to a third of a deviation.
+/// distance may be a random error. The error of the mean of eight samples is about a third of their
+/// standard deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// For each CPU that receives, how many CPUs may join at once. On a virtual machine, waking a CPU
-/// takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
+/// The number of CPUs that may join at once, for each CPU that receives. On a virtual machine,
+/// waking a CPU takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
 /// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of the 50 us before a CPU sleeps are for
 /// wake-ups. The other half of the 50 us is for the polls after which a woken CPU gets its next
 /// packets. If more CPUs joined at once, the first of them would sleep again before its next
 /// packets, and the receiving CPU would do nothing but wake CPUs.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
-/// The numbers on which decisions depend. The numbers are fields, so that a test can show that each
-/// of them matters.
+/// The numbers on which decisions depend. Each number is a field, so that a test can change it and
+/// show that it matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// The dwell: how long a decision is expected to hold. A gain must pay for the switch within
@@ -35,21 +36,21 @@ pub(crate) struct Tuning {
     pub(crate) probe: Duration,
     /// The share of time that may be spent on probes. Users do not notice a loss of this share.
     pub(crate) budget: f64,
-    /// By how much the deviation of an estimate, relative to its mean, grows in the first second
-    /// without a new sample. The deviation of an estimate grows with the square root of time. A
-    /// regime that was half as good is tried again after a minute or two. A regime that was nearly
-    /// as good is tried again after seconds. An estimate that gets a new sample at each load check
-    /// follows a change within a quarter of a second.
+    /// The growth of an estimate's relative deviation in the first second without a new sample. The
+    /// deviation of an estimate grows with the square root of time. A regime that was half as good
+    /// is tried again after a minute or two. A regime that was nearly as good is tried again after
+    /// seconds. An estimate that gets a new sample at each load check follows a change within a
+    /// quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of a cost or a throughput that was measured in one load check. On a
     /// virtual machine, the measured throughput differed by 3 to 7 % between two load checks.
     /// `noise` is also the assumed error of the model, and the tolerated difference between CPUs.
     pub(crate) noise: f64,
-    /// By how many standard deviations a difference counts as certain. With this number of
-    /// deviations, one decision in forty is wrong because of random error.
+    /// The number of standard deviations from which on a difference counts as certain. With this
+    /// number of deviations, one decision in forty is wrong because of random error.
     pub(crate) sure: f64,
-    /// How busy CPUs are planned to be, as a share of their time. The rest of the CPUs' time is for
-    /// bursts that are shorter than the interval between load checks.
+    /// The planned load of CPUs, as a share of their time. The rest of the CPUs' time is for bursts
+    /// that are shorter than the interval between load checks.
     pub(crate) fill: f64,
     /// While CPUs are short of time, the load is assumed to be this many times the load that they
     /// handle. The true load is unknown in this case, so the number of CPUs grows in steps. CPUs

@@ -3,8 +3,9 @@
 //! The meter reads counters that the receive path always maintains, and three counters that exist
 //! only for the meter. The three counters are the time of receiving (measured in one round of 16),
 //! the time of a packet in the packet function (in one batch of 32), and one sampled bucket per
-//! poll. The work of CPUs is counted, so sums over CPUs are exact. The exact sums decide whether
-//! buckets move. The load of buckets is sampled. The samples only decide which buckets move.
+//! poll. The work of CPUs is counted, so the total work of several CPUs is exact. These exact
+//! numbers decide whether buckets move. The load of buckets is sampled. The samples only decide
+//! which buckets move.
 
 use std::time::Duration;
 
@@ -42,12 +43,12 @@ impl CpuCounts {
     }
 }
 
-/// By CPU: how many packets were refused because the CPU's backlog was full. Only the rings of
-/// queues that lost packets are read, because with 1,024 CPUs and 256 queues there are 262,144
-/// rings.
+/// For each CPU, the number of packets that were refused because the CPU's backlog was full. Only
+/// the rings of queues that lost packets are read, because with 1,024 CPUs and 256 queues there are
+/// 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
-    /// By queue: the number of packets in all of its rings together, and in each ring.
+    /// For each queue, the number of packets in all of its rings together, and in each ring.
     by_queue: Vec<(u64, Vec<u64>)>,
     by_cpu: Vec<u64>,
 }
@@ -96,8 +97,8 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
-    /// By queue: how many packets each CPU has finished. The list is empty if one group has all
-    /// queues, because the counters of the CPUs are then sufficient.
+    /// For each queue, the number of its packets that each CPU has finished. The list is empty if
+    /// one group has all queues, because the counters of the CPUs are then sufficient.
     finished: Vec<Vec<u64>>,
     refused: Refused,
     window: Option<WindowStart>,
@@ -107,8 +108,8 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// How many slices had moved before the window. If the number of moved slices changes during a
-    /// window, the window covers two maps and is discarded.
+    /// The number of slices that had moved before the window began. If the number of moved slices
+    /// changes during a window, the window covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -126,14 +127,14 @@ impl WindowStart {
     }
 }
 
-/// The counts of all queues of a group. The counts are summed when they are read, because the
-/// counts for the buckets of 256 queues take 25 MB.
+/// The counts of all queues of a group. The counts of all queues are added up as they are read,
+/// because storing the counts for the buckets of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
     samples: u64,
     packets: Vec<u64>,
-    /// By bucket: the total time of its timed packets in nanoseconds, and the number of these
+    /// For each bucket, the total time of its timed packets in nanoseconds, and the number of these
     /// packets.
     timed: Vec<(u64, u64)>,
 }
@@ -218,7 +219,7 @@ pub(crate) struct Interval {
 
 pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
-    /// By group: the share of a CPU's time that each bucket takes.
+    /// For each group, the share of a CPU's time that each of its buckets takes.
     pub(crate) shares: Vec<Vec<f64>>,
     pub(crate) heavy: Vec<Heavy>,
 }
@@ -260,8 +261,8 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// The load of each CPU since the last load check. Its packets are the packets that the CPU
-    /// finished for one group.
+    /// The load of each CPU since the last load check. The packets in the load of a CPU are those
+    /// that the CPU finished for one group.
     pub(crate) fn loads(
         &self,
         interval: &Interval,
@@ -359,8 +360,8 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// By group: the share of its CPU's time that each bucket takes. The sum over all buckets of a CPU
-/// is the time for which the CPU was busy, without the time of receiving.
+/// For each group, the share of a CPU's time that each of its buckets takes. The sum over all
+/// buckets of a CPU is the time for which the CPU was busy, without the time of receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];

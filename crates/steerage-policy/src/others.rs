@@ -18,7 +18,7 @@ const TUNING: Tuning = Tuning::DEFAULT;
 
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// By CPU: the share that other programs took at the last measurement.
+    /// For each CPU, the share of its time that other programs took at the last measurement.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,
@@ -66,10 +66,10 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Other programs have the CPU for themselves and use all of it. The other programs still
-        // want the whole CPU after steerage has taken half of it.
+        // Only other programs run on the CPU, and they use all of its time. The other programs
+        // still want the whole CPU after steerage has taken half of it.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
-        // The other programs leave idle time, or use less than the half that they could have.
+        // The other programs leave some time idle, or use less than their fair half.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }
 }

@@ -32,8 +32,8 @@ impl Loads<'_> {
         cpus
     }
 
-    /// Returns a lower bound for the load of the busiest active CPU. No map has a busiest CPU with
-    /// less load, because a bucket cannot be divided.
+    /// Returns a lower bound for the load of the busiest active CPU. In every map, the busiest CPU
+    /// has at least this load, because a bucket cannot be divided.
     pub(crate) fn best(&self) -> f64 {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
@@ -180,8 +180,8 @@ impl<'a> Packing<'a> {
     /// Returns the bucket that should move from `from` to `to`: the largest bucket within the
     /// excess, or else the smallest bucket. Returns `None` if moving this bucket does not reduce
     /// the load of the busier of the two CPUs. Large buckets move first, even if `to` is then too
-    /// busy and has to pass on some of its own buckets. To move one large bucket moves fewer flows
-    /// than to move many small buckets instead.
+    /// busy and has to pass on some of its own buckets. Moving one large bucket moves fewer flows
+    /// than moving many small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);

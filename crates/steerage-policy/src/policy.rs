@@ -24,14 +24,14 @@ pub struct CpuLoad {
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
-    /// How many rounds were timed to measure `receive`. `receive` is extrapolated from the timed
-    /// rounds, so its relative error is about 1 / `timed`.
+    /// The number of rounds that were timed to measure `receive`. `receive` is extrapolated from
+    /// the timed rounds, so its relative error is about 1 / `timed`.
     pub timed: f64,
     /// The share of the rounds that were full: they found at least as much work as one round takes.
-    /// A CPU without full rounds keeps up, however busy it appears. (In small batches, a packet
-    /// takes more time.)
+    /// A CPU without full rounds handles its packets in time, even if it appears busy. (In small
+    /// batches, a packet takes more time.)
     pub full: f64,
-    /// How many packets of the group the CPU has finished.
+    /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
     /// The share of the CPU's time that other programs or other guests of the hypervisor took.
     /// `others` is 0 if the system does not report this share.
@@ -48,10 +48,10 @@ pub struct CpuLoad {
 pub struct Window<'a> {
     /// The load of each CPU over the whole window.
     pub cpus: &'a [CpuLoad],
-    /// By bucket: the share of a CPU's time that it takes. The sum over all buckets is the time for
-    /// which the CPUs were busy with the group's packets.
+    /// For each bucket, the share of a CPU's time that it takes. The sum over all buckets is the
+    /// time for which the CPUs were busy with the group's packets.
     pub buckets: &'a [f64],
-    /// How many samples the shares of the buckets are based on.
+    /// The number of samples that the shares of the buckets are based on.
     pub samples: u64,
 }
 
@@ -74,15 +74,15 @@ pub struct GroupLoad<'a> {
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// How many CPUs at the front of `order` poll a queue of the group. `owners` is at least 1: if
-    /// no CPU polls a queue, the first CPU counts as polling.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
+    /// least 1: if no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// By CPU: the time that a cache line takes from the first CPU of `order` to this CPU, as it
-    /// was last measured. `None` if the time of a cache line was not measured.
+    /// For each CPU, the last measured time that a cache line takes from the first CPU of `order`
+    /// to this CPU. `None` if the time of a cache line was not measured.
     pub apart: &'a [Option<Duration>],
     /// A longer measurement, which also covers the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
@@ -143,8 +143,8 @@ impl<'a> GroupLoad<'a> {
 pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// How many CPUs at the front of `order` poll a queue of the group. `owners` is at least 1: if
-    /// no CPU polls a queue, the first CPU counts as polling.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
+    /// least 1: if no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
     /// The CPUs that currently have buckets of the group. The list is empty while the instance is
     /// built.
@@ -170,7 +170,7 @@ impl<'a> GroupStart<'a> {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MapRequest {
-    /// The CPU of each bucket. By bucket: its CPU, which must be one of the usable CPUs.
+    /// The CPU of each bucket. For each bucket, its CPU, which must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
     /// The reason why buckets should move.
     pub cause: MoveCause,
@@ -346,7 +346,8 @@ impl Policy for Box<dyn Policy> {
     }
 }
 
-/// Gives all CPUs of the mask equal shares of the flow hash, whatever the load, as Linux does.
+/// Gives all CPUs of the mask equal shares of the flow hash, independent of the load, as Linux
+/// does.
 ///
 /// ```
 /// use steerage_policy::{GroupStart, Hash, Policy};

@@ -1,18 +1,18 @@
 //! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if this increases
 //! the throughput.
 //!
-//! If other programs, interrupts or guests of the hypervisor use a CPU, only the rest of its time
-//! is left for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the
-//! mask has more time for steerage, polling moves to the other CPU. The buckets of the slowed CPU
-//! then move to the CPUs that already have buckets. So the slowed CPU has no work that competes
+//! If other programs, interrupts or guests of the hypervisor use a CPU, only its remaining time is
+//! available for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of
+//! the mask has more time for steerage, polling moves to the other CPU. The buckets of the slowed
+//! CPU then move to the CPUs that already have buckets. So the slowed CPU has no work that competes
 //! with the other program. The other program is often the source of the packets: the sender on a
 //! veth, or the softirq of the network card. If CPUs are short of time after polling has moved, the
 //! policy decides whether the slowed CPU should help again.
 //!
 //! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it,
-//! because no hand-over is needed there. For super-frames of 64 KiB, a far CPU needs twice as long.
-//! So if the CPU that receives most of a heavy bucket's work has time left, the bucket moves to
-//! this CPU.
+//! because no hand-over to another CPU is needed. For super-frames of 64 KiB, a far CPU needs twice
+//! as long. So if the CPU that receives most of a heavy bucket's work has time left, the bucket
+//! moves to this CPU.
 //!
 //! The effect of each change is measured. The other program may follow to the new CPU, or it may be
 //! the program that waits for the packets. If all queues together receive less than before, the
@@ -92,13 +92,13 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     window: Option<Counts>,
-    /// How many bytes all queues together received per second at the last measurement. `None` after
-    /// a change.
+    /// The number of bytes that all queues together received per second at the last measurement.
+    /// `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
-    /// The heavy buckets of the last window, and the earliest time at which one of them may move to
-    /// the CPU that receives it.
+    /// The heavy buckets of the last window, and the earliest time at which a heavy bucket may move
+    /// to the CPU that receives its packets.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }

@@ -11,8 +11,8 @@ use steerage_flow::Timestamp;
 /// large enough for every policy.
 const MANY: u64 = 100_000;
 
-/// Runs a policy on one group of CPUs, without packets. The test sets how much work each bucket is.
-/// The tester computes the load of the CPUs from the policy's map. CPU 0 polls.
+/// Runs a policy on one group of CPUs, without packets. The test sets the amount of work in each
+/// bucket. The tester computes the load of the CPUs from the policy's map. CPU 0 polls.
 ///
 /// ```
 /// use steerage_policy::{Hash, PolicyTester}; // steerage::policy

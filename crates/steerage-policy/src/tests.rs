@@ -167,7 +167,7 @@ fn what_does_not_pay_is_not_kept_up() {
         model.check();
         model.active() != [0]
     });
-    // A probe lasts for 100 ms, and the budget is enough for one probe.
+    // A probe lasts for 100 ms, and the time budget for probes is enough for one probe.
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
@@ -219,13 +219,14 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly
-/// all of the other CPU, and sends less if that CPU forwards packets. Spreading therefore reduces
-/// the throughput. If the sender is on another machine, spreading increases the throughput.
+/// Simulates the example `forward` between two veths, with the costs of lab/notes/interfaces.md.
+/// The sender needs nearly all of the other CPU, and sends less if that CPU forwards packets.
+/// Spreading therefore reduces the throughput. If the sender is on another machine, spreading
+/// increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // For AF_XDP and for AF_PACKET: the microseconds that receiving a packet takes, the
-    // microseconds for the rest, and the number of CPUs that all packets need.
+    // For AF_XDP and for AF_PACKET: the microseconds for receiving a packet, the microseconds for
+    // all other work on the packet, and the number of CPUs that all packets need.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
@@ -365,8 +366,8 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If there is more work than two CPUs can do, both are fully used, whatever receiving and handing
-/// over cost.
+/// If there is more work than two CPUs can do, both CPUs are fully used, for any costs of receiving
+/// and handing over.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {

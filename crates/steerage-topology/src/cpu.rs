@@ -316,7 +316,7 @@ pub fn pin_thread(thread: i32, cpu: CpuId) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
-/// Returns the text up to the first newline or NUL. The kernel also ignores the rest of the text.
+/// Returns the text up to the first newline or NUL. The kernel also ignores the text after that.
 fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }

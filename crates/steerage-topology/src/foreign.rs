@@ -17,10 +17,10 @@ const ALL: usize = 8;
 /// bracket of the name (proc_pid_stat(5): 14 and 15).
 const TASK_TIME: [usize; 2] = [11, 12];
 
-/// Measures which share of each CPU's time was not available to this process between two polls.
-/// Other programs, the kernel itself, or other guests of the hypervisor used this time. The kernel
-/// counts CPU time in ticks of 10 ms, so poll only a few times per second. A poll reads /proc/stat,
-/// and a small file for each thread of this process.
+/// Measures, for each CPU, the share of its time between two polls that was not available to this
+/// process. Other programs, the kernel itself, or other guests of the hypervisor used this time.
+/// The kernel counts CPU time in ticks of 10 ms, so poll only a few times per second. A poll reads
+/// /proc/stat, and a small file for each thread of this process.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};

@@ -70,8 +70,8 @@ pub struct CpusFound {
     /// The share of each CPU's time that other programs used since the last poll, from 0 to 1. The
     /// list is empty at the first poll, or if the kernel does not report CPU times.
     pub others: Vec<(CpuId, f64)>,
-    /// The CPUs that are present now. The value is `None` if they have not changed since the last
-    /// poll.
+    /// The CPUs that are present now. The value is `None` if the present CPUs have not changed
+    /// since the last poll.
     pub living: Option<CpuMask>,
     /// The CPUs that are present again, but to which the kernel refused to pin their thread again.
     pub not_pinned: Vec<(CpuId, io::Error)>,

@@ -30,8 +30,8 @@ pub const PAIRS_MAX: usize = 32;
 /// disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// The cache line contains one of these three values, or the number of a trip between `READY` and
-// `END`.
+// The cache line contains `ABSENT`, `READY`, `END`, or a number between `READY` and `END`. Such a
+// number counts how often the cache line was passed from one thread to the other.
 /// The value while the answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
@@ -101,16 +101,16 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Answers each trip of the cache line at once, until the other thread ends the measurement.
-    /// Both threads may have been started on the same CPU.
+    /// Sends the cache line back as soon as it arrives, until the other thread ends the
+    /// measurement. Both threads may have been started on the same CPU.
     pub fn answer(&self) {
         // The measuring thread may still be on this CPU. The measuring thread must get time on this
         // CPU before it can move to its own CPU.
         self.answer_while(thread::yield_now, || true);
     }
 
-    /// Answers each trip of the cache line at once, until the other thread ends the measurement or
-    /// `clock` reaches `deadline`. No other thread may run on this CPU.
+    /// Sends the cache line back as soon as it arrives, until the other thread ends the measurement
+    /// or `clock` reaches `deadline`. No other thread may run on this CPU.
     pub fn answer_until(&self, clock: &dyn Fn() -> Duration, deadline: Duration) {
         self.answer_while(std::hint::spin_loop, || clock() < deadline);
     }

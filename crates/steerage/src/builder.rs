@@ -182,9 +182,9 @@ impl Builder {
         InputId((self.inputs.len() - 1) as u16)
     }
 
-    /// Adds a device that receives packets. Its queues are assigned to `rx_cpus` in turn, or to all
-    /// CPUs if this list is empty. A CPU in `rx_cpus` that is not one of [`cpus`](Self::cpus) only
-    /// receives. `mask` replaces the instance's mask for this device.
+    /// Adds a device that receives packets. The queues of the device are assigned to the CPUs in
+    /// `rx_cpus` in turn, or to all CPUs if this list is empty. A CPU in `rx_cpus` that is not one
+    /// of [`cpus`](Self::cpus) only receives. `mask` replaces the instance's mask for this device.
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(InputSpec { input, rx_cpus: rx_cpus.to_vec(), mask });
         self
@@ -450,8 +450,8 @@ impl Builder {
 
     /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
     /// join into one page, in bytes. Pages have at least this length. The default is 0. With 0,
-    /// pages are as long as the inputs need. This length is enough unless an input receives a frame
-    /// in several buffers. Maximum: [`FRAME_BYTES_MAX`].
+    /// pages are as long as the inputs need. The length that the inputs need is enough, unless an
+    /// input receives a frame in several buffers. Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
@@ -509,9 +509,9 @@ impl Builder {
     }
 
     /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
-    /// created on the stack of its CPU's thread, and moved there by value. A handler may take a
-    /// quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not count. If a
-    /// handler is larger, [`Instance::start`] returns an error. Default:
+    /// created on the stack of its CPU's thread, and is moved by value on this stack. A handler may
+    /// take a quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not
+    /// count. If a handler is larger, [`Instance::start`] returns an error. Default:
     /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
@@ -587,7 +587,8 @@ impl Builder {
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
         let named = self.inputs.iter().flat_map(|asked| &asked.rx_cpus).copied().chain(workers.iter());
-        // Threads that are not pinned may run on any CPU, whatever the names of their CPUs are.
+        // Threads that are not pinned may run on any CPU, independent of the CPU numbers in their
+        // names.
         let there = self.there.or_else(|| present().filter(|_| self.threads.pin));
         there.map_or(Ok(()), |there| there.check(named))?;
         Ok(Spec {

@@ -55,9 +55,9 @@ impl Handle {
     /// program that runs CPUs on its own threads must call this function from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
-    /// A call before the returned time has no effect. A late call does no harm, because packets
-    /// follow the last map until then. If another thread is in `control`, the call returns at once
-    /// with an early time.
+    /// A call before the returned time has no effect. A late call loses no packets, because packets
+    /// follow the last map until the call. If another thread is in `control`, the call returns at
+    /// once with an early time.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

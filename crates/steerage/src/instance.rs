@@ -30,8 +30,9 @@ pub const STACK_BYTES: usize = 2 << 20;
 /// While a handler is created, it is on the stack several times, because it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// How long a join waits for CPUs that close their devices after all packets were handled. When its
-/// XDP program is detached, a driver may restart its network card. This takes seconds.
+/// The maximum time for which a join waits for CPUs that close their devices after all packets were
+/// handled. When its XDP program is detached, a driver may restart its network card. This takes
+/// seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]
@@ -149,8 +150,8 @@ pub struct Running<R> {
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Receives each CPU that has ended. The value is true if the receive path did not panic on
-    /// this CPU.
+    /// Receives a message when a CPU has ended. The message contains the CPU, and true if the
+    /// receive path did not panic on it.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
@@ -177,7 +178,7 @@ impl Drop for StopsWhenDropped {
 pub struct Outcome<R> {
     /// The ledger at the end.
     pub snapshot: Snapshot,
-    /// By CPU: the report of its handler.
+    /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
     /// The CPUs that did not end in time, because their handlers did not return. The threads of
     /// CPUs that did not end in time are still running.
@@ -260,7 +261,8 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // The receiver of this channel may already be dropped.
+                // Sending fails if the receiver of this channel was dropped before, which is no
+                // error.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };
@@ -276,7 +278,7 @@ impl CpuThreads {
         Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
     }
 
-    /// Waits for the end. The outcome has no reports yet, because reports have a type that depends
+    /// Waits for the end. The outcome has no reports yet, because the type of the reports depends
     /// on the handler.
     fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());

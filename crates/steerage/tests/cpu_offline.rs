@@ -37,8 +37,9 @@ fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
-/// Returns true if this machine has cpusets of cgroup v1. When a CPU is online again, cpusets of
-/// cgroup v1 do not get it back. So after the test, other programs would have fewer CPUs.
+/// Returns true if this machine has cpusets of cgroup v1. A CPU that went offline does not return
+/// to the cpusets of cgroup v1 when it is online again. So after the test, other programs would
+/// have fewer CPUs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())

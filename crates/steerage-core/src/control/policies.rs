@@ -79,8 +79,9 @@ impl Handle {
         })
     }
 
-    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. Unlike after
-    /// `set_rx_cpu`, policies may move the queue again.
+    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. However, after
+    /// `set_rx_cpu` policies no longer move the queue, while after this function they may move it
+    /// again.
     pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
@@ -124,8 +125,8 @@ impl Handle {
         self.0.change(|state| state.set_hook(cpu, hook));
     }
 
-    /// Holds the control lock until the returned value is dropped. So this function simulates a
-    /// control thread that loses its CPU at the worst moment. For tests: packet CPUs continue to
+    /// Holds the control lock until the returned value is dropped. This function is for tests: it
+    /// simulates a control thread that loses its CPU at the worst moment. Packet CPUs continue to
     /// run, while other control threads wait for the lock.
     #[doc(hidden)]
     pub fn hold(&self) -> impl Drop + '_ {

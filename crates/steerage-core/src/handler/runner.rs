@@ -21,8 +21,8 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::CpuLedger;
 
-/// A function that transmits to a missing output usually does so for every packet. The missing
-/// output is logged only once.
+/// A missing output is logged only once, because a function that transmits to a missing output
+/// usually transmits every packet to it.
 static NO_OUTPUT: Once = Once::new();
 
 /// Creates a CPU's handler, on the thread of that CPU.
@@ -32,8 +32,7 @@ pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The handler was not called, or its CPU was declared dead, so the handler's work does not
-    /// count.
+    /// The batch does not count: the handler was not called, or its CPU was declared dead.
     Void,
 }
 
@@ -50,7 +49,7 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
-    /// How many packets the batch has, if some of its frames were merged.
+    /// The number of packets that the batch has, if some of its frames were merged.
     merged: Option<usize>,
 }
 

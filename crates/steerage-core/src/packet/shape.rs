@@ -82,10 +82,10 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
-    /// Returns how many bytes [`append`](Self::append) can add: the rest of the page in which the
-    /// frame ends. The result is at least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes
-    /// that were already added, if the frame is no longer than its device declared. The result is 0
-    /// for a lent frame that was not written to yet.
+    /// Returns how many bytes [`append`](Self::append) can add: the free bytes at the end of the
+    /// page in which the frame ends. The result is at least [`TAILROOM`](crate::limits::TAILROOM)
+    /// minus the bytes that were already added, if the frame is no longer than its device declared.
+    /// The result is 0 for a lent frame that was not written to yet.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }

@@ -72,8 +72,8 @@ impl OwnedQueue {
     }
 
     /// The move takes too long: stops parking, and orders the old CPUs to discard all frames that
-    /// they have not begun. (The frames of a live queue never stay in the lane after a round, and
-    /// frames of a queue that can wait are never revoked.)
+    /// they have not begun. (Frames in the lane need no revocation: a live queue has none after a
+    /// round, and frames of a queue that can wait are never revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {

@@ -190,8 +190,8 @@ fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
     }
 }
 
-/// The rings of 64 queues are checked only if one counter shows that frames wait, and are forgotten
-/// sooner than a single ring.
+/// With 64 queues, a CPU checks its rings only if one counter shows that frames wait. It also stops
+/// checking an empty ring sooner than with a single queue.
 #[test]
 fn the_rings_of_many_queues_are_checked_less() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -211,7 +211,7 @@ fn the_rings_of_many_queues_are_checked_less() {
     };
     inboxes[0].note(7);
     check(2 * looks_max);
-    // Another CPU has counted a frame, and not published it.
+    // Another CPU has counted a frame but has not published it yet.
     admissions[0].admit(1, 10);
     assert!(is_noted(7), "the ring was checked although no frame waited");
     check(looks_max - 1);

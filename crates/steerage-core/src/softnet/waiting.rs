@@ -26,7 +26,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// Returns the time until which the CPU has no work, unless its bell rings (`Some(None)`: no
+    /// Returns the time up to which the CPU has no work unless its bell rings (`Some(None)`: no
     /// time limit). Returns `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
@@ -60,9 +60,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Which of the CPUs with the indices `64 * word` to `64 * word + 63` sleep, the first one in
-    /// the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when another CPU
-    /// rings its bell. For a simulator, which does not wait on bells.
+    /// The sleeping CPUs among those with the indices `64 * word` to `64 * word + 63`. The first
+    /// CPU is the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when
+    /// another CPU rings its bell. For a simulator, which does not wait on bells.
     pub fn sleepers(&self, word: usize) -> u64 {
         self.shared.sleepers.word(word)
     }
@@ -87,9 +87,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Steps until the run is finished, and then ends the handler. Before each sleep, the CPU
-    /// continues to poll for a while. The time is up to `idle_poll` if packets came in that time
-    /// lately, and becomes shorter otherwise, as with KVM's `halt_poll_ns`. If the frames of all
-    /// queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at once.
+    /// continues to poll for a while. This time is up to `idle_poll` if such polling has recently
+    /// found packets. Otherwise it becomes shorter, as with KVM's `halt_poll_ns`. If the frames of
+    /// all queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at
+    /// once.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

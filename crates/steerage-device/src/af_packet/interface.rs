@@ -64,8 +64,8 @@ impl Interface {
         Ok(names.filter(|name| is_usable(name)).map(str::to_owned).collect())
     }
 
-    /// Returns hints for the user about the interface. `whole` is true if merged packets stay
-    /// whole.
+    /// Returns hints for the user about the interface. The argument `whole` is true if merged
+    /// packets stay whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
@@ -99,9 +99,9 @@ fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     }
 }
 
-/// Returns two values: true if the interface merges packets by generic receive offload, and true if
-/// it does so by large receive offload. If the kernel does not report the offloads, both values are
-/// false, so that the user gets no note.
+/// Returns two values: true if the interface merges packets by generic receive offload (GRO), and
+/// true if it merges packets by large receive offload (LRO). If the kernel does not report the
+/// offloads, both values are false, so that the user gets no note.
 fn merges(name: &str) -> (bool, bool) {
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
     (features.is_on("rx-gro"), features.is_on("rx-lro"))

@@ -39,7 +39,7 @@ const END_LOOK: Duration = Duration::from_millis(5);
 /// have been deleted.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// After a stop, the queue waits for at most this time for CPUs whose backlog has no room. The
+/// If the backlog of a CPU has no room after a stop, the queue waits for at most this time. The
 /// limit is half of the time that a stop may take.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
@@ -187,8 +187,8 @@ impl Queue {
     }
 
     /// Lends `count` frames directly from the ring. Returns how many frames were processed. If the
-    /// kernel's description of a frame is invalid, the rest of the block counts as processed,
-    /// because the later frames of the block cannot be found.
+    /// kernel's description of a frame is invalid, all later frames of the block count as
+    /// processed, because they cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {
@@ -355,7 +355,7 @@ impl Queue {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
-            // The request for the interface's properties has failed. The next check repeats the
+            // The request for the interface's properties has failed, so the next check repeats the
             // request.
             Err(_) => Link::Down,
         };
@@ -369,7 +369,7 @@ impl Queue {
         }
     }
 
-    /// Returns the result of a poll that found no ready block: how long to wait.
+    /// Returns how long to wait after a poll that found no ready block.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
         let is_usual = self.link == Link::Up && !self.stopping;
@@ -450,8 +450,8 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // This poll has reached its limit of bytes. More frames may follow, but finished frames
-        // must return first.
+        // This poll has reached its limit of bytes. The ring may have more frames, but frames that
+        // handlers have finished must return first.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -464,8 +464,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From now on, the kernel puts no frame into the ring. The kernel shows the frames that are
-        // already in the ring when their block's timeout expires.
+        // From now on, the kernel puts no frame into the ring. Frames that are already in the ring
+        // become visible when the timeout of their block expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }

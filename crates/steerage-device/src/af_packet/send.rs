@@ -189,11 +189,11 @@ struct Ready {
 
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// One socket, for an interface whose packets have a link header. The link header contains the
-    /// protocol.
+    /// One packet socket, for an interface whose packets have a link header. The link header
+    /// contains the protocol.
     Link(Arc<Ready>),
-    /// Two sockets, for an interface whose packets begin with an IP header: one socket for IPv4,
-    /// and one socket for IPv6.
+    /// Two packet sockets, one for IPv4 and one for IPv6, for an interface whose packets begin with
+    /// an IP header.
     Ip(Arc<[Ready; 2]>),
 }
 
@@ -219,7 +219,8 @@ impl Send {
         self.attempt(&all[..count], before)
     }
 
-    /// Sends a packet. `before` is the number of parts in front of the packet's own bytes.
+    /// Sends a packet. The argument `before` is the number of parts in front of the packet's own
+    /// bytes.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let Ready { socket, room } = match &self.sockets {
@@ -247,7 +248,8 @@ impl Send {
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed: exactly one CPU reports the deletion, and it does not matter which.
+                // Relaxed suffices: exactly one CPU reports the deletion, and any CPU may report
+                // it.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
@@ -275,8 +277,9 @@ impl TxQueue for Send {
         can
     }
 
-    /// The kernel does not report whether the queueing discipline and the driver also have room. If
-    /// the queueing discipline or the driver drops packets, the packets are counted.
+    /// The kernel reports only the room in the socket's buffer, not the room in the queueing
+    /// discipline and the driver. If the queueing discipline or the driver drops packets, the
+    /// packets are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {
@@ -298,8 +301,8 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room. In that case, the kernel would also refuse the rest of the
-    /// batch.
+    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

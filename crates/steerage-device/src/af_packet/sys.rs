@@ -1,5 +1,5 @@
-//! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
-//! this device is here.
+//! The system calls of packet sockets, and the memory shared with the kernel. This module and its
+//! submodules contain all `unsafe` code of the device AF_PACKET.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_packet.h`.
 
@@ -32,7 +32,7 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The counts that the kernel reports. After each request, the counts begin at 0 again.
+/// The frame counts that the kernel reports. Each request sets the counts to 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
@@ -135,8 +135,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Makes the kernel skip outgoing frames early, so that they cost no time. Linux supports this
-    /// option since version 4.20.
+    /// Makes the kernel skip outgoing frames early, so that they cost no time. This option requires
+    /// Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }

@@ -39,7 +39,8 @@ pub(crate) trait Source {
     /// Returns the error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
-    /// Receives a frame that may be short into `room`. Bytes that do not fit go to `rest`.
+    /// Receives a frame that may be short into `room`. Bytes that do not fit into `room` go to
+    /// `rest`.
     ///
     /// # Errors
     /// Returns the error of the system call.
@@ -80,7 +81,7 @@ impl Short {
     }
 }
 
-/// The reason why a frame is lost, as the index of the count that is increased.
+/// The reason why a frame is lost. The value is the index of the count that is increased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -141,8 +142,8 @@ pub(crate) struct Limits {
 }
 
 impl Lent {
-    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` of them
-    /// are counted here, and the device counts the others itself.
+    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` counts
+    /// are increased by this code, and the device increases the other counts itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -204,7 +205,8 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // Use the first free block, so that a queue whose frames return quickly uses few blocks.
+        // The first free block is used, so that a queue uses few blocks if its frames return
+        // quickly.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())

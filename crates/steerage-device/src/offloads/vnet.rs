@@ -1,11 +1,11 @@
 //! The header that may precede each packet (`IFF_VNET_HDR`): the header of the virtio network
-//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the work that
-//! the sender left to the device: checksums and segmentation.
+//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the offloads
+//! that a packet still needs: its checksum and its segmentation.
 //!
 //! This module handles the headers of devices without super-frames. If the caller provides the file
-//! descriptor, steerage configures the kernel to leave no work to the reader. Packets that were
-//! queued before that may have an incomplete checksum, which this module completes. Unsegmented
-//! packets are refused.
+//! descriptor, steerage configures the kernel to complete checksums and segmentation itself.
+//! Packets that were queued before that may have an incomplete checksum, which this module
+//! completes. Unsegmented packets are refused.
 
 use steerage::flow::wire::checksum::complete;
 
@@ -35,7 +35,8 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
     finish(&header, packet)
 }
 
-/// Completes the work that the header describes. Returns false if the work cannot be completed.
+/// Completes the offloads that the header describes. Returns false if the offloads cannot be
+/// completed.
 #[must_use]
 pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {

@@ -175,15 +175,15 @@ impl Places {
 }
 
 /// The template for the frames of one kind of flow: all bytes that these frames share, and the
-/// checksum sums of these bytes.
+/// partial checksums of these bytes.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
     /// The whole frame, or [`HEAD_BYTES`] bytes if the frame is shorter.
     bytes: Box<[u8]>,
     len: usize,
-    /// Checksum sums over the constant bytes. One sum is over the IPv4 header, and the other is
-    /// over the TCP or UDP part with its pseudo header.
+    /// Partial checksums of the constant bytes. One partial checksum covers the IPv4 header, and
+    /// the other covers the TCP or UDP part with its pseudo header.
     l3_sum: u64,
     l4_sum: u64,
 }

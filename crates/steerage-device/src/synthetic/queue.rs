@@ -17,7 +17,7 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame whose flow was drawn, but that was not generated yet.
+/// A frame that was not generated yet. Only its flow was drawn.
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -33,7 +33,7 @@ const AHEAD: usize = POLL_BUDGET;
 pub(super) struct SyntheticQueue {
     name: String,
     sampler: Sampler,
-    /// The number of frames that each flow has had so far.
+    /// For each flow, the number of its frames so far.
     numbers: Box<[u64]>,
     ahead: [NextFrame; AHEAD],
     ahead_at: usize,

@@ -24,8 +24,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the bits of the seed. Otherwise neighbouring queues or seeds would draw the same
-        // sequence of numbers, shifted by one step.
+        // Mix the bits of the seed. Without this step, neighbouring queues or seeds would draw the
+        // same sequence of numbers, shifted by one position.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -74,8 +74,8 @@ fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     // A column that is not filled up by another flow belongs to its own flow, except for one part
     // in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // One array holds both kinds of columns: columns that are not full from the left, and columns
-    // that are too full from the right.
+    // One array holds both kinds of columns. Columns that are not full are at the left, and columns
+    // that are too full are at the right.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {

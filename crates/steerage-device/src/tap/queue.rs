@@ -52,8 +52,8 @@ impl Queue {
     }
 
     /// Reads a packet into `room`. Returns the length of the packet. Returns `None` if the packet
-    /// is longer than the room, or if the sender left work on the packet that this device cannot
-    /// do.
+    /// is longer than the room, or if the packet needs an offload that this device does not
+    /// support.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;

@@ -53,8 +53,8 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room. In that case, the kernel would also refuse the rest of the
-    /// batch.
+    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -75,8 +75,8 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // `Relaxed` suffices: exactly one of the sending CPUs reports the deletion, and it does
-            // not matter which CPU does so.
+            // `Relaxed` suffices: exactly one of the sending CPUs reports the deletion, and any of
+            // them may report it.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused

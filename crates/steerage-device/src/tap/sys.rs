@@ -24,8 +24,8 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The maximum number of separate pieces of memory in one sent packet. A super-frame has one piece
-/// for its headers, and one piece for the payload of each packet of a batch.
+/// The maximum number of separate memory ranges in one sent packet. A super-frame has one memory
+/// range for its headers, and one for the payload of each packet of a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// The device file that creates TUN and TAP interfaces.
@@ -66,8 +66,9 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// Sets the work that the kernel may leave to the reader. Without offloads, the kernel finishes
-    /// every checksum, and cuts packets that are longer than the MTU, before it hands them over.
+    /// Sets the offloads that the kernel may leave to the reader. Without offloads, the kernel
+    /// finishes every checksum, and cuts packets that are longer than the MTU, before it hands them
+    /// over.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
@@ -117,7 +118,7 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet that consists of several pieces of memory. If `header` is not empty, `header`
+    /// Sends a packet that consists of several memory ranges. If `header` is not empty, `header`
     /// goes before the packet.
     pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
         let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);

@@ -29,7 +29,7 @@ const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
 /// their pages at first use.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
-/// If a block has room for fewer datagrams than this, it gets no more datagrams. In this way, each
+/// A block that has room for fewer datagrams than this gets no more datagrams. In this way, each
 /// system call can receive several datagrams.
 const ROOM_LEAST: usize = 4;
 /// Payloads up to this length are moved to the end of the previous frame.

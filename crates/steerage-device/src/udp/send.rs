@@ -390,7 +390,7 @@ fn members<'c, 'p>(members: u64, candidates: &'c [Option<Candidate<'p>>]) -> imp
     candidates.iter().enumerate().filter(move |(nth, _)| members >> nth & 1 == 1).filter_map(|(_, each)| each.as_ref())
 }
 
-/// Adds the payload of a packet to `pieces`, and returns the number of pieces of this payload.
+/// Adds the memory ranges of a packet's payload to `pieces`, and returns their number.
 fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize {
     let mut skip = candidate.header_bytes;
     let mut count = 0;

@@ -14,7 +14,7 @@ use crate::sys::checked;
 pub(super) const RECEIVED_MAX: usize = 16;
 
 /// The maximum number of messages that one system call sends. These messages together also have at
-/// most this many pieces of memory.
+/// most this number of memory ranges.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
@@ -160,7 +160,7 @@ pub(super) fn receive_one(
     Ok(())
 }
 
-/// A message to send: its destination, its ancillary data, and the number of its pieces.
+/// A message to send: its destination, its ancillary data, and the number of its memory ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) name: Name,
@@ -168,8 +168,8 @@ pub(super) struct Message {
     pub(super) pieces: usize,
 }
 
-/// Sends messages. Each message takes its number of pieces from the front of the remaining
-/// `pieces`. Returns how many messages the kernel accepted.
+/// Sends messages. The memory ranges of all messages are in `pieces`, one message after another.
+/// Returns how many messages the kernel accepted.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,

@@ -24,7 +24,7 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 use crate::common::send_raw;
 
 /// The size of the ring. The ring has 64 blocks, which is enough for all frames of a test, even if
-/// this machine is busy. The kernel shows each block after `BLOCK_TIMEOUT`.
+/// this machine is busy. The kernel passes on each block after `BLOCK_TIMEOUT`.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -71,7 +71,8 @@ impl Listening {
     }
 
     /// Polls until there are `count` frames, while `meanwhile` runs. Then stops the queue, and
-    /// polls it until it ends. The result includes frames that arrive after the first `count`.
+    /// polls it until it ends. The result includes frames that arrive after the first `count`
+    /// frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -128,7 +129,7 @@ fn frames_come_in_order_with_their_time_and_length() {
         let header = header.unwrap();
         assert_eq!((number(frame, 14), frame.len(), header.wire_len), (expected as u32, 146, 146));
         assert_eq!((LinkType(header.link), &frame[..6]), (LinkType::ETHERNET, &[2, 0, 0, 0, 0, 1][..]));
-        // The clock of the kernel may lag by a tick.
+        // The kernel's clock may be one tick behind.
         assert!((since_1970 - 100_000_000..since_1970 + HANG.as_nanos() as u64).contains(&header.nanos));
     }
 }

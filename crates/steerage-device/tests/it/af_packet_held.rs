@@ -27,7 +27,7 @@ fn input(net: &Net) -> Input {
     net.near(|| options.open().unwrap()).input
 }
 
-/// Sends all bursts. Each burst starts after the previous one was received.
+/// Sends all bursts. Each burst of datagrams starts after the previous burst was received.
 fn send(net: &Net, handle: &Handle) -> u64 {
     let received = |expected: u64| {
         let start = Instant::now();

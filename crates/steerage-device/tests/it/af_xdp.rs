@@ -43,7 +43,7 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first queue, and polls this queue once, so that the device takes frames from now on.
+/// Opens the first queue, and polls it once. After this poll, the device takes frames.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -65,7 +65,7 @@ impl Taking {
         frames
     }
 
-    /// Stops the queue. No more frames may arrive, and all of its pages must return.
+    /// Stops the queue. No more frames may arrive, and all pages of the queue must return.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {
@@ -513,8 +513,8 @@ fn a_socket_that_listens_selects_the_same() {
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// The loopback interface is not supported, because an XDP program does not see Ethernet frames
-/// there.
+/// The loopback interface is not supported, because an XDP program sees no Ethernet frames on this
+/// interface.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };

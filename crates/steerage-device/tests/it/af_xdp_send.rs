@@ -118,7 +118,7 @@ fn what_is_sent_arrives() {
         let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
         for cpus in [1, 4] {
             let before = net.arrived();
-            // These are the lengths of the shortest and the longest frames that can be sent.
+            // The lengths include those of the shortest and the longest frames that can be sent.
             let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
             assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
             assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);

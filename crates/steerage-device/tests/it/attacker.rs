@@ -106,8 +106,8 @@ impl RxQueue for Around {
     }
 }
 
-/// Suppose that the outer device could swap the blocks. Then the inner device would see no lent
-/// frame, and would let the kernel overwrite memory that handlers are reading.
+/// If the outer device could swap the blocks, the inner device would see no lent frames. It would
+/// then let the kernel overwrite memory that handlers are reading.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

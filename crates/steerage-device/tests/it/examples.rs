@@ -129,7 +129,7 @@ fn flows_move_with_their_buckets() {
 }
 
 /// The buckets that the device chooses are used, although the hashes of devices are switched off.
-/// All packets of a tenant are on one CPU, whatever their flows are.
+/// All packets of a tenant are on one CPU, even if they belong to different flows.
 #[test]
 fn what_the_driver_picks_stays_together() {
     const PACKETS: u32 = 20_000;

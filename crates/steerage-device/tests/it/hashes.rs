@@ -417,7 +417,7 @@ fn queues_have_masks_of_their_own() {
     let ledger = running.join().snapshot;
     let masks = ledger.queues.iter().map(|queue| queue.rps_cpus.iter().map(|cpu| cpu.0).collect::<Vec<u16>>());
     assert!(masks.eq([vec![2], vec![0, 1, 2, 3], vec![0, 3]]));
-    // All three queues receive the same packets. A packet of the first queue is on CPU 2.
+    // All three queues receive the same packets. CPU 2 handles a packet of the first queue.
     let count = |cpu| log.lock().unwrap().iter().filter(|got| got.cpu == CpuId(cpu)).count();
     let counts: Vec<usize> = (0..4).map(count).collect();
     assert_eq!(counts.iter().sum::<usize>(), 9000);
@@ -470,8 +470,8 @@ impl RxQueue for Hidden {
 
 fn protect(bytes: &[u8], to: i32) {
     assert_eq!(bytes.as_ptr().addr() % 4096, 0);
-    // SAFETY: the memory stays mapped. While it is unreadable, reading it ends the process, which
-    // is what the test checks.
+    // SAFETY: the memory stays mapped. Reading this memory while it is unreadable would end the
+    // process, which is what the test checks.
     let done = unsafe { libc::mprotect(bytes.as_ptr().cast_mut().cast(), bytes.len(), to) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }

@@ -50,8 +50,8 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // This wait also ends if the test fails. The wait has no timeout, because the
-                // messages of other CPUs take long on a busy machine.
+                // The wait of the stopped handler also ends if the test fails. The wait has no
+                // timeout, because the messages of other CPUs take long on a busy machine.
                 let _ = go_on.recv();
                 continue;
             }

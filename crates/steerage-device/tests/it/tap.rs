@@ -16,7 +16,7 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     for (nth, spec) in specs.into_iter().enumerate() {
         let input = namespaces.within(nth, || open(spec).unwrap());
         queues.push(input.queues.len());
-        // The output has the same name, so it shares the interface.
+        // The output has the same name as the input, so both share the interface.
         let bare = spec.split(',').next().unwrap();
         let output = namespaces.within(nth, || output::open(bare).unwrap());
         assert_eq!((input.name.get(), input.kind), (output.name.get(), output.kind));

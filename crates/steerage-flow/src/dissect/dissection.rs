@@ -78,7 +78,7 @@ pub struct Dissection {
 }
 
 impl Dissection {
-    /// An empty dissection, into which the walk writes its results.
+    /// Returns an empty dissection, into which the walk then writes its results.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -373,7 +373,7 @@ pub enum End {
     /// The frame has a length instead of an EtherType, and its LLC header (IEEE 802.2) names an
     /// unsupported protocol.
     UnknownLlc,
-    /// The rest of the frame is encrypted.
+    /// The remaining bytes of the frame are encrypted.
     Encrypted,
     /// The PPP payload has this unsupported protocol.
     UnknownPpp(u16),
@@ -413,7 +413,7 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// The number of bits is enough for all header offsets in a frame.
+/// The number of bits is sufficient for the offset of any header in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
 /// The maximum length of a frame whose header offsets fit in an entry of the list, in bytes.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;

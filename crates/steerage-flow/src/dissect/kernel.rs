@@ -29,20 +29,21 @@ use super::tunnel::gre;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelFlow {
     /// The addresses of the last IP header that Linux reads, in ascending order. If Linux treats
-    /// the first four bytes of the next header as ports, they follow. `None` if Linux reads no IP
-    /// header. If Linux reads no IP header, all packets with the same EtherType are one flow.
+    /// the first four bytes of the next header as ports, these bytes follow the addresses. `None`
+    /// if Linux reads no IP header. If Linux reads no IP header, all packets with the same
+    /// EtherType are one flow.
     key: Option<FlowKey>,
     ethertype: u16,
     /// The first VLAN tag, including its priority.
     vlan: u16,
     /// The key of the last GRE header, or the call identifier of PPTP.
     gre: u32,
-    /// The IPv6 flow label. If there is a flow label, Linux stops reading there.
+    /// The IPv6 flow label. If an IPv6 header has a flow label, Linux reads no header after it.
     label: u32,
 }
 
 impl KernelFlow {
-    /// Finds these fields in a frame. `found` is the dissection of the frame with
+    /// Finds these fields in a frame. The argument `found` is the dissection of the frame with
     /// [`Layers::Inner`](super::Layers::Inner).
     #[must_use]
     pub fn of(frame: &[u8], found: &Dissection) -> Self {

@@ -78,9 +78,8 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // Reads an EtherType, which must follow here. If the number is below `MIN`, it
-                // would be a length and not an EtherType. A number below `MIN` is replaced by the
-                // unknown type `MIN - 1`.
+                // Reads an EtherType at a position where a length is not allowed. A number below
+                // `MIN` is no EtherType, and is replaced by the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),

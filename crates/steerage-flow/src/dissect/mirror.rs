@@ -134,8 +134,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// TZSP: version, packet type, and type of the encapsulated frame. Tags follow up to an end
-    /// tag, and then the frame.
+    /// TZSP: version, packet type, and type of the encapsulated frame. These fields are followed by
+    /// tags up to an end tag, and then by the frame.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

@@ -108,8 +108,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// RFC 8200, 4: an extension header begins with the type of the next header. Its own length
-    /// follows, in units of 8 bytes without the first 8.
+    /// RFC 8200, 4: an extension header begins with the type of the next header. The header's own
+    /// length follows, in units of 8 bytes, without the first 8 bytes.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
         // If the walk ends here, the key contains the type of this extension header.
         self.set_protocol(protocol);

@@ -22,9 +22,9 @@ const LISP_KEY: u8 = 0x03;
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
-/// The version of GUE, in the upper two bits. One version has a header, and the other is used
-/// before IP without a header. The control flag of GUE, and the length of its optional fields in
-/// units of four bytes (draft-ietf-intarea-gue, 3).
+/// The version of GUE, in the upper two bits. In one version of GUE, a header precedes the payload.
+/// In the other version, the IP packet follows without a header. The control flag of GUE, and the
+/// length of its optional fields in units of four bytes (draft-ietf-intarea-gue, 3).
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
@@ -234,7 +234,8 @@ mod tests {
     fn read(frame: &[u8]) -> Dissection {
         let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
         assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
-        // Wherever the frame is cut, the result is the inner flow, the outer flow, or no flow.
+        // The frame is cut at every position. The result is always the inner flow, the outer flow,
+        // or no flow.
         for length in 0..frame.len() {
             let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
         }
@@ -275,7 +276,7 @@ mod tests {
         assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
         assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
         assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
-        // However deep the headers are nested, the walk ends.
+        // The walk ends for any depth of nested headers.
         let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
         assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
     }

@@ -55,8 +55,8 @@ fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
-/// SCTP is left to the walk, because SCTP is so rare that other packets should not pay for another
-/// compare.
+/// SCTP is left to the walk. SCTP is rare, and another comparison here would cost time for every
+/// packet.
 #[inline(always)]
 fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)

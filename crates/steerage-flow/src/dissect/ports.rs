@@ -34,7 +34,7 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
     lanes
 };
 
-/// How many of the [`LANES`] are source ports.
+/// The number of [`LANES`] that are source ports.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 
@@ -78,8 +78,8 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// By upper byte of a port: true if any port with this upper byte identifies a tunnel. The entries
-/// for destination ports come first. The entries for source ports begin at index 256.
+/// For each upper byte of a port: true if any port with this upper byte identifies a tunnel. The
+/// entries for destination ports come first. The entries for source ports begin at index 256.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {

@@ -317,7 +317,7 @@ fn tags_of_backbone_and_customer() {
     assert_eq!((shown(&frame).as_str(), ethernet(&frame).vlans), (FLOW4, [Some(1), Some(5)]));
 }
 
-/// All frames of an unsupported link type have the same key, whatever they contain.
+/// All frames of an unsupported link type have the same key, even if their contents differ.
 #[test]
 fn links_that_are_not_read() {
     for frame in [&[][..], &[7; 60], &eth(0x0800, &v4(17, &UDP))] {
@@ -389,7 +389,8 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // The opposite direction of these tunnels. Their clients use arbitrary ports.
+    // Packets in the opposite direction of these tunnels. The clients of the tunnels use arbitrary
+    // ports.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);

@@ -2,9 +2,9 @@
 //!
 //! Architecture invariant: every step reads one header and appends it to a list of fixed length.
 //! The only exceptions are steps that only choose the next step. The walk ends when the list is
-//! full. Therefore the work for a frame is bounded, however deep its headers are nested. Every read
-//! of the frame's bytes is checked. So a wrong length in a header cannot lead beyond the end of the
-//! frame.
+//! full. Therefore the work for a frame is bounded, for any depth of nested headers. Every read of
+//! the frame's bytes is checked. So even with a wrong length in a header, the walk never reads
+//! beyond the end of the frame.
 
 use crate::flow_key::FlowKey;
 
@@ -26,10 +26,11 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header so far. The walk creates the key from this flow only at its
-/// end. So if an inner header cannot be read, the result is the outer flow. Until the walk ends,
-/// the addresses are not copied from the frame. A copy would be written in one width and read in
-/// another, so that store forwarding would stall the CPU each time.
+/// The flow of the innermost IP header so far. The walk creates the key from this flow only when
+/// the walk ends. So if an inner header cannot be read, the result is the outer flow. Until the
+/// walk ends, the addresses are not copied from the frame. A copy would be written with stores of
+/// one width and read with loads of another width. The CPU could not forward these stores to the
+/// loads, and would stall each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// The IP version (4 or 6), or 0 if no IP header was read yet.
@@ -65,7 +66,7 @@ impl Flow {
     }
 }
 
-/// Link addresses and labels. The key of a frame without IP is created from them.
+/// Link addresses and labels. The key of a frame without IP is created from these addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
     pub(super) source: [u8; 6],
@@ -93,11 +94,12 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// How many IP headers were read so far, without the header that an ICMP error quotes.
+    /// The number of IP headers that were read so far, without the header that an ICMP error
+    /// quotes.
     pub(super) depth: usize,
-    /// How many extension headers were read after the current IP header.
+    /// The number of extension headers that were read after the current IP header.
     pub(super) extensions: usize,
-    /// How many VLAN tags were read after the current Ethernet header.
+    /// The number of VLAN tags that were read after the current Ethernet header.
     pub(super) tags: usize,
     /// True while the walk reads the packet that an ICMP error quotes.
     pub(super) quoting: bool,
@@ -183,9 +185,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns true if the walk does not enter tunnels here. Either the caller asked for the outer
-    /// flow, or the walk is inside a quoted packet. An ICMP error about a packet of a tunnel
-    /// belongs to the flow of the tunnel itself.
+    /// Returns true if the walk does not enter tunnels at this point. Either the caller asked for
+    /// the outer flow, or the walk is inside a quoted packet. An ICMP error about a packet of a
+    /// tunnel belongs to the flow of the tunnel itself.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }

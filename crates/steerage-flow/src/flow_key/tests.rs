@@ -19,8 +19,8 @@ fn shown_as_people_write_it() {
     assert_eq!(FlowKey::from_bytes(&[0xab; 64]).to_string(), format!("bytes {long}.. of 64"));
 }
 
-/// All bytes of these keys are zero except for kind and length. So if two kinds were confused, the
-/// keys would be equal.
+/// All bytes of these keys are zero except for kind and length. So if kind and length were not part
+/// of the key, the keys would be equal.
 #[test]
 fn no_two_kinds_are_equal() {
     let mut keys: Vec<_> = (0..64).map(|len| FlowKey::from_bytes(&[0; 64][..len])).collect();

@@ -17,8 +17,8 @@ const FRAMES: usize = 800_000;
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
-/// Common ports, ports of tunnels, and ports that have the same upper byte as a tunnel's port: NFS
-/// and X11.
+/// The list contains common ports, ports of tunnels, and ports that have the same upper byte as a
+/// tunnel's port. NFS and X11.
 const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
 
 struct Random(Rng);

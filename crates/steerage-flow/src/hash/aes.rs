@@ -6,9 +6,10 @@
 //! Sui, "Exact maximum expected differential and linear probability for two-round AES", IET
 //! Information Security 1(2), 2007. Therefore the states of two different long keys do not become
 //! equal after a block. The bound on differences says nothing about collisions of the 32 bits that
-//! are kept at the end. Each of the 32 bits of the hash depends on the whole state, twice over. For
-//! two rounds, the bound is 2^-28. Two rounds are hardly faster: packets are independent, so the
-//! CPU overlaps the rounds for one packet with reading the headers of the next packet.
+//! are kept at the end. Two rounds make each bit of the state depend on the whole state, and four
+//! rounds do this twice. For two rounds, the bound is 2^-28. Two rounds are hardly faster: packets
+//! are independent, so the CPU overlaps the rounds for one packet with reading the headers of the
+//! next packet.
 //!
 //! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
 //! rounds as the cipher. Each block is added only after the previous block has passed through all

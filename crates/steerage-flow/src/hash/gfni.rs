@@ -8,7 +8,7 @@
 //!
 //! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by a matrix for
 //! this lane. Therefore each `m` has a lane, which contains the four input bytes for its matrix.
-//! One shuffle fills the four lanes of a 256-bit register, and one product and one sum process all
+//! One shuffle fills the four lanes of a 256-bit register. One product and one XOR then process all
 //! four lanes. (DPDK's `rte_thash_gfni` uses the same fact, with 512-bit registers.) The matrices
 //! and shuffles take 576 bytes and stay in the L1 cache.
 //!
@@ -27,7 +27,7 @@ const LANES: usize = 4;
 const STEPS_BLOCK: usize = 19_usize.div_ceil(LANES);
 /// The number of registers for the 12 input bytes of an IPv4 flow.
 const STEPS_V4: usize = 15_usize.div_ceil(LANES);
-/// The number of registers for the remaining 4 bytes.
+/// The number of registers for the last 4 input bytes of an IPv6 flow.
 const STEPS_TAIL: usize = 7_usize.div_ceil(LANES);
 
 /// The matrices for one register, one matrix per lane.
@@ -95,8 +95,8 @@ impl Kernel for Gfni {
     }
 }
 
-/// Returns the sums of the products of one block's bytes. Each lane has a sum of its own. The block
-/// begins at byte `AT` of the input, and `STEPS` registers contain all of its bytes.
+/// Adds up (by XOR) the products of one block's bytes. Each lane of the result has a sum of its
+/// own. The block begins at byte `AT` of the input, and `STEPS` registers contain all of its bytes.
 ///
 /// # Safety
 ///

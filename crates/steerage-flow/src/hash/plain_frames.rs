@@ -15,7 +15,7 @@
 //! 3. Finally, one loop for each set hashes the frames of the set. The loop also detects frames
 //!    that are not plain after all.
 //!
-//! Frames that are not plain must be hashed by the caller. The hashes are exactly those that
+//! Frames that are not plain must be hashed by the caller. The hashes are equal to those that
 //! [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of the frames.
 
 use super::aes::{Aes, absorb_block};
@@ -159,8 +159,8 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
         // Bytes 8 to 24 of the packet: time to live, protocol, checksum, addresses and ports.
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
-        // Each half of the block has an endpoint below the protocol. The protocols are equal, so
-        // they do not change which endpoint is greater.
+        // In each half of the block, the lower bits are an endpoint and the upper bits are the
+        // protocol. The protocols are equal, so they do not change which endpoint is greater.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);

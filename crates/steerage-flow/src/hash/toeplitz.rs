@@ -11,8 +11,8 @@ use crate::flow_key::FlowKey;
 use crate::wire::protocol;
 use std::sync::Arc;
 
-/// How many input bytes a 40-byte key can hash. The last input bit needs the 32 bits of the key
-/// from its own position on.
+/// The number of input bytes that a 40-byte key can hash. The last input bit needs the 32 bits of
+/// the key from its own position on.
 pub(super) const INPUT_LEN: usize = HashKey::LEN - 4;
 
 /// The length of an IPv4 flow's input: two addresses and two ports.
@@ -97,8 +97,8 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// Sets the ports to 0 if RSS does not hash them. A zero byte adds nothing to the sum, so the
-    /// length of the input can stay the same.
+    /// Sets the ports to 0 if RSS does not hash them. Because a zero byte adds nothing to the hash,
+    /// the length of the input can stay the same.
     #[inline(always)]
     pub(super) fn of(key: &FlowKey) -> Input {
         let &[a, b, c, d, e] = key.words();

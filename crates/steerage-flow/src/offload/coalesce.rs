@@ -100,7 +100,7 @@ fn differs_without(
 #[derive(Clone, Copy)]
 struct Candidate<'p> {
     packet: &'p [u8],
-    /// The work that an offload left undone for this packet.
+    /// The offload work that this packet still needs.
     offload: Option<Offload>,
     layout: Layout,
 }
@@ -145,7 +145,7 @@ impl<'p> Candidate<'p> {
         let transport = self.transport();
         let pseudo = pseudo_sum(network, self.layout.is_v4, self.layout.protocol, transport.len());
         let Some(offload) = self.offload else { return finish(sum(transport, pseudo)) == 0 };
-        // In ones' complement, zero has two forms.
+        // In one's complement arithmetic, two bit patterns stand for zero.
         let is_begun = || fold(pseudo) % 0xffff == be16(transport, self.layout.checksum_at()) % 0xffff;
         offload.leaves_checksum_of(&self.layout) && is_begun()
     }

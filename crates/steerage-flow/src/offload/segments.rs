@@ -43,14 +43,14 @@ impl<'a> Segment<'a> {
 }
 
 /// Iterates over the packets that a frame stands for, without copying the payload. See the example
-/// of [`Offload`]. `P` iterates over payload that is stored in several pieces.
+/// of [`Offload`]. `P` iterates over payload that is stored in several memory ranges.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
     header: &'a [u8],
     rest: &'a [u8],
     pieces: P,
-    /// How many payload bytes are left, in `rest` and in `pieces`.
+    /// The number of payload bytes that are left, in `rest` and `pieces` together.
     bytes_left: usize,
     /// The number of the next packet.
     nth: usize,
@@ -75,10 +75,10 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
-    /// Iterates over the packets of a frame whose headers and payload are stored separately. No
-    /// packet's payload may be in two pieces. `header` must have [`Offload::header_bytes`] bytes.
-    /// If `header` has another length or no longer contains such headers, each piece counts as one
-    /// packet with this header.
+    /// Iterates over the packets of a frame whose headers and payload are stored separately. The
+    /// payload of a packet must not extend over two pieces. `header` must have
+    /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such
+    /// headers, each piece counts as one packet with this header.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -100,8 +100,9 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Does not compute TCP and UDP checksums. This is for handlers that only read the packets.
-    /// Each packet then has the checksum of the super-frame, which is wrong for the packet.
+    /// Does not compute TCP and UDP checksums. This function is for handlers that only read the
+    /// packets. Each packet then has the checksum of the super-frame, which is wrong for the
+    /// packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
@@ -149,7 +150,7 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The length of these headers is even, so that the sums can be added.
+            // The partial checksums can be added, because the length of these headers is even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }
@@ -163,8 +164,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The sum must equal that of the contiguous packet, even if the first part has an odd
-            // length.
+            // The checksum must equal the checksum of the contiguous packet, even if the first part
+            // has an odd length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

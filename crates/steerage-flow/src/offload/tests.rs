@@ -69,8 +69,9 @@ impl Spec {
         packet
     }
 
-    /// The packet as its sender passes it to a network card: the checksum field contains the sum of
-    /// the pseudo-header. `is_wrong` puts another value into the checksum field.
+    /// The packet as its sender passes it to a network card: the checksum field contains the
+    /// partial checksum of the pseudo-header. If `is_wrong` is true, the checksum field gets
+    /// another value.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());

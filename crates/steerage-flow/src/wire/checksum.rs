@@ -2,7 +2,7 @@
 
 use super::{ipv4, ipv6};
 
-/// How many bytes are added at a time.
+/// The number of bytes that are added to the checksum at a time.
 const BLOCK: usize = 32;
 
 /// Adds 16-bit words to `sum`. An odd last byte is padded with a zero byte. Therefore only the last
@@ -26,8 +26,8 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
 
 /// Adds whole blocks, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // Apart from the order of its own two bytes, a sum modulo 0xffff does not depend on the byte
-    // order. Therefore the loop adds several words of four bytes at a time. The sum of four-byte
+    // If words are added in the other byte order, only the two bytes of the sum modulo 0xffff are
+    // swapped. Therefore the loop adds several words of four bytes at a time. The sum of four-byte
     // words folds to the same value as the sum of two-byte words.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
@@ -70,9 +70,9 @@ pub const fn finish_transport(sum: u64) -> u16 {
     }
 }
 
-/// Completes a TCP or UDP checksum. Its field at offset `at` contains the sum of the pseudo-header.
-/// The checksum covers the packet from offset `start` on. Returns false and changes nothing if the
-/// checksum field does not lie in the packet.
+/// Completes a TCP or UDP checksum. The checksum field at offset `at` contains the sum of the
+/// pseudo-header. The checksum covers the packet from offset `start` on. Returns false and changes
+/// nothing if the checksum field does not lie in the packet.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;

@@ -53,8 +53,8 @@ impl IpHeader {
     }
 
     /// Writes the header with its checksum to the front of `to`. The payload has `payload` bytes.
-    /// Returns the sum of the pseudo-header. Returns `None` if the addresses have different IP
-    /// versions, the packet is too long, or `to` is too short.
+    /// Returns the partial checksum of the pseudo-header. Returns `None` if the addresses have
+    /// different IP versions, the packet is too long, or `to` is too short.
     #[inline]
     pub fn write(&self, to: &mut [u8], payload: usize) -> Option<u64> {
         let header = to.get_mut(..self.bytes())?;

@@ -177,7 +177,7 @@ mod tests {
         plain(signal);
     }
 
-    /// Maps `pages` pages of a file, and then truncates the file to length 0.
+    /// For the test: maps `pages` pages of a file, and then truncates the file to length 0.
     fn pages_without_bytes(pages: usize) -> usize {
         // SAFETY: the mapping is new, and the name ends with a zero.
         unsafe {

@@ -30,7 +30,7 @@ const LOCAL: [u64; 13] = [
 const F_SETSIG: c_int = 10;
 
 /// An open file with a read lease (fcntl(2), F_SETLEASE). If another process wants to write to the
-/// file or to truncate it, the kernel makes that process wait until the lease is returned. The wait
+/// file or to truncate it, the kernel makes that process wait for the return of the lease. The wait
 /// ends after the time in `/proc/sys/fs/lease-break-time` (45 s).
 #[derive(Debug)]
 pub struct LeasedFile {
@@ -47,13 +47,13 @@ impl LeasedFile {
             return None;
         }
         // By default, the kernel sends SIGIO when a lease is broken, and SIGIO would end the
-        // process. The lease is set to send SIGURG instead, which processes ignore by default. The
-        // lease is checked regularly.
+        // process. The lease is set to send SIGURG instead, which processes ignore by default.
+        // `is_undisturbed` shows whether the lease was broken, and is called regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
         match leased.file.metadata() {
-            // From now on, the file cannot change its size.
+            // While the lease is held, the file cannot change its size.
             Ok(metadata) => Some(Arc::new(Self { bytes: metadata.len(), ..leased })),
             Err(_) => {
                 leased.release();
@@ -71,7 +71,7 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Returns true if no other process waits until this lease is returned.
+    /// Returns true if no other process is waiting for the return of this lease.
     pub(super) fn is_undisturbed(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
     }

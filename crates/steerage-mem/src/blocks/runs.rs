@@ -32,8 +32,8 @@ const NO_RING: usize = usize::MAX;
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block of the latest frames, its page number, and how many of its frames are not yet in
-    /// the block's count.
+    /// The block of the latest frames, the block's page number, and the number of frames that are
+    /// not yet in the block's count.
     block: u32,
     number: u32,
     frames: u32,
@@ -90,7 +90,7 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but the block's count may be updated only when this value is
+    /// Like [`Blocks::recycle`], but the block's count may stay unchanged until this value is
     /// dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {

@@ -31,7 +31,7 @@ pub(super) struct Shares {
     held: u64,
     blocks: Box<[Held]>,
     rings: Box<[u64]>,
-    /// How many published frames have not returned, by ring and then by block.
+    /// The number of published frames that have not returned, by ring and then by block.
     frames: Box<[u32]>,
 }
 

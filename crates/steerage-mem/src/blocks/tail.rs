@@ -186,8 +186,8 @@ impl Tail<'_> {
     }
 
     /// With a `form`, the file's record header serves as the header of each frame. Without a form,
-    /// the tail is writable, and `lend_each` writes the header. `next` gets the start address and
-    /// the length of the tail.
+    /// the tail is writable, and `lend_each` writes the header. The function `next` gets the start
+    /// address and the length of the tail.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,
@@ -257,8 +257,8 @@ struct UnderWay<'t, 'a> {
 impl UnderWay<'_, '_> {
     #[inline(always)]
     fn push(&mut self, frame: Completion) {
-        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been
-        // written.
+        // SAFETY: `count` entries were reserved after the first `first` entries, and fewer than
+        // `count` of them have been written.
         unsafe { self.frames.as_mut_ptr().add(self.first + self.lent_now).write(frame) };
         self.lent_now += 1;
     }

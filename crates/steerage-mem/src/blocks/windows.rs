@@ -2,8 +2,8 @@
 //!
 //! A file is mapped into a window only while the process holds a lease on it. Before another
 //! process changes the file, the thread of [`FileWindows::serve`] replaces the file's windows by
-//! copies and then returns the lease. Frames in windows stay valid for as long as handlers keep
-//! them, because this thread runs until the last frame has returned.
+//! copies and then returns the lease. This thread runs until the last frame has returned. So frames
+//! in windows stay valid as long as handlers keep them.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// thread returns the file with its lease. The thread sends `None` if the kernel grants no lease.
 pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
-/// The outcome of a step by the owner of the windows.
+/// The result of an operation that the owner of the windows tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// The window has this many more readable bytes.
@@ -73,8 +73,8 @@ struct Range {
     watched: Option<Watched>,
 }
 
-// SAFETY: a range is only addresses. The users of the range are responsible for how they access the
-// bytes.
+// SAFETY: a range is only addresses. Code that uses the range is responsible for how it accesses
+// the bytes.
 unsafe impl Send for Range {}
 // SAFETY: as above.
 unsafe impl Sync for Range {}
@@ -243,16 +243,16 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns leases in two cases: another process waits for the file, whose windows were replaced
-    /// by copies before; or the file is not used any more. Returns true if files with a lease are
-    /// left, and frames may lie in their windows. If there is no memory for the copies, the next
-    /// call tries again.
+    /// Returns leases in two cases. Either another process waits for the file, and copies have
+    /// replaced the file's windows before. Or the file is not used any more. Returns true if some
+    /// files still have a lease, so that frames may lie in the windows of these files. If there is
+    /// no memory for the copies, the next call tries again.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // The list has one reference. The queue and the windows have the other references to
-            // the list.
+            // The list has one reference. The other references to the list belong to the queue and
+            // the windows.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
                 return true;
@@ -260,7 +260,8 @@ impl FileWindows {
             file.release();
             false
         });
-        // The region of the blocks has the other references, and all frames have the region.
+        // The other references belong to the region of the blocks, and each frame keeps the region
+        // alive.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -522,8 +523,8 @@ mod tests {
         assert_eq!(error.to_string(), "planted");
     }
 
-    /// A page of zeros in place of a memory block's page would mean lost packets that no counter
-    /// reports.
+    /// Only windows are watched. If a page of zeros replaced a page of a memory block, packets
+    /// would be lost without being counted.
     #[test]
     fn only_windows_are_watched() {
         let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();

@@ -5,7 +5,8 @@ use crate::{Completion, Memory, Page, Region, SharedPool};
 const HEADERS: usize = 4;
 
 /// A ring of eight slots. The next five frames wrap around the end of the ring's buffer. Each frame
-/// has four bytes of headers. Its payload is the frame's number, `number + 1` times.
+/// has four bytes of headers. The payload of a frame is the frame's number, repeated `number + 1`
+/// times.
 struct World {
     region: Arc<Region>,
     producer: Producer,
@@ -45,8 +46,8 @@ fn numbers(hand: &mut Hand<'_>) -> Vec<usize> {
     hand.frames().map(|frame| frame.len() - HEADERS - 1).collect()
 }
 
-/// Merges the frames of each of these sets. Returns how many packets there are, and the headers of
-/// each packet.
+/// Merges the frames of each of these sets into one packet. Returns how many packets there are, and
+/// the headers of each packet.
 fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>) {
     let mut copies: Vec<_> = (0..BATCH_MAX).map(|_| None).collect();
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };

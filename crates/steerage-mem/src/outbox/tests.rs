@@ -125,7 +125,8 @@ impl World {
         }
     }
 
-    /// By ring: the blocks that the ring's frames hold. The frames in the lane are not counted.
+    /// For each ring, the blocks that the ring's frames hold. The frames in the lane are not
+    /// counted.
     fn held(&self) -> impl Iterator<Item = BTreeSet<usize>> {
         self.expected.iter().enumerate().filter(|(ring, _)| *ring != OWNER).map(|(_, frames)| frames.holds())
     }
@@ -295,8 +296,8 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // A frame of a block that the ring already holds takes no more memory. Short frames are
-    // admitted where long frames are refused.
+    // If the ring already holds a frame's block, the frame takes no further memory. Short frames
+    // are admitted where long frames are refused.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);

@@ -24,7 +24,7 @@ mod checked {
     /// include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
-    /// The pattern is stored in pieces of this size, so that 4096 bytes are compared at once.
+    /// The pattern is stored as an array of this size, so that 4096 bytes are compared at a time.
     const POISONED: [u8; 4096] = [POISON; 4096];
 
     /// The generation of a page. An odd number means that the page is released. The number wraps

@@ -52,7 +52,8 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends with the mapping, whose size is a multiple of huge pages too.
+        // The last part ends with the mapping. The size of the mapping is also a multiple of huge
+        // pages.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {
@@ -70,9 +71,8 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
     let mut mask = [0_u64; NODES_MAX as usize / 64];
     mask[node as usize / 64] |= 1 << (node % 64);
     // SAFETY: the range lies within the mapping, no code has a reference to it yet, and the mask
-    // outlives the call. The node is preferred but not mandatory: if it has no free memory, the
-    // kernel uses another node. If the node were mandatory, the kernel would kill the process
-    // instead.
+    // outlives the call. The kernel prefers the node, but uses another node if the node has no free
+    // memory. If the node were mandatory, the kernel would kill the process instead.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -80,7 +80,7 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
             bytes,
             libc::MPOL_PREFERRED,
             mask.as_ptr(),
-            // The kernel expects the number of bits plus one.
+            // The system call expects the number of bits plus one.
             libc::c_ulong::from(NODES_MAX + 1),
             0_u32,
         )

@@ -2,7 +2,7 @@
 
 use super::Region;
 
-/// The fields of a region that finding a page needs. Loops over many pages use a `View`. The
+/// The fields of a region that are needed to find a page. Loops over many pages use a `View`. The
 /// compiler can keep a `View` in registers. The compiler would read the fields of a [`Region`] from
 /// memory for each page.
 #[derive(Clone, Copy, Debug)]

@@ -51,7 +51,7 @@ impl<'a> Finished<'a> {
         if !self.copy_pages(&mut home.spare_capacity_mut()[..count], own) {
             return Err(self);
         }
-        // SAFETY: `copy_pages` wrote all of them.
+        // SAFETY: `copy_pages` has written all of these pages.
         unsafe { home.set_len(before + count) };
         home[before..].iter_mut().for_each(|page| region.release(page));
         Ok(count)
@@ -92,7 +92,7 @@ fn copy(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u3
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
 use copy as copy_fours;
 
-/// Does the same as `copy`, for groups of four slots, which fill one cache line.
+/// Does the same as `copy`, but for groups of four slots, because four slots fill one cache line.
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 #[inline(always)]
 fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
@@ -100,8 +100,8 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     let Some(last) = own.end.checked_sub(own.start).and_then(|numbers| numbers.checked_sub(1)) else {
         return slots.is_empty();
     };
-    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and
-    // nobody writes it. A page is one such word.
+    // SAFETY: x86-64 has SSE2. A slot consists of four 32-bit words, in the order of its fields,
+    // and no code writes it. A page is one such word.
     unsafe {
         // SSE2 can only compare signed numbers. To compare unsigned numbers, half of the 32-bit
         // range is added to both sides.

@@ -34,7 +34,7 @@ impl InHand {
     }
 
     /// The slot at a position of this buffer. The holder of the `InHand` may access this slot. The
-    /// masked position is under the capacity of the buffer.
+    /// masked position is less than the capacity of the buffer.
     #[inline(always)]
     pub(super) fn cell(&self, at: u64) -> *const UnsafeCell<Slot> {
         self.slots.wrapping_add((at as u32 & self.mask) as usize)
@@ -271,8 +271,9 @@ impl<'a> Frame<'a> {
             if count == 0 {
                 return &[];
             }
-            // SAFETY: the slots are in hand and hidden, so no frame is made of them while `self`
-            // is borrowed. They do not pass the end of the buffer, at which the second part begins.
+            // SAFETY: the slots are in hand and hidden, so no frame is made of them while `self` is
+            // borrowed. The slots do not extend past the end of the buffer, where the second part
+            // begins.
             unsafe { std::slice::from_raw_parts(hand.cell(at), count as usize) }
         };
         let slots = [part(hidden.start, first), part(hidden.start + first, hidden.end - hidden.start - first)];
@@ -458,9 +459,9 @@ impl<'a> Frame<'a> {
     }
 
     /// Takes the frame with its pages out of the ring. In exchange for the frame's pages, the same
-    /// number of pages from the end of `pages` return through the ring. The frame in the ring is
-    /// empty afterwards. Returns `None` and changes nothing if there are too few pages, or if they
-    /// belong to other memory. The same holds if the frame is lent or was taken before.
+    /// number of pages is taken from the end of `pages` and returns through the ring. The frame in
+    /// the ring is empty afterwards. Returns `None` and changes nothing if there are too few pages,
+    /// or if they belong to other memory. The same holds if the frame is lent or was taken before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

@@ -2,8 +2,8 @@
 //!
 //! The producer chooses this position, and publishes it together with the slots after the position.
 //! The consumer switches to the larger buffer when all slots before the position are finished.
-//! Before it switches buffers, the producer reclaims slots from both buffers. The producer also
-//! does not grow the ring again before the switch, unless no frame was staged after the position.
+//! Before it switches buffers, the producer reclaims slots from both buffers. Before the switch,
+//! the producer does not grow the ring again, unless no frame was staged after the position.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -13,8 +13,8 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` on, the ring has `capacity` slots, which is a power of 2. `at` has 59
-    /// bits, which last for a century.
+    /// From position `at` on, the ring has `capacity` slots, which is a power of 2. The field `at`
+    /// has 59 bits, so it does not overflow within a century.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }

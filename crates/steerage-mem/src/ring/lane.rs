@@ -122,13 +122,13 @@ impl Lane {
         self.hand()
     }
 
-    /// Sets the pointer in `hand` to the list, which may have moved in memory.
+    /// Points `hand` to the list, because the list may have moved in memory.
     #[inline(always)]
     fn point(&mut self) {
         self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();
         if self.numbered {
-            // If a frame has no arrival number, the access must not go past the end of the arrival
-            // numbers.
+            // Each frame gets an entry in `arrivals`, so that an access never goes past the end of
+            // `arrivals`.
             self.arrivals.resize_with(self.frames.len(), AtomicU64::default);
             self.hand.arrivals = self.arrivals.as_ptr();
         }
@@ -145,9 +145,10 @@ impl Lane {
         if self.waiting() == 0 {
             self.clear();
         }
-        // SAFETY: `take` pointed the hand at the list, in which these slots lie, and `push` points
-        // it at the list again if the list moves. A `Completion` is a slot. The list neither
-        // shrinks its memory nor reads these slots as tokens again. Each slot is passed once.
+        // SAFETY: these slots lie in the list. `take` pointed the hand to the list, and `push` points
+        // the hand to the list again if the list moves in memory. A `Completion` is a slot. The
+        // list neither shrinks its memory nor reads these slots as tokens again. Each slot is
+        // passed once.
         home(unsafe { Finished::new(std::slice::from_raw_parts(slots, count)) });
     }
 
@@ -190,9 +191,9 @@ mod tests {
         home
     }
 
-    /// A CPU takes the frames of a lane in several parts. Between two parts, more frames are added
-    /// to the lane, and its list moves in memory. Waiting frames are withdrawn, and another frame
-    /// is added afterwards.
+    /// Tests a CPU that takes the frames of a lane in several steps. Between two parts, more frames
+    /// are added to the lane, and its list moves in memory. Waiting frames are withdrawn, and
+    /// another frame is added afterwards.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);

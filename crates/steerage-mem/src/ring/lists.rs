@@ -1,8 +1,8 @@
 //! Stages the frames of a poll as lists, with one list for each target ring.
 //!
-//! The target of each frame is determined first, in a loop without branches. Then each ring is
-//! compared with all targets at once. The result has one bit for each frame that goes to the ring.
-//! The slots of each ring are written one after another, with the ring's tail in a register.
+//! The target of each frame is determined first, in a loop without branches. Then each ring number
+//! is compared with all targets in one step. The result has one bit for each frame that goes to the
+//! ring. The slots of each ring are written one after another, with the ring's tail in a register.
 //! Staging frame by frame costs more: each store has to wait for the tail, and the CPU writes to
 //! other cache lines before a cache line is full.
 
@@ -44,11 +44,11 @@ impl Producer {
         self.staged = first + count as u64;
     }
 
-    /// Stages each of `frames` on the ring whose number `target` returns, one list after another.
-    /// Within each ring, the frames keep their order. Frames whose target is the ring `own` are not
-    /// staged: they stay in `frames`, in order. The first frame has the arrival number `arrival`,
-    /// and each further frame has the next number. `staged` is called once for each staged frame,
-    /// with 0, 1, 2 and so on.
+    /// Stages the `frames` as lists, one ring after another. The function `target` returns the ring
+    /// number of a frame. Within each ring, the frames keep their order. Frames for the ring `own`
+    /// are not staged: they stay in `frames`, in order. The first frame has the arrival number
+    /// `arrival`, and each further frame has the next number. `staged` is called once for each
+    /// staged frame, with 0, 1, 2 and so on.
     ///
     /// Either all frames for other rings are staged, or none. No frame is staged if the frames need
     /// more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no frame is staged,
@@ -159,9 +159,9 @@ mod tests {
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
-    /// By ring: the lengths of its unpublished frames. In these tests, a frame's length is its
-    /// index in the list. If the ring keeps arrival numbers, each frame's number must be [`FIRST`]
-    /// plus its index.
+    /// Returns, for each ring, the lengths of its unpublished frames. In these tests, a frame's
+    /// length is its index in the list. If the ring keeps arrival numbers, each frame's number must
+    /// be [`FIRST`] plus its index.
     fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();

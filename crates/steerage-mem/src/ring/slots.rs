@@ -17,8 +17,8 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The distance between two buffers, in slots. The distance is five cache lines, so that the same
-/// positions of many rings do not fall into the same cache set.
+/// The distance between two buffers, in slots. Five cache lines lie between two buffers, so that
+/// the same positions of many rings do not fall into the same cache set.
 const APART: usize = 20;
 
 /// The slots of several rings. If the rings keep arrival numbers, also the arrival numbers of their
@@ -123,7 +123,8 @@ mod room {
 
     impl<T> Drop for Room<T> {
         fn drop(&mut self) {
-            // SAFETY: `base` and `mapped` are what was mapped, and nobody refers to it any more.
+            // SAFETY: `base` and `mapped` are the address and the length of the mapping, and no
+            // code refers to the mapping any more.
             unsafe { unmap(self.base.cast(), self.mapped) };
         }
     }

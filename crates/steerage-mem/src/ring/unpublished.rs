@@ -6,8 +6,9 @@ use crate::sync::Ordering;
 
 impl Producer {
     /// Takes back up to `most` of the newest unpublished frames, and passes them on oldest first.
-    /// Two kinds of producers take frames back: a producer that was declared dead, so that its
-    /// steering is out of date, and a producer whose frames exceed the consumer's limit.
+    /// Two kinds of producers take frames back. The first is a producer that was declared dead,
+    /// because its steering is outdated. The second is a producer with frames that exceed the
+    /// consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));
@@ -25,8 +26,9 @@ impl Producer {
         let mut to = first;
         for at in first..end {
             let Some(frame) = keep(self.unpublished_at(at)) else { continue };
-            // SAFETY: the slot lies in its buffer, at or before that of the frame. It is ours
-            // alone, since it is not published, and its own frame was passed on.
+            // SAFETY: the slot lies in its buffer, at or before that of the frame. Only this
+            // producer accesses the slot, because the slot is not published. The frame that the
+            // slot held was passed on.
             unsafe { (*self.slot(to)).with_mut(|slot| *slot = frame.slot()) };
             if self.numbered && to != at {
                 self.move_arrival(at, to);
@@ -40,7 +42,7 @@ impl Producer {
     #[inline(always)]
     fn unpublished_at(&self, at: u64) -> Completion {
         // SAFETY: the slot lies in its buffer; what is not published is ours alone. Each slot is
-        // read once, since `staged` was set back.
+        // read once, because `staged` was set back before.
         Completion::from_slot(unsafe { (*self.slot(at)).with(|slot| *slot) })
     }
 

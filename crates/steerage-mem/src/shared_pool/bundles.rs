@@ -48,8 +48,8 @@ pub(crate) struct Bundle {
     below: AtomicU32,
     /// The number of pages in all bundles below this bundle.
     pages_below: AtomicU32,
-    /// Each entry has two pages, with the earlier page in the lower half. So one access moves two
-    /// pages.
+    /// Each 64-bit entry holds two pages, with the earlier page in the lower half. So one access
+    /// moves two pages.
     pairs: [AtomicU64; BUNDLE_PAGES / 2],
 }
 
@@ -181,16 +181,17 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: the caller reads the number of gives twice and takes pages in between. Taking
-        // pages is ordered with both loads.
+        // Relaxed: the caller reads the number of gives twice and takes pages in between. The
+        // operations that take pages are ordered with both loads.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages. While other threads take or give pages, the result may be wrong by as
-    /// many pages as they move.
+    /// The number of pages. If other threads take or give pages at the same time, the error of the
+    /// result is at most the number of pages that they move.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
-        // Relaxed: if no thread takes or gives pages at the same time, the result is exact, because
-        // the pages were handed over by other means.
+        // Relaxed suffices: if no thread takes or gives pages at the same time, the result is
+        // exact. In this case, other operations have already ordered the changes of the head before
+        // this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize

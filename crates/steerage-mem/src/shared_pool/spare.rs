@@ -19,9 +19,9 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Creates an empty set of pages. Its pages will come from `shared`.
+    /// Creates an empty set of pages. The CPU's pages will come from `shared`.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // There is room for one more page, for a page that is put back.
+        // The list has room for one additional page, because a page may be put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 

@@ -197,9 +197,9 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// The pool has 64 pages (one bulk) for each thread. So a thread without pages always finds a full
-/// bulk, whatever the other threads do. A pool would fail this test if it held pages back while
-/// another thread takes or returns pages.
+/// The pool has 64 pages (one bulk) for each thread. So a thread without pages always finds 64
+/// pages, no matter what the other threads do. A pool would fail this test if it held pages back
+/// while another thread takes or returns pages.
 #[test]
 fn contention_hides_no_page() {
     let (region, pages) = Region::map(THREADS * BULK, PAGE_BYTES).unwrap();

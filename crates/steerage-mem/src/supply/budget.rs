@@ -1,4 +1,5 @@
-//! How much packet memory an instance needs, and what becomes smaller if this exceeds the cap.
+//! Computes how much packet memory an instance needs, and which limits are reduced if this memory
+//! exceeds the cap.
 //!
 //! An instance has a page for every frame that can be in flight. So a stalled CPU delays or loses
 //! only its own packets:
@@ -17,14 +18,14 @@
 //! it fills its rings without loss. If there is only one queue, its cache uses the pages of its own
 //! backlogs.
 //!
-//! If all of these pages exceed the cap, the backlog becomes shorter until they fit. The limits for
-//! parking lots and kept packets are reduced too. Each CPU then has an equal share of the pages,
-//! and its backlog is as long as this share.
+//! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
+//! The limits for parking lots and kept packets are reduced too. Each CPU then has an equal share
+//! of the pages, and its backlog is as long as this share.
 
 /// The shortest backlog for which memory is divided: one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
-/// How many slots a parking lot has if there is enough memory.
+/// The number of slots that a parking lot has if there is enough memory.
 pub const LOT_SLOTS: usize = 1024;
 
 /// The maximum factor by which the backlog can grow after the start.
@@ -88,9 +89,9 @@ pub struct Needs {
     pub queues: Vec<QueueNeeds>,
     /// The backlog: how many frames may wait for a CPU.
     pub backlog: usize,
-    /// How many slots each queue's parking lot has.
+    /// The number of slots that each queue's parking lot has.
     pub lot_slots: usize,
-    /// How many packets of each queue handlers may keep at the same time.
+    /// The number of packets of each queue that handlers may keep at the same time.
     pub kept_max: usize,
     /// The size of each queue's local page cache, in pages: see [`fit_caches`](Self::fit_caches).
     pub cache_pages: usize,
@@ -109,9 +110,9 @@ pub struct Needs {
 pub struct Budget {
     /// The backlog: how many frames may wait for a CPU.
     pub backlog: usize,
-    /// How many slots each queue's parking lot has.
+    /// The number of slots that each queue's parking lot has.
     pub lot_slots: usize,
-    /// How many packets of each queue handlers may keep at the same time.
+    /// The number of packets of each queue that handlers may keep at the same time.
     pub kept_max: usize,
     /// The maximum size of each queue's local page cache, in pages. `usize::MAX` if the caches need
     /// no additional pages.
@@ -249,8 +250,8 @@ impl Needs {
 /// The default number of pages in the local page caches of all queues that one CPU polls: This
 /// number is the default of the ENA driver for one queue.
 ///
-/// A queue uses all pages of its cache one after another, because it takes finished pages back only
-/// when its cache has too few pages for a poll. The pages of a cache should therefore fit in the
+/// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore it
+/// uses all pages of its cache one after another. The pages of a cache should therefore fit in the
 /// CPU's own caches and in its TLB. With frames of 1,500 bytes, a cache of this size costs no more
 /// than having no cache. With a cache of twice this size, a run took 1.7 times as long
 /// (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
@@ -279,7 +280,7 @@ pub const LPC_MEMORY_PART: u64 = 8;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LpcMemory {
-    /// How many receive queues have a local page cache.
+    /// The number of receive queues that have a local page cache.
     pub queues: usize,
     /// The size of each local page cache, in pages.
     pub lpc_pages: usize,

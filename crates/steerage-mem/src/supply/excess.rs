@@ -30,11 +30,11 @@ pub struct Excess {
 pub enum ExcessCause {
     /// Most of the memory is for packets that handlers may keep.
     KeptMax {
-        /// How many packets of each queue handlers may keep.
+        /// The number of packets of each queue that handlers may keep.
         kept_max: usize,
         /// The memory for all kept packets, in bytes.
         bytes: u64,
-        /// For how many kept packets of each queue there would be memory.
+        /// The number of kept packets of each queue for which the memory would suffice.
         fits: usize,
     },
     /// Most of the memory is for frames that wait for CPUs, and for the rings in which they wait.

@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use super::world::{Request, Scenario, Step, World};
 use crate::{CpuIndex, Plan, QueueSetup};
 
-/// A state is identified by two hashes. Two of a hundred million states have the same two hashes
-/// with a lower probability than that of a memory error.
+/// A state is identified by two hashes. The probability that two of a hundred million states have
+/// the same two hashes is lower than the probability of a memory error.
 fn fingerprint(world: &World) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();

@@ -24,7 +24,7 @@ pub(super) struct Scenario {
     /// The steps of control threads, in this order. Each step of a control thread can happen at any
     /// time.
     pub(super) requests: Vec<Request>,
-    /// How many CPUs may be declared dead.
+    /// The number of CPUs that may be declared dead.
     pub(super) deaths: usize,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Request {
 }
 
 /// A handler's state of one queue's flows in a bucket: group, bucket, queue. The handler identifies
-/// the state by its group.
+/// the state by the group's number.
 type FlowState = (u16, u16, usize);
 
 /// The state of one queue's flows in a bucket on its way to another handler: bucket, queue. The
@@ -80,12 +80,12 @@ pub(super) struct World {
     /// State that was created or has moved since the last death of a CPU. Therefore it must still
     /// exist.
     known: BTreeSet<FlowState>,
-    /// By queue: the mask that was requested.
+    /// For each queue, the requested mask.
     masks: Vec<Vec<CpuIndex>>,
-    /// By queue: the CPU that should poll it.
+    /// For each queue, the CPU that should poll it.
     wanted: Vec<Option<CpuIndex>>,
-    /// By queue: the CPU that may take it from its owner. No CPU polls a released queue before the
-    /// CPU takes it.
+    /// For each queue, the CPU that may take the queue from its owner. No CPU polls a released
+    /// queue before the CPU takes it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -99,8 +99,8 @@ pub(super) enum Step {
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the current phase takes too long. The second CPU, if there is one, is
-    /// declared dead.
+    /// The CPU detects that the current phase takes too long. In addition, the second CPU of the
+    /// step is declared dead, if there is one.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
     /// The CPU that owns the queue releases it for the CPU that should poll it.
@@ -255,7 +255,7 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Returns true if a CPU that is alive waits for this CPU, which is in its handler, and may
+    /// Returns true if this CPU is in its handler, and a CPU that is alive waits for it and may
     /// declare it dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
@@ -420,7 +420,7 @@ impl World {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // The handler of a dead CPU does not count, because it will be replaced.
+        // State in the handler of a dead CPU is ignored, because this handler will be replaced.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {

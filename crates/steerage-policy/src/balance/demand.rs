@@ -1,4 +1,5 @@
-//! The demand: the peak load of the last second or two, and whether the CPUs are short of time.
+//! [`Demand`]: the peak load of the last one or two seconds, and whether the CPUs are short of
+//! time.
 
 use std::time::Duration;
 

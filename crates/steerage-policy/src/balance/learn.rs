@@ -37,10 +37,11 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime whose probe failed last. However good the prediction is, the group returns to a
-    /// refuted regime only in another probe.
+    /// The regime whose probe failed last. The group returns to a refuted regime only in another
+    /// probe, even if the prediction for this regime is good.
     refuted: Option<RegimeKey>,
-    /// How many load checks in a row differed from the measurements by more than random error.
+    /// The number of load checks in a row that differed from the measurements by more than random
+    /// error.
     surprises: u32,
 }
 
@@ -57,8 +58,8 @@ impl Known {
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// Called after the work or the CPUs have changed: measurements no longer count, and any cost
-    /// may be wrong.
+    /// This function is called after the work or the CPUs have changed. Earlier measurements no
+    /// longer count, and any cost may be wrong.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -119,8 +120,8 @@ impl Known {
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // Random error cannot explain a difference of so many deviations. A disturbance cannot
-        // explain a large difference in two load checks in a row.
+        // Random error cannot explain a difference of this number of standard deviations. A
+        // disturbance cannot explain a large difference in two load checks in a row.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
@@ -148,9 +149,10 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // With small batches, a packet costs more. So observations with small batches count only
-        // while little is known. Returns the error of a cost `seen`, of which only a part of the
-        // rounds was timed.
+        // With small batches, a packet costs more. Therefore an observation with small batches
+        // counts only as long as little is known about the costs. `noise` returns the standard
+        // deviation of the cost `seen`. Only some rounds were timed, which adds the deviation
+        // `timed`.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
@@ -164,7 +166,7 @@ impl Known {
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // How much one timed round contributes to the time per packet.
+        // The contribution of one timed round to the time per packet.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -267,9 +269,9 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // If a single other CPU takes all packets, the regime is a collector that also hashes.
-        // Spreading over one other CPU is worth a try only if the owners may have time for a part
-        // of the work.
+        // If one CPU that owns no queue takes all packets, the regime is like a collector, except
+        // that packets are hashed. Spreading over one other CPU is worth a try only if the owners
+        // may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -290,8 +292,8 @@ impl Known {
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A CPU that receives has to wake all CPUs that join. The receiving CPU must reach the
-        // first joined CPU again before that CPU sleeps again.
+        // A receiving CPU has to wake all CPUs that join. After it has woken the last of them, it
+        // must hand packets to the first one before that CPU sleeps again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
@@ -302,8 +304,8 @@ impl Known {
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// Returns the CPUs that own no queue. The CPU that relieves the owners most comes first. A CPU
-    /// with buckets is replaced only if another CPU is better by more than `noise`.
+    /// Returns the CPUs that own no queue. The CPU that saves the owners the most time comes first.
+    /// A CPU with buckets is replaced only if another CPU is better by more than `noise`.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
@@ -343,7 +345,7 @@ mod tests {
             let all: Vec<usize> = counts(1023, now).collect();
             assert!(all.len() <= 50, "{}", all.len());
             assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
-            // Each number is only slightly larger than the previous one.
+            // Each number of CPUs is only slightly larger than the previous number.
             assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
         }
     }

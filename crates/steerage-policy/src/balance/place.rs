@@ -26,8 +26,8 @@ impl Balance {
         let kept = kept / seen.owners.len() as f64;
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
-        // `pack` distributes buckets until all CPUs are equally busy. So each CPU gets a base load
-        // that leaves exactly its share for buckets.
+        // `pack` distributes buckets until all CPUs are equally busy. Therefore each CPU is assumed
+        // to have a base load, so that only its share of the work remains for buckets.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -59,7 +59,7 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of CPUs is counted and not sampled. Which packets arrive is random, though.
+        // The work of CPUs is counted and not sampled. However, it is random which packets arrive.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::costs::{Costs, Estimate};
 
-/// How the packets of a group are spread over CPUs.
+/// A regime: the way in which the packets of a group are spread over CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
     /// The CPUs that receive do all work.
@@ -96,7 +96,7 @@ impl Costs {
             // `f64::max` ignores 0 / 0.
             fullest = fullest.max(weight / rate);
         }
-        // How many packets the workers can take, and what it costs to hand over one of them.
+        // The number of packets that the workers can take, and the cost of handing one packet over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,
@@ -106,7 +106,7 @@ impl Costs {
                 // For each packet that another CPU takes, the owners save the work and pay for the
                 // hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // If `all` is not greater, the owners have time for nothing but receiving.
+                // If `all` is not greater, the owners only have time for receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -230,7 +230,7 @@ mod tests {
         assert!(spread(8).kept > 0.0 && spread(16).kept == 0.0);
         assert_near(spread(16).rate.mean, 1.0 / 80.0);
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
-        // Two CPUs that receive have twice as much time for it.
+        // Two receiving CPUs have twice as much time for receiving.
         assert_near(predict(&costs, RegimeKind::Spread, 2.0, &workers(62)).rate.mean, 2.0 / 80.0);
     }
 

@@ -13,10 +13,10 @@ pub(super) struct Seen<'a> {
     /// The CPUs that receive. The receiving CPUs come first in the group's order of CPUs.
     pub(super) owners: &'a [u16],
     pub(super) regime: Regime,
-    /// How many packets were handled per nanosecond.
+    /// The number of packets that were handled per nanosecond.
     pub(super) rate: f64,
-    /// How many packets were offered per nanosecond: handled packets, and packets that full
-    /// backlogs dropped.
+    /// The number of packets that were offered per nanosecond: handled packets, and packets that
+    /// full backlogs dropped.
     pub(super) offered: f64,
     /// True if the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
@@ -74,7 +74,7 @@ impl<'a> Seen<'a> {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// On how many rounds the measured receiving time of these CPUs is based.
+    /// The number of rounds on which the measured receiving time of these CPUs is based.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

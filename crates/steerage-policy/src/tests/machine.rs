@@ -46,15 +46,15 @@ pub(super) struct Machine {
     /// CPUs 2n and 2n + 1 share a core. If both are busy, the speed of each is multiplied by this
     /// factor.
     pub(super) shared_core: f64,
-    /// By bucket: its share of the packets, and the time of its packets as a multiple of the mean
-    /// time.
+    /// For each bucket, its share of the packets, and the time of its packets as a multiple of the
+    /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
     /// True if the input waits until there is room, as a file does. If false, packets are dropped
     /// if there is no room for them.
     pub(super) waits: bool,
-    /// How many sleeping CPUs the receiving CPU can wake before the first of them sleeps again. If
-    /// more CPUs join at once, CPU 0 does nothing but wake CPUs from then on.
+    /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
+    /// again. If more CPUs join at once, CPU 0 does nothing but wake CPUs from then on.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,

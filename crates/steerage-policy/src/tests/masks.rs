@@ -7,7 +7,7 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// Long enough for a second probe, which may wait for ten seconds.
+/// The run is long enough for a second probe, which may begin only after ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 

@@ -165,7 +165,8 @@ impl Model {
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;
         for part in 0..parts {
-            // A part earlier: a sample at the border of two parts may be rounded into either.
+            // The search begins one part earlier, because a sample at the border of two parts may
+            // be rounded into either part.
             let begin = total * part.saturating_sub(1) as f64 / parts as f64;
             while ends[first] <= begin && first + 1 < parts {
                 first += 1;

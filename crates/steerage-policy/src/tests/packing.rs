@@ -20,8 +20,8 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// All buckets are on one CPU or anywhere, some CPUs should have no buckets, and each CPU also
-    /// has other work.
+    /// At first, the buckets are all on one CPU or on random CPUs. Some CPUs should have no
+    /// buckets, and each CPU also has other work.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {
@@ -78,8 +78,8 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// With equal buckets, each of 1,024 CPUs gets about four. The CPU that had all buckets gives each
-/// of the others away once.
+/// With equal buckets, each of 1,024 CPUs gets about four. The CPU that had all buckets keeps its
+/// share, and each other bucket moves away from it once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {

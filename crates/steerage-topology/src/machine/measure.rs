@@ -56,10 +56,10 @@ impl Topology {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// For each receiving CPU, the other CPUs in the order in which they should take over work from
-    /// it. For a CPU that does not receive, the list is empty.
+    /// it. If a CPU does not receive, its list is empty.
     pub orders: Vec<Vec<u16>>,
     /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs that
-    /// were not measured are missing. Two threads of the same core are missing too: that they share
+    /// were not measured are missing. Two threads of the same core are missing too, because sharing
     /// the core's time matters more than their distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }

@@ -9,8 +9,8 @@
 //!    adds only a part of a CPU, and slows the first thread down. The second thread of the
 //!    receiving CPU's own core comes last, because a slower receiving CPU slows all CPUs down.
 //! 2. CPUs of the same NUMA node that have another last-level cache.
-//! 3. CPUs of other NUMA nodes, the nearest node first. These CPUs are also far from the memory of
-//!    the packets.
+//! 3. CPUs of other NUMA nodes, the nearest node first. CPUs of other nodes are also far from the
+//!    memory of the packets.
 //!
 //! Slower cores of a hybrid machine come after the faster cores, but before second threads.
 //!

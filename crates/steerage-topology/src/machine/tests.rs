@@ -77,7 +77,7 @@ fn a_machine_that_shows_nothing() {
     assert_eq!((topology.nr_cpu_ids(), topology.place(CpuId(0)), topology.quota()), (None, None, None));
     assert_eq!(topology.default_mask(), list("0-3"));
     assert_eq!(nothing.topology(None).default_mask(), CpuMask::new());
-    // A file whose CPU list no kernel would write counts as missing.
+    // If a file contains a CPU list that no kernel would write, the file counts as missing.
     let odd =
         Made::new(&[("sys/devices/system/cpu/online", "all of them"), ("sys/devices/system/cpu/nohz_full", "(null)")]);
     assert_eq!((odd.topology(Some("1")).online(), odd.topology(None).isolated()), (&list("1"), &CpuMask::new()));

@@ -1,5 +1,5 @@
 //! The backlog of a CPU. Live queues share the backlog of a CPU. A backlog is shorter if memory is
-//! scarce. Its length can change during a run.
+//! scarce. The length of a backlog can change during a run.
 
 use std::time::Duration;
 

@@ -236,7 +236,7 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed once, however late, and is not asked for its plan again.
+    // The policy is informed once, even if the call is late, and is not asked for its plan again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())

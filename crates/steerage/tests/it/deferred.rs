@@ -18,7 +18,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// Hands over this many frames of eight bytes each. This queue can wait for room.
+/// A queue that hands over this number of frames of eight bytes each. This queue can wait for room.
 struct Frames(u64);
 
 impl RxQueue for Frames {

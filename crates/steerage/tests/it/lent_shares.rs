@@ -77,7 +77,7 @@ impl RxQueue for Lends {
     }
 }
 
-/// By CPU: the flow, number and length of each handled frame.
+/// For each CPU, the flow, number and length of each frame that it handled.
 type Seen = Arc<Mutex<Vec<Vec<(u64, u64, usize)>>>>;
 
 struct Notes(Seen, usize);

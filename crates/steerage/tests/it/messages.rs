@@ -87,8 +87,8 @@ impl TakesMessages for Counts {
     }
 }
 
-/// Messages reach a sleeping CPU in order. A message to a bucket arrives where the bucket's state
-/// is, even while the bucket moves from CPU to CPU.
+/// Messages reach a sleeping CPU in order. A message to a bucket arrives at the CPU that has the
+/// bucket's state, even while the bucket moves from CPU to CPU.
 #[test]
 fn messages_come_in_order_and_follow_their_bucket() {
     let (seen, buckets) = mpsc::sync_channel(1);
@@ -224,8 +224,8 @@ impl Moving {
     }
 }
 
-/// Messages to a bucket wait while the bucket moves. At most as many messages wait as there are
-/// places. All messages for the bucket arrive after the move.
+/// Messages to a bucket wait while the bucket moves. The number of waiting messages never exceeds
+/// the number of places. All messages for the bucket arrive after the move.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();

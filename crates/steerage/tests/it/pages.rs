@@ -100,7 +100,7 @@ impl RxQueue for Greedy {
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
-        // One page becomes free, and is given in exchange once.
+        // One page becomes free, and the device gets it once in exchange for a filled page.
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();

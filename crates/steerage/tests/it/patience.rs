@@ -1,5 +1,5 @@
-//! Tests a live queue with room of its own: it waits for a CPU without room, but only for a limited
-//! time. A stop also reaches a queue that waits for room.
+//! Tests a live queue with memory of its own. If a CPU has no room, the queue waits for it, but
+//! only for a limited time. A stop also reaches a queue that waits for room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

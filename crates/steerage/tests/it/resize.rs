@@ -28,7 +28,7 @@ enum Lie {
     ChainedWithHeader,
 }
 
-/// How a frame in several pages is divided over its pages.
+/// States how a frame is divided over several pages.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
@@ -298,7 +298,7 @@ fn the_headroom_is_as_promised() {
 }
 
 /// If bytes are cut off a frame of several parts, or moved into its first part, the other parts do
-/// not contain them any more. If the page is too short, the frame does not change.
+/// not contain these bytes any more. If the page is too short, the frame does not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

@@ -66,7 +66,7 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
-    // However slow the thread is, each packet is kept.
+    // Each packet is kept, even if the thread is slow.
     let all = u64::from(ROUNDS) * u64::from(FLOWS);
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();
@@ -126,7 +126,7 @@ impl RxQueue for Fed {
 
 /// A flow moves while another thread has the first packet of the flow. Later packets of the flow
 /// are sent after the first packet, although another CPU kept them. After the first packet was
-/// sent, the new CPU sends.
+/// sent, the flow's new CPU sends the later packets.
 #[test]
 fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     let (feed, frames) = mpsc::channel();
@@ -181,8 +181,8 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], wait).unwrap() == 1
 }
 
-/// Copies of frames wake a sleeping CPU. A full sender refuses packets. Its file descriptor becomes
-/// readable when there is room.
+/// Copies of frames wake a sleeping CPU. A full sender refuses packets. The file descriptor of the
+/// sender becomes readable when there is room.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();

@@ -91,7 +91,7 @@ impl Three {
     }
 }
 
-/// Whether the CPU of this index has been woken since it was armed.
+/// Returns true if the CPU of this index has been woken since it was armed.
 fn is_woken<H: Handler, P: Platform>(of: &Softnet<H, P>, index: usize) -> bool {
     of.sleepers(0) & (1 << index) == 0
 }
@@ -216,7 +216,7 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// If the next frames come within `idle_poll`, a CPU keeps polling. The CPU sleeps, however, if the
+/// If the next frames come within `idle_poll`, a CPU keeps polling. However, the CPU sleeps if the
 /// frames of all of its queues may wait. The test counts the sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
@@ -230,7 +230,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let coalesce: Answer = |now| Polled::Coalesce(now + Duration::from_micros(40));
     assert_eq!(ran(&[(not_before, 100)]), 0);
     assert_eq!(ran(&[(coalesce, 100)]), 100);
-    // A CPU does not sleep until a time that has already passed.
+    // A CPU does not go to sleep if the end of the sleep has already passed.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
     // The CPU polls for one queue, although the frames of the other queue may wait.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
@@ -239,8 +239,8 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert!(sleeps >= 190, "{sleeps}");
 }
 
-/// A stop or a change of the mask does not wait until the time that a queue has returned: the clock
-/// stands still.
+/// A stop or a change of the mask takes effect before the time that a queue has returned. In this
+/// test, the clock stands still.
 #[test]
 fn control_does_not_wait_for_frames_that_may_wait() {
     let hour = |now| Polled::Coalesce(now + Duration::from_secs(3600));

@@ -1,5 +1,5 @@
-//! Lets the n-th allocation of a run fail, for every n until no allocation fails. No packet or page
-//! is lost, and the ledger is exact.
+//! Makes the n-th allocation of a run fail. The test repeats the run with increasing n until no
+//! allocation fails. No packet or page is lost, and the ledger is exact.
 
 use std::sync::Arc;
 

@@ -94,8 +94,8 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame. The position refers to the same bytes as the position of the
-    /// frame's description.
+    /// The position of the frame. The frame's position is an offset in the same bytes as the
+    /// position of the frame's description.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
@@ -106,7 +106,7 @@ pub(in crate::af_packet) struct Frame {
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
     /// The kernel's description of the frame's offloads, if the socket requested it.
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
-    /// The distance to the next frame's header, in bytes.
+    /// The distance from this frame's header to the next frame's header, in bytes.
     pub(in crate::af_packet) next: usize,
 }
 
@@ -151,7 +151,8 @@ struct View {
     bytes: usize,
 }
 
-// SAFETY: a view is only an address range. Its users are responsible for how they access the bytes.
+// SAFETY: a view is only an address range. Code that uses the mapping is responsible for how it
+// accesses the bytes.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -195,8 +196,8 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. From here, the mappings of single blocks are moved to their
-/// places.
+/// A second mapping of a whole ring. The mappings of single blocks are moved from this mapping to
+/// their places.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -211,7 +212,7 @@ impl Drop for Spare {
     fn drop(&mut self) {
         for (block, _) in self.there.iter().enumerate().filter(|(_, there)| **there) {
             // SAFETY: this block of our own mapping is still in its place. The gaps between the
-            // blocks are left alone, because other mappings may be there by now.
+            // blocks are not unmapped, because other mappings may have been created in them.
             unsafe { libc::munmap(self.base.as_ptr().add(block * self.block_bytes).cast(), self.block_bytes) };
         }
     }
@@ -229,7 +230,8 @@ pub(in crate::af_packet) struct Memory {
     /// The places from which frames are lent. The places exist as long as the region through which
     /// frames are read.
     lent: Arc<View>,
-    /// The claim that gives access to the lent blocks. The claim never leaves this struct.
+    /// The claim, which gives access to the lent blocks. No code outside this struct gets the
+    /// claim.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
@@ -261,12 +263,13 @@ impl Memory {
         let (lent, shape) = (Arc::clone(&self.lent), &self.shape);
         let (places, memory) = (self.lent.bytes / shape.block_bytes, 2 * shape.bytes());
         // SAFETY: the view has as many bytes as the places together, and is unmapped when its last
-        // `Arc` is gone. The region owns one of these `Arc`s. No other blocks are made of the view,
-        // since there is no claim yet, and the claim stays in `self`. Memory is accessed by the
-        // claim in `lending` alone, for a place that shows a block which the kernel has filled. The
-        // kernel does not write to such a block before it is given back. That happens when no frame
-        // of the place is out, or when `rescue` has put equal bytes where the frames are read. A
-        // place shows another block only when no frame of it is out.
+        // `Arc` is gone. The region owns one of these `Arc`s. The view becomes a `Blocks` only
+        // here, and only once: `self.claim` is `None` before this call and `Some` after it. The
+        // claim stays in `self`. Memory is accessed by the claim in `lending` alone, for a place
+        // that shows a block which the kernel has filled. The kernel does not write to such a block
+        // before the block is given back. The block is given back when no frame of the place is
+        // lent, or after `rescue` has put equal bytes where the frames are read. A place shows
+        // another block only when no frame of the place is lent.
         let made = unsafe { Blocks::foreign(self.lent.base, places, shape.block_bytes, lent, memory) };
         let (blocks, claim) = made.map_err(io::Error::other)?;
         self.claim = Some(claim);
@@ -300,8 +303,9 @@ impl Memory {
 
     fn word(&self, block: usize, at: usize) -> &AtomicU32 {
         assert!(at % 4 == 0 && at + 4 <= self.shape.block_bytes);
-        // SAFETY: within the mapping and aligned, since a block is whole pages. The kernel shares
-        // the word, which is what an atomic is for. The mapping lives as long as `self`.
+        // SAFETY: within the mapping and aligned, since a block is whole pages. The kernel also
+        // accesses the status word, so this process accesses it as an atomic. The mapping lives as
+        // long as `self`.
         unsafe { AtomicU32::from_ptr(self.status.at(block * self.shape.block_bytes + at).cast()) }
     }
 
@@ -326,7 +330,7 @@ impl Memory {
 
     pub(in crate::af_packet) fn give_back(&mut self, block: usize) {
         // `Release` pairs with the kernel's read of the status before it fills the block. All reads
-        // of the block in this process happen before.
+        // of the block in this process happen before this store.
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
@@ -344,15 +348,15 @@ impl Memory {
     }
 
     /// Replaces the block at a place by a copy of its first `used` bytes, so that the block can be
-    /// returned to the kernel. Concurrent readers see the same bytes before, during and after the
-    /// call.
+    /// returned to the kernel. Code that reads the block's frames sees the same bytes before,
+    /// during and after the call.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
         let copy = View::map(bytes, None)?;
-        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the lending
-        // view, because the frame headers were written there. No code writes there, since no `Tail`
-        // of a block is held during this call.
+        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the mapping for
+        // lending, because the frame headers were written to this mapping. No code writes to the
+        // source, because no `Tail` of a block exists during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
         // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
         // both mappings.
@@ -374,8 +378,8 @@ impl Memory {
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };
-        // SAFETY: the block is within the spare's mapping, in which nobody reads. No frame of the place
-        // is lent, so nobody reads there either.
+        // SAFETY: the block is within the spare's mapping, in which nobody reads. No frame of the
+        // place is lent, so no code reads there either.
         unsafe {
             let from = spare.base.as_ptr().add(block * block_bytes);
             move_over(from, self.lent.at(place * block_bytes), block_bytes)?;

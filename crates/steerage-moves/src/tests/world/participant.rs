@@ -144,8 +144,8 @@ impl World {
         cpu.carries.clear();
     }
 
-    /// The queue continues with the current map, whichever buckets have moved while no CPU polled
-    /// it.
+    /// The queue continues with the current map, even if buckets have moved while no CPU polled the
+    /// queue.
     fn go_by_the_map_in_force(&mut self, at: usize) {
         let queue = &mut self.queues[at];
         for packet in std::mem::take(&mut queue.lot) {

@@ -13,7 +13,8 @@ const ANCILLARY: u32 = 0xffff_f000;
 /// offset: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// The kind of an instruction. Only kinds that the kernel's rules distinguish are listed.
+/// The kind of an instruction. The enum lists only kinds of instructions that the kernel's rules
+/// distinguish.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// An instruction that is valid at any position and with any operand.
@@ -31,8 +32,7 @@ enum Kind {
 /// Returns the kind of an operation code, or `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
-        // Division and modulo by a constant. The next line of this `match` has shifts by a
-        // constant.
+        // Division and modulo by a constant. The next arm of this `match` has shifts by a constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
         // Other arithmetic: with a constant, with X, and negation.

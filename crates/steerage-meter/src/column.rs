@@ -20,7 +20,8 @@ pub enum Values {
     U64(Vec<u64>),
     /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
-    /// UTF-8 text. The text of row `n` lies between the positions `n` and `n + 1`.
+    /// UTF-8 text. The text of row `n` begins at the position with index `n` and ends at the
+    /// position with index `n + 1`.
     Text(Vec<i32>, Vec<u8>),
     /// Byte strings, with positions like those of text.
     Bytes(Vec<i32>, Vec<u8>),
@@ -130,8 +131,8 @@ impl Column {
         }
     }
 
-    /// Adds a row with the text or bytes that `append` appends. If `append` returns false, the row
-    /// has no value.
+    /// Adds a row whose value is the text or the bytes that the function `append` appends. If
+    /// `append` returns false, the row has no value.
     pub fn push_bytes(&mut self, append: impl FnOnce(&mut Vec<u8>) -> bool) {
         if let Values::Text(positions, bytes) | Values::Bytes(positions, bytes) = &mut self.values {
             let is_present = append(bytes);

@@ -20,7 +20,8 @@ pub(super) struct Disk {
     /// The new file, until it is renamed to its final name. `None` for standard output.
     new: Option<NewFile>,
     part: PathBuf,
-    /// The state that records the progress of writing. `None` for a regular file.
+    /// The shared state of the output, which records how far writing has progressed. `None` for a
+    /// regular file.
     watched: Option<Arc<WriterState>>,
 }
 
@@ -100,7 +101,7 @@ impl Disk {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes file operations fail on the thread of a test.
+    //! Makes file operations fail on the thread that runs a test.
 
     use std::cell::Cell;
     use std::io;

@@ -75,8 +75,8 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The fraction of the golden ratio in 64 bits, which is odd, and whose one bits are spread evenly
-/// (Knuth, volume 3, 6.4).
+/// The fractional part of the golden ratio, in 64 bits (Knuth, volume 3, 6.4). The number is odd,
+/// and its one bits are spread evenly.
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
@@ -114,7 +114,7 @@ impl Key {
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
         let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
-        // This code has no branch, because the direction of a packet is unpredictable.
+        // This code has no branch, because the processor could not predict a packet's direction.
         let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
@@ -263,8 +263,8 @@ impl Key {
 
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // The second fold is necessary: if keys differ only in a port, the first product leaves
-        // some of its upper bits unchanged.
+        // The second multiplication is necessary. If two keys differ only in a port, some upper
+        // bits of their first products are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -332,9 +332,9 @@ mod tests {
         }
     }
 
-    /// Flows that differ in few bits must not collide more often than random flows do, for any
-    /// seeds. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a standard
-    /// deviation of 18.
+    /// Whatever the seeds are, flows that differ in few bits must not collide more often than
+    /// random flows. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a
+    /// standard deviation of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

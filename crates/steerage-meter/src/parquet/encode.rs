@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The number of values that are packed together. The bits of the packed values fill whole bytes.
+/// The number of values that are packed together. Packed values of any width then fill whole bytes.
 const GROUP: usize = 8;
 
 /// The number of values in a block of differences. The next constant is the number of values in
-/// each part of a block. Both numbers are the smallest that the Parquet format allows.
+/// each part of a block. The Parquet format allows no smaller values for these two constants.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
@@ -16,8 +16,8 @@ const PART: usize = 32;
 /// two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this many values, a dictionary is dropped if it has more than half as many entries. Such a
-/// dictionary would be longer than the values themselves.
+/// A dictionary is dropped if it has more than half of this many entries after this many values.
+/// With so many entries, the dictionary would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest first.

@@ -277,8 +277,8 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The bucket must be read before the packet is changed, because the path may compute the
-        // hash only at this moment.
+        // The bucket must be read before the packet is changed, because reading it may compute the
+        // hash from the packet's headers.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -287,8 +287,8 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // If this side has ended the connection, a SYN begins a new connection in its place:
-            // RFC 9293, 3.6.1.
+            // If this side has ended the connection, a SYN replaces it with a new connection: RFC
+            // 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }

@@ -57,7 +57,7 @@ struct Run {
 
 struct Measured {
     per_second: f64,
-    /// The busy time of all CPUs per packet, in nanoseconds.
+    /// The busy time per packet in nanoseconds, summed over all CPUs.
     busy: f64,
     /// The CPU time in seconds per second of the run.
     cpus: f64,
@@ -229,8 +229,8 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // On one CPU, a packet takes about as long as the work on the packet, because the
-            // overhead is small compared with the work.
+            // On one CPU, a packet takes hardly longer than its work, because the overhead of the
+            // path is small.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

@@ -51,7 +51,7 @@ pub enum Service {
     /// The service sends all bytes back.
     Echo,
     /// For each `request` received bytes, the service sends `response` bytes, as in netperf's
-    /// TCP_RR. The sent bytes repeat the values 0 to 250.
+    /// TCP_RR. The bytes of a response repeat the values 0 to 250.
     RequestResponse {
         /// The number of bytes of a request, at least 1.
         request: usize,

@@ -52,7 +52,7 @@ pub(super) struct Path {
     pub(super) cpu_ns: f64,
     /// The packets handled per second.
     pub(super) per_second: f64,
-    /// The part of the time in which the CPUs worked.
+    /// The share of the time in which the CPUs were busy.
     pub(super) cpu_percent: f64,
     pub(super) lost_percent: f64,
 }

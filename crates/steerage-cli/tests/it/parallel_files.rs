@@ -77,7 +77,7 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// This process may have descriptors open that belong to other programs. The test therefore
+/// The test's process may have inherited open descriptors from other programs. The test therefore
 /// compares the descriptors of one job with those of the other job.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {

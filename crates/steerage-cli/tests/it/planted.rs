@@ -1,4 +1,4 @@
-//! Tests every option that takes a path to which the program writes. At this path, another user has
+//! Tests every option that takes a path to which the program writes. At each path, another user has
 //! planted a link or another object that could redirect the output.
 //!
 //! The test takes the list of options from the definition of the command line. If an argument can
@@ -255,8 +255,8 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // The paths are absolute and relative in turn. Relative paths start at the other
-                // user's directory.
+                // The test uses absolute paths and relative paths in turn. Relative paths start at
+                // the other user's directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),

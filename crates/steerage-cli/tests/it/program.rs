@@ -135,7 +135,7 @@ impl DerefMut for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // `kill` does nothing if the process has ended and was waited for.
+        // If the process has already ended and was waited for, `kill` does nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -262,7 +262,7 @@ impl Started {
     }
 }
 
-/// A run whose standard output has no reader any more.
+/// A run whose standard output is a pipe without a reader.
 pub(crate) struct Unread {
     child: Ends,
     err: BufReader<std::process::ChildStderr>,

@@ -27,8 +27,8 @@ const PAGES: u64 = 1024;
 /// all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader. The description has the same size as a slot of the
-/// receive path.
+/// The description of a frame that the writer passes to the reader. The description has the same
+/// size as a slot of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {

@@ -26,9 +26,9 @@ pub const SEARCH_RUNS: u32 = 2 * (BISECTIONS + DOUBLINGS / 2);
 /// The loss of a run at one rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// The part of the packets that was lost, in percent.
+    /// The percentage of packets that were lost.
     pub lost_percent: f64,
-    /// The part of the time in which the receiving CPU worked, in percent.
+    /// The percentage of time in which the receiving CPU was busy.
     pub cpu_percent: f64,
 }
 

@@ -71,7 +71,7 @@ pub struct Rates {
     pub other: f64,
     /// The rate if each CPU has half of the hash values.
     pub hash: f64,
-    /// The rate of the policy `balance`.
+    /// The rate with the policy `balance`.
     pub balance: f64,
 }
 
@@ -245,9 +245,9 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     // reading is measured on a CPU that reads a header of each packet.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // The profile has the costs with two targets, as in a spread run. With two targets, the lists
-    // of packets are shorter, so that the CPU works on fewer packets at the same time. A packet
-    // function that does some work has the same effect.
+    // The profile contains the costs that were measured with two targets, as in a run that spreads
+    // packets. With two targets, the lists of packets are shorter, so that the CPU works on fewer
+    // packets at the same time. A packet function that does some work has the same effect.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(

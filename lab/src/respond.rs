@@ -58,8 +58,8 @@ pub use counts::{End, Fate, Responded};
 /// which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for due connections. Connections that have moved here from
-/// another CPU are found only by such a check, because a move does not schedule a tick.
+/// The longest time between two checks for due connections. Only this check finds connections that
+/// have moved here from another CPU, because a move does not schedule a tick.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that are checked in one tick. Packets wait during the checks.
@@ -334,8 +334,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A listening port does not reply to such a segment: RFC 9293, 3.10.7.2. Linux also
-            // ignores a SYN with a FIN.
+            // A listening port does not reply to a segment of this kind: RFC 9293, 3.10.7.2. Linux
+            // also ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }

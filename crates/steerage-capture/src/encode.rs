@@ -5,7 +5,7 @@ use steerage::{LinkType, WallTime};
 
 use super::PACKET_BYTES_MAX;
 
-/// Block types and options of pcapng.
+/// Numbers of block types and options in pcapng files.
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;

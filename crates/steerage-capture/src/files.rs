@@ -45,7 +45,7 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// The properties of the files that are known before any packet is read.
+/// What is known about the files before any packet is read.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless the file is a pipe.

@@ -26,8 +26,8 @@ pub(super) const WINDOW_BYTES: usize = 32 << 20;
 /// another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes that one poll makes readable. For a file in the page cache, such a poll
-/// takes less than 30 us. For a file that is not in the page cache, the poll waits for the disk.
+/// The number of bytes that one poll makes readable. If the file is in the page cache, a poll takes
+/// less than 30 us. If the file is not in the page cache, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
 /// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most

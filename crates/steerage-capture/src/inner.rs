@@ -84,7 +84,8 @@ impl LinksSeen {
         self.first.get().copied()
     }
 
-    /// Returns a link type that differs from the first packet's, if such a packet was seen.
+    /// If the link type of a later packet differed from the first packet's, returns this other link
+    /// type.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }

@@ -32,8 +32,8 @@ pub enum MergeError {
     /// of time.
     #[error("its capture has another format or link type than that of another stream, and one file cannot have both")]
     Differs,
-    /// A pcapng file has packets without an interface number. In the merged file, such packets
-    /// would belong to an interface of another stream.
+    /// A pcapng file has packets without an interface number. In the merged file, packets without
+    /// an interface number would belong to an interface of another stream.
     #[error("its capture has simple packet blocks, which cannot be merged")]
     SimplePackets,
 }
@@ -95,7 +95,7 @@ struct Stream {
     nanos: u64,
     /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
-    /// The record that was found last, until it is appended.
+    /// The record that `next` has found last, until this record is appended.
     found: Option<CaptureRecord>,
     /// For each interface in this stream's current section, the number of the interface in the
     /// merged file.

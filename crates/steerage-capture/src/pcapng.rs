@@ -31,12 +31,12 @@ const PB_MAGIC: u32 = 2;
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers in front of a packet's bytes. An enhanced packet block has type,
-/// length, interface, time (8), captured length and original length. A simple packet block has
-/// type, length and original length. The [`FrameHeader`] overwrites the end of this header. The
-/// header of a simple packet is shorter than a [`FrameHeader`]. Therefore the [`FrameHeader`] also
-/// overwrites the length at the end of the previous block. A packet block always follows another
-/// block.
+/// The sizes of the headers in front of a packet's bytes. The header of an enhanced packet block
+/// has type, length, interface, time (8 bytes), captured length and original length. The header of
+/// a simple packet block has type, length and original length. The [`FrameHeader`] overwrites the
+/// end of this header. The header of a simple packet is shorter than a [`FrameHeader`]. Therefore
+/// the [`FrameHeader`] also overwrites the length at the end of the previous block. A packet block
+/// always follows another block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);

@@ -20,7 +20,7 @@ use super::unpack::{Compression, MAGIC_BYTES};
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// The number of bytes that were read, which is more than 0.
+    /// The number of bytes that this read returned, which is more than 0.
     Bytes(usize),
     /// There is no data yet.
     Later,
@@ -32,7 +32,7 @@ pub(super) enum Got {
 pub(super) enum Input {
     /// A file, from which a read never blocks.
     File(Arc<File>),
-    /// A pipe, which may have no data at the moment.
+    /// A pipe, in which no data may be available at the moment.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),

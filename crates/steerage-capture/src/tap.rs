@@ -68,7 +68,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// The filter is not a valid program for frames.
+    /// The client's filter is not a valid program for frames.
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// The maximum number of clients is attached already.
@@ -89,8 +89,8 @@ pub struct Tap {
 #[derive(Debug, Default)]
 struct Clients {
     attached: [Option<Arc<Session>>; CLIENTS_MAX],
-    /// Clients that have left, kept until no packet CPU refers to them. Therefore no packet CPU
-    /// frees the memory of a client.
+    /// Clients that have left. They are kept until no packet CPU refers to them any more. Therefore
+    /// no packet CPU frees the memory of a client.
     gone: Vec<Arc<Session>>,
     has_ended: bool,
 }
@@ -111,8 +111,8 @@ impl Tap {
         }
     }
 
-    /// Attaches a client. `cpus` are the CPUs of the instance. The client gets copies of the
-    /// packets in all batches that begin after this call.
+    /// Attaches a client. The argument `cpus` lists the CPUs of the instance. The client gets
+    /// copies of the packets in all batches that begin after this call.
     ///
     /// # Errors
     /// [`TapError`] if a filter is wrong, or if there are too many clients.

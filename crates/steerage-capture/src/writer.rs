@@ -453,7 +453,7 @@ impl Writer {
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // Relaxed: changed only under the lock of the buffer.
+            // Relaxed: this value changes only while the buffer is locked.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;

@@ -119,7 +119,7 @@ pub(super) mod fault {
         Short(u64, Errno),
         /// Like `Short`, but all later file operations fail too.
         ShortFrom(u64, Errno),
-        /// The disk has room for only this number of bytes.
+        /// The disk of the test has room for only this number of bytes.
         Room(usize),
     }
 

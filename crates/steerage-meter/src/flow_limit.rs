@@ -55,7 +55,8 @@ impl FlowSlots {
     }
 
     /// Returns true if all CPUs together have taken more slots than the limit allows. Each table
-    /// may take one flow beyond the limit, and moves can bring several such flows into one table.
+    /// may take one flow beyond the limit, and moves can bring several of these extra flows into
+    /// one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

@@ -11,7 +11,7 @@ use super::code::{Coder, MalformedEdges};
 pub(super) enum Kind {
     V4,
     V6,
-    /// MAC addresses and EtherType of a frame without IP.
+    /// A flow of frames without IP, defined by MAC addresses and EtherType.
     Link,
     /// MAC addresses and the first and last label of MPLS without IP.
     Mpls,
@@ -31,8 +31,9 @@ impl Kind {
 /// are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
 /// The mark is 0, except for flows that steering distinguishes by more than their endpoints. For
-/// flows of this type, the mark is a hash of the additional data. Two such flows between the same
-/// endpoints may be on two CPUs. If both flows are on the same CPU, they must also stay separate.
+/// flows of this type, the mark is a hash of the additional data. Steering may assign two of these
+/// flows between the same endpoints to different CPUs. If both flows are on the same CPU, the meter
+/// must also keep them separate.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
@@ -107,9 +108,9 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One word has
-    /// both addresses, and the other word has both ports. The sender's address and port are in the
-    /// upper halves.
+    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One of these
+    /// words has both addresses, and the other word has both ports. The sender's address and port
+    /// are in the upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
@@ -150,8 +151,8 @@ impl Key {
         }
     }
 
-    /// The key of an MPLS frame without IP, made from the dissector's key: MAC addresses, then
-    /// labels of four bytes each. Labels belong to one direction, so the endpoints are never
+    /// The key of an MPLS frame without IP, made from the dissector's key: two MAC addresses, and
+    /// then labels of four bytes each. Labels belong to one direction, so the endpoints are never
     /// swapped.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };

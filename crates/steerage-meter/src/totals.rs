@@ -14,7 +14,7 @@ use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
 /// The records with the most bytes. The list has at most `most` records. The record with the fewest
-/// bytes is at the top of the heap.
+/// bytes is at the top of this heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,

@@ -1,8 +1,8 @@
 //! The state of an output that the meters, the writer thread and the code for the end of a run
 //! share. The state determines how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for any length of time, as a pager does. During such a pause, a source that
-//! can wait waits for the reader. The end of a run also waits for the reader, unless the user has
+//! A reader may pause for any length of time, as a pager does. During this pause, a packet source
+//! that can wait is paused too. The end of a run also waits for the reader, unless the user has
 //! requested the stop. After a request to stop, a reader that takes nothing for a second is
 //! abandoned. The second consists of [`LOOKS`] checks, with a pause of [`LOOK`] before each check.
 //! The writer thread is stuck in a write that cannot be interrupted, so the run ends without
@@ -211,8 +211,8 @@ impl WriterState {
                         return;
                     }
                 }
-                // If the lock is taken, the writer is waiting for messages. During this wait, the
-                // reader has nothing to take.
+                // If the lock of the queue is taken, the writer is waiting for messages. During
+                // this wait, the reader has nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -265,7 +265,7 @@ impl FlowOutput {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If no thread can be started, the request has no effect on the writer.
+        // If no thread can be started for this, the request has no effect on the writer.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

@@ -43,7 +43,7 @@ pub struct Mood {
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
-    /// The CPU that has each bucket, by group and bucket.
+    /// For each group and bucket, the CPU that has the bucket.
     owner: Box<[AtomicU16]>,
     /// The number of packets on a CPU that did not have their bucket.
     pub strangers: AtomicU64,

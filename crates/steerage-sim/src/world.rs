@@ -127,7 +127,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// The CPU sleeps until it is woken, or until this time.
+    /// The CPU sleeps until it is woken, but at most until this time.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -455,8 +455,8 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
-    /// Wakes the CPUs whose bells have rung. With 1,024 CPUs, this reads 16 words, and not the
-    /// state of each CPU.
+    /// Wakes the CPUs whose bells have rung. For 1,024 CPUs, this function reads only 16 words, and
+    /// not the state of each CPU.
     fn hear_bells(&mut self) {
         if !std::mem::take(&mut self.may_have_rung) {
             return;

@@ -21,8 +21,8 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet when the speed-up by the number of CPUs is measured. The amount of work is
-/// that of a small server.
+/// The work per packet when the speed-up by the number of CPUs is measured. A small server needs
+/// about this amount of work per packet.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// The offered loads, in percent of the load that one CPU can handle.

@@ -138,8 +138,8 @@ impl Config {
     }
 
     /// Sets the networks of the link. The responder does not reply to packets from the broadcast
-    /// addresses of these networks. No host has such an address (RFC 1122, 3.2.1.3), and the reply
-    /// would go to all hosts.
+    /// addresses of these networks. No host has a broadcast address (RFC 1122, 3.2.1.3), and the
+    /// reply would go to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));

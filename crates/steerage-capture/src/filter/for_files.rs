@@ -56,8 +56,7 @@ impl FileFilters {
         }
     }
 
-    /// Returns the program for frames of this kind, or the reason why the filter has no such
-    /// program.
+    /// Returns the program for frames of this kind, or the reason why there is no program for them.
     pub(crate) fn program(&mut self, kind: FrameKind) -> Result<&FrameFilter, String> {
         match self {
             Self::Numbers { filter, link } => match *link.get_or_insert(kind.link) {

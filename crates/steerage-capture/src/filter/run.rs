@@ -12,8 +12,8 @@ use super::{Filter, FilterError, Instruction};
 const MEMORY_WORDS: usize = 16;
 
 /// A load from this offset or a higher one reads the kernel's information about a packet, or is
-/// relative to headers that the kernel has found (`SKF_LL_OFF`). A frame of a file has no such
-/// information, and no frame is this long.
+/// relative to headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file, the kernel
+/// has no information, and no frame is this long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.

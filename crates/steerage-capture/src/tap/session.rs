@@ -58,7 +58,7 @@ pub struct Wanted {
 }
 
 impl Default for Wanted {
-    /// By default, all packets are copied whole, before the handler.
+    /// By default, all packets are copied completely, before the handler gets them.
     fn default() -> Self {
         Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
     }
@@ -186,8 +186,8 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // `has_ended` must be read before the rings. If it is true, the rings have all packets,
-            // because no more packets are copied after the end of the run.
+            // The flag `has_ended` must be read before the rings are read. If it is true, the rings
+            // have all packets, because no more packets are copied after the end of the run.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -237,8 +237,8 @@ impl Drop for Attached {
 }
 
 /// Waits for up to `LOOK_MILLIS`, because no packets are in the rings. Returns true if the client
-/// has closed its connection. A client sends nothing after its request. If the client sends any
-/// bytes, its connection is closed too.
+/// has closed its connection. A client should send nothing after its request. If the client sends
+/// any bytes, its connection is closed too.
 fn is_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {

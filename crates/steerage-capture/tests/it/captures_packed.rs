@@ -147,7 +147,7 @@ fn errors_say_what_is_wrong() {
 }
 
 /// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
-/// programs gzip(1) and tshark ignore such bytes too.
+/// programs gzip(1) and tshark also ignore these bytes.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);

@@ -101,8 +101,8 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // The test is useful only if both results, passed and removed, occurred many times. Some
-    // expressions are impossible for some link types.
+    // The test is useful only if both results, passed and removed, occurred many times. Some filter
+    // expressions cannot be compiled for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }

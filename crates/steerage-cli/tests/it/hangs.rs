@@ -1,6 +1,6 @@
 //! Tests signals to a process that waits for a file system which does not answer, such as a hard
-//! NFS mount whose server is down. A process that waits for such a file system waits in the kernel,
-//! and only SIGKILL ends it.
+//! NFS mount whose server is down. A process that waits for a file system of this kind waits in the
+//! kernel, and only SIGKILL ends it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

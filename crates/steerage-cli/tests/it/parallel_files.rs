@@ -120,7 +120,7 @@ fn a_job_that_ends_early_fails_with_the_reason() {
     assert_eq!((&early["exit_status"], &whole["incomplete"]), (&0.into(), &serde_json::Value::Null));
     assert_eq!(early["incomplete"], "it ended before the end of its input");
     assert!(ran.err.contains("job 1 exited with 0, but did not get"), "{ran:?}");
-    // All jobs have ended, so the program does not read the rest of the input.
+    // All jobs have ended, so the program does not read the input to its end.
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "--json", "--", "true"];
     let ran = run(&endless);
     assert_eq!(ran.code, Some(2), "{ran:?}");

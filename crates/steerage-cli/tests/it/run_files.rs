@@ -234,8 +234,8 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option of a command is a valid key of a run file. The program refuses such a key only
-/// if its value is wrong.
+/// Every long option of a command is a valid key of a run file. The program refuses the name of a
+/// long option as a key only if the key's value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {

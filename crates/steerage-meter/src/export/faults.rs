@@ -189,8 +189,8 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating the file and renaming the file are two operations. If a run has more operations,
-        // it also wrote to the file.
+        // Creating the file and renaming the file are two operations. If a run has more than two
+        // operations, it has also written to the file.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     packed(&values[packed_from..], width, to);
 }
 
-/// Appends a run of packed values. The last group is filled up with zeros.
+/// Appends a run of bit-packed values. The last group is filled up with zeros.
 fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     if values.is_empty() {
         return;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(encoded(&|to| runs(&[0, 1, 2, 3, 4, 5, 6, 7], 3, to)), [3, 0b1000_1000, 0b1100_0110, 0b1111_1010]);
         assert_eq!(encoded(&|to| runs(&[4; 100], 3, to)), [200, 1, 4]);
         assert_eq!(encoded(&|to| runs(&[], 3, to)), [0; 0]);
-        // The numbers are 1 to 5, so each difference is 1.
+        // The encoded numbers are 1 to 5, so each difference is 1.
         let header = [0x80, 0x01, 4, 5, 2];
         assert_eq!(encoded(&|to| differences(&[1, 2, 3, 4, 5], to)), [&header[..], &[2, 0, 0, 0, 0]].concat());
     }

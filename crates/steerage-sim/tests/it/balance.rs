@@ -1,5 +1,5 @@
-//! Steering by load on the real path in virtual time: CPUs join when the load grows, the load is
-//! spread evenly, and no packet is reordered.
+//! Tests steering by load on the real receive path, in virtual time: CPUs join when the load grows,
+//! the load is spread evenly, and no packet is reordered.
 
 use std::sync::Arc;
 use std::time::Duration;

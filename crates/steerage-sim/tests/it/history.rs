@@ -473,8 +473,8 @@ fn stalls_are_waited_for_and_revoked() {
     assert!(dropped > 0 || !all_run(40), "no move ever took too long: this tests nothing");
 }
 
-/// Handlers do not return for seconds. CPUs with such handlers are declared dead and later
-/// continue. The actions of a CPU that was declared dead have no effect.
+/// Handlers do not return for seconds. The CPUs that run these handlers are declared dead, and
+/// later continue. The actions of a CPU that was declared dead have no effect.
 #[test]
 fn the_dead_are_left_and_come_back() {
     let mut deaths = 0;

@@ -163,8 +163,8 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     end(running, &handle);
 }
 
-/// The mask still names the dead CPU. The buckets of a dead CPU go to other CPUs, and some buckets
-/// return when the CPU is alive again.
+/// The mask still contains the dead CPU. The buckets of a dead CPU go to other CPUs, and some
+/// buckets return when the CPU is alive again.
 #[test]
 fn moves_are_counted_by_their_cause() {
     let door = Arc::new(Door::default());

@@ -64,8 +64,8 @@ fn one_cpu_with_random_works_waits_as_m_g_1() {
 /// Crommelin, 1932. The probabilities are those of Poisson's distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // Larger means than this add nothing at the loads of the test, and their probabilities would be
-    // 0 by underflow.
+    // For larger means, the probabilities would underflow to 0. At the loads of the test, they do
+    // not affect the result.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);
         let (mut exactly, mut fewer) = ((-mean).exp(), 0.0);

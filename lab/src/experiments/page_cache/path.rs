@@ -17,7 +17,7 @@ use crate::runs::ReadsHeaders;
 
 /// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
 /// is the part that a packet function reads. With a real network card, the frame arrives by DMA,
-/// and the rest of the frame does not pass through the CPU's caches.
+/// and its other bytes do not pass through the CPU's caches.
 struct Frames {
     pace: Pace,
     rng: Rng,

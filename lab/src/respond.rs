@@ -2,8 +2,8 @@
 //! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
 //! a fixed length with responses of another fixed length.
 //!
-//! lab/notes/respond.md describes the packets to which the host replies, and the replies. This file
-//! contains the path of a packet. The other files of this module are:
+//! The page lab/notes/respond.md lists these packets and their replies. This file contains the path
+//! of a packet. The other files of this module are:
 //!
 //! | file | contents |
 //! |---|---|

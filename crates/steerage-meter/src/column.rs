@@ -1,8 +1,8 @@
 //! A column of values in memory, in the layout of Arrow's columns.
 //!
-//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The buffers are a
-//! bitmap of the rows that have a value (with the first row in the lowest bit), the values, and for
-//! text the position at which each row's text ends.
+//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The first buffer
+//! is a bitmap of the rows that have a value, with the first row in the lowest bit. The second
+//! buffer has the values. A column of text also has the position at which each row's text ends.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]

@@ -291,9 +291,9 @@ impl Flow {
     }
 
     /// Returns the time for which the flow stays in the table after its timeout, so that late
-    /// packets still find the flow. If the flow may continue a flow of an earlier part of the
-    /// recording, the last packet in that part may be later than the last packet here by up to
-    /// [`LATE_MAX`].
+    /// packets still find the flow. The flow may continue a flow of an earlier part of the
+    /// recording. In that case, the last packet of that part may be later than the last packet here
+    /// by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }

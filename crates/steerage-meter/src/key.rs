@@ -38,8 +38,8 @@ impl Kind {
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
 ///
-/// [`FlowKey`] is not used here for three reasons: this type has room for the mark, is one word
-/// shorter, and is written directly into the table.
+/// This type is better here than [`FlowKey`] for three reasons: it has room for the mark, is one
+/// word shorter, and is written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     /// The upper and lower half of the first endpoint's address or MAC address, then the halves of

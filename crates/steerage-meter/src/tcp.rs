@@ -40,10 +40,10 @@ pub(super) struct TcpState {
     /// The sequence number after the highest sequence number that was received. Before the first
     /// segment, the sequence number is 0.
     next: [u32; 2],
-    /// The initial sequence number. The initial number is the number of the SYN, or the number
-    /// before that of the first segment, or the number before the first acknowledgement number of
-    /// the other side. Any number is a valid initial number. `INITIALS` and `next` show whether the
-    /// initial number is known.
+    /// The initial sequence number. The initial number is the sequence number of the SYN. If there
+    /// was no SYN, it is one less than the first segment's sequence number, or one less than the
+    /// other side's first acknowledgement number. Any number is a valid initial number. `INITIALS`
+    /// and `next` show whether the initial number is known.
     initial: [u32; 2],
     /// The acknowledgement number of the last segment, or 0 if that segment had no acknowledgement.
     acknowledged: [u32; 2],

@@ -195,10 +195,10 @@ impl OpenFlows {
         flows.into_iter().map(|flow| self.record(flow))
     }
 
-    /// Merges the entries of each flow that has several entries. Three things can split a flow into
-    /// several entries: receive queues with different masks, a CPU that was declared dead, and
-    /// fragments that arrived before the first fragment of their datagram. Only flows with equal
-    /// hashes are compared with each other.
+    /// Merges the entries of each flow that has several entries. A flow can have several entries
+    /// for three reasons: receive queues have different masks, a CPU was declared dead, or a
+    /// datagram's later fragments arrived before its first fragment. Only flows with equal hashes
+    /// are compared with each other.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());

@@ -6,8 +6,8 @@
 pub(crate) struct Turns {
     /// The time of each CPU, or [`NEVER`] if the CPU has no time.
     times: Vec<u64>,
-    /// A tournament tree. The winner at index `n` is the winner with the earlier time of the two
-    /// winners at the indices `2 * n` and `2 * n + 1`. The CPUs themselves begin at the index
+    /// A tournament tree. The entry at index `n` is a copy of the entry at `2 * n` or of the entry
+    /// at `2 * n + 1`: the one with the earlier time. The CPUs themselves begin at the index
     /// `times.len()`, which is a power of two.
     winners: Vec<u16>,
 }

@@ -1,5 +1,5 @@
-//! Measures the cost of a page on its way to a worker and back to its queue, with and without a
-//! local page cache, and for several cache sizes.
+//! Measures what it costs to send a page to a worker and back to its queue: without a local page
+//! cache, and with caches of several sizes.
 
 mod path;
 

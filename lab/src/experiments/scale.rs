@@ -58,9 +58,8 @@ const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
 
-/// Three times in nanoseconds: how long the simulation takes to simulate a packet, how long it
-/// takes to build a ring, and how long a CPU takes to hand over a packet. These times are only used
-/// to estimate the remaining time.
+/// Three times in nanoseconds: for simulating a packet, for building a ring, and for handing over a
+/// packet to another CPU. These times are only used to estimate the remaining time.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;

@@ -252,8 +252,8 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp: writes the link addresses, shifts the sequence
-/// number so that it continues from the cookie, and computes the checksum.
+/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, shifts
+/// the sequence number so that it continues from the cookie, and computes the checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

@@ -60,8 +60,8 @@ impl Collected {
         self.missing += u64::from(sequence.wrapping_sub(self.next));
         self.next = sequence.wrapping_add((flows + options) as u32);
         (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
-        // The options records describe the exporting process: its id, the numbers of messages,
-        // records and bytes that it has sent, and the number of records that it did not send.
+        // The options records describe the exporting process: its id, and how many messages,
+        // records and bytes it has sent. They also have the number of records that it did not send.
         for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
             let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
             self.stated = Some((number(12), number(28)));

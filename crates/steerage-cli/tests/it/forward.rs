@@ -272,8 +272,8 @@ fn overflows_of_udp() -> u64 {
     count.parse().unwrap()
 }
 
-/// In this test, iperf3 transfers 1 GB over TCP in one direction, less data over several TCP
-/// connections in the other direction, and some data over UDP. All data arrives.
+/// In this test, iperf3 transfers 1 GB over TCP in one direction. It also transfers less data over
+/// several TCP connections in the other direction, and some data over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -403,9 +403,9 @@ fn neighbours_and_links_come_and_go() {
 }
 
 /// The host on the other side of the router gets a new link address. If the host announces the new
-/// address, packets are sent to this address at once. If the host does not announce it, the kernel
-/// first has to notice that the neighbour does not answer, and then has to resolve its address
-/// again.
+/// address, packets are sent to this address at once. If the host does not announce its new
+/// address, the kernel first has to notice that the neighbour does not answer. Then the kernel
+/// resolves the neighbour's address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };

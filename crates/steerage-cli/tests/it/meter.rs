@@ -293,8 +293,8 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     }
 }
 
-/// If the input of a run has ended, the run waits for the reader of its output, such as a pager,
-/// until the user stops the run.
+/// When the input of a run has ended, the run still waits for the reader of its output, such as a
+/// pager. The wait ends when the user stops the run.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];

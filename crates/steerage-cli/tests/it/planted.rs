@@ -340,8 +340,9 @@ fn the_owner_of_a_directory_does_not_choose_who_reads() {
         return;
     }
     /// An access list in the format of linux/posix_acl_xattr.h: a version, and entries with a tag,
-    /// permissions and a user. The access list has entries for the owner, the other user, the
-    /// group, all remaining users, and the mask, which limits the rights of users and groups.
+    /// permissions and a user. The access list has entries for the owner, the other user, the group
+    /// and all remaining users. Its last entry is the mask, which limits the rights of users and
+    /// groups.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

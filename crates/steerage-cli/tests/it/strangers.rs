@@ -206,8 +206,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// Collects all data of a run that another user can get: the replies of the control socket, the
-/// metrics, the live page and the output of `top`.
+/// Collects all data about a run that another user can get: replies of the control socket, metrics,
+/// the live page, and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);

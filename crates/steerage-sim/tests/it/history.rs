@@ -220,7 +220,7 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
 }
 
 /// Sets the backlog limit. The new limit may be below the requested value only if memory allows no
-/// more: with 64 CPUs, the memory reaches its cap, and memory in huge pages does not grow.
+/// more. With 64 CPUs, the memory reaches its cap. Memory in huge pages does not grow.
 fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     let now = set(wanted);
     if now != wanted {

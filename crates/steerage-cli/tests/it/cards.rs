@@ -60,8 +60,8 @@ struct Expected {
     /// Whether the card can add a timestamp to received PTP event messages.
     stamps_ptp: bool,
     /// Whether the driver loses its XDP program when the interface goes down, although the kernel
-    /// still lists the program. The driver vmxnet3 loses it (`vmxnet3_rq_cleanup_all` of Linux
-    /// 7.3).
+    /// still lists the program. The driver vmxnet3 loses its program (`vmxnet3_rq_cleanup_all` of
+    /// Linux 7.3).
     forgets: bool,
 }
 

@@ -52,7 +52,8 @@ impl Shared {
     }
 
     /// Runs a program of xdp-tools. The test fails if the program fails. The programs of xdp-tools
-    /// use a lock file. If another program holds the lock, they fail instead of waiting.
+    /// use a lock file. If another program holds the lock, the programs of xdp-tools fail instead
+    /// of waiting.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

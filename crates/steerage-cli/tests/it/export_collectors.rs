@@ -215,7 +215,7 @@ pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     nfacctd
 }
 
-/// The records that nfacctd has printed so far.
+/// Returns the records that nfacctd has printed so far.
 pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let mut found = Directions::new();
     let text = fs::read_to_string(csv).unwrap_or_default();

@@ -39,8 +39,8 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the innermost headers. Their order is the same for both
-    /// directions of a flow. `None` if there are no ports.
+    /// The addresses and ports of the innermost headers. The order of the two endpoints is the same
+    /// for both directions of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
     /// If the frame is a fragment, the values that identify its datagram.
     datagram: Option<String>,

@@ -84,7 +84,7 @@ impl Dump {
     }
 }
 
-/// Returns the UDP packets among these packets.
+/// Returns those of the given packets that are UDP packets.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }

@@ -124,8 +124,9 @@ pub const PACKET_BYTES_MAX: usize = 262_144;
 /// above the length of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The length of the longest record that is held in memory, in bytes. This is twice the length of
-/// the longest packet, so that a record also has room for its header, comments and other options.
+/// The length of the longest record that is held in memory, in bytes. The limit is twice the length
+/// of the longest packet, because a record also has a header, and may have comments and other
+/// options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
 /// The maximum number of interfaces in one section of a pcapng file. A frame's header has 16 bits

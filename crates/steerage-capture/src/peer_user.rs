@@ -14,8 +14,8 @@ const LISTS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tc
 const LOOKS: usize = 3;
 
 /// Returns the user who owns the socket with the address `peer` that is connected to the address
-/// `ours`. Returns `None` if this machine has no such socket. Then the peer is on another machine,
-/// or has closed its socket.
+/// `ours`. Returns `None` if this machine has no such socket. In that case, the peer is on another
+/// machine, or has closed its socket.
 ///
 /// # Errors
 /// The kernel's error if a list cannot be read.

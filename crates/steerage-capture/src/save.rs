@@ -122,8 +122,8 @@ fn format_of(path: &Path) -> StreamFormat {
 
 /// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // The first queue starts the writing thread, so that this thread starts after the program has
-    // dropped its privileges.
+    // The first queue starts the writing thread. At that time, the program has already dropped its
+    // privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();

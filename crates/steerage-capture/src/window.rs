@@ -41,8 +41,9 @@ pub(super) struct Window {
 /// fewer bytes is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If an incomplete record has at least this many bytes and its missing bytes fit into the block,
-/// they are read into the same block. A shorter record is copied to another block.
+/// If at least this many bytes of an incomplete record are in memory and its missing bytes fit into
+/// the block, the missing bytes are read into the same block. A shorter record is copied to another
+/// block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].

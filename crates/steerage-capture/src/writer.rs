@@ -124,7 +124,7 @@ pub enum Rotate {
 struct Rotating {
     rotate: Rotate,
     /// The headers of the file and of all interfaces so far. Each new file begins with these
-    /// headers, so that an interface has the same number in all files.
+    /// headers. Therefore an interface has the same number in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,

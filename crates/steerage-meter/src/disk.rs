@@ -17,7 +17,7 @@ const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
     file: File,
-    /// The new file, until it is renamed to its final name. `None` for standard output.
+    /// The new file, which has a temporary name until it is renamed. `None` for standard output.
     new: Option<NewFile>,
     part: PathBuf,
     /// The shared state of the output, which records how far writing has progressed. `None` for a

@@ -200,9 +200,9 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
-/// MiB, within the window of 4 MiB. If the decoder returned bytes of the window too early, they
-/// would be missing in the second half.
+/// The file contains 3 MiB of incompressible data twice. Therefore its second half refers back by 3
+/// MiB, which is within the window of 4 MiB. If the decoder returned bytes of the window too early,
+/// they would be missing in the second half.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {

@@ -220,7 +220,8 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// The test runs traceroute at most this many times until it shows the whole path.
+/// The test runs traceroute repeatedly until the output shows the whole path, but at most this many
+/// times.
 const TRACES_MAX: usize = 3;
 
 /// Returns the number and the address of each hop from the output of traceroute.

@@ -139,8 +139,8 @@ fn signals() -> Vec<Signal> {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(hup).collect()
 }
 
-/// Starts the program, waits until a request of the program waits for the file system, and then
-/// ends the program by a signal.
+/// Starts the program, and waits until the program hangs in a request to the file system. Then ends
+/// the program by a signal.
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
     let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());

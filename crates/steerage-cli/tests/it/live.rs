@@ -29,7 +29,8 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Opens the receiving socket, so that datagrams to it cause no ICMP errors.
+/// Opens the receiving socket. Without this socket, the kernel would answer datagrams with ICMP
+/// errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
 }

@@ -189,7 +189,7 @@ impl Stepped {
         }
     }
 
-    /// Returns whether the program blocks the signal, so that the kernel delivers the signal later.
+    /// Returns whether the program blocks the signal. The kernel delivers a blocked signal later.
     fn holds(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();

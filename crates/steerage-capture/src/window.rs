@@ -41,9 +41,9 @@ pub(super) struct Window {
 /// fewer bytes is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If at least this many bytes of an incomplete record are in memory and its missing bytes fit into
-/// the block, the missing bytes are read into the same block. A shorter record is copied to another
-/// block.
+/// If more than this many bytes of an incomplete record are in memory and the whole record fits
+/// into its block, the missing bytes are read into the same block. Otherwise so many bytes would
+/// have to be copied to another block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].

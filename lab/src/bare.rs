@@ -27,8 +27,8 @@ const PAGES: u64 = 1024;
 /// all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader. The description has the same size as a slot of the
-/// receive path.
+/// The description of a frame that the writer passes to the reader. The description has the same
+/// size as a slot of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -47,8 +47,8 @@ struct Shared {
 }
 
 // SAFETY: the writer reaches the slots and pages of `written..read + PAGES`, and the reader those
-// of `read..written`. Each position is stored with release by one side and loaded with acquire by
-// the other. There is one writer and one reader, and neither is `Clone`.
+// of `read..written`. One side stores each position with release, and the other side loads it with
+// acquire. There is only one writer and one reader, because neither type is `Clone`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for Shared {}
@@ -70,7 +70,7 @@ impl Shared {
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// The reader's position, as the writing end last read it.
+    /// The reader's position when the writer last loaded it.
     read: u64,
     prefetches: bool,
 }
@@ -103,8 +103,8 @@ pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
 }
 
 impl BareWriter {
-    /// Writes a batch. Returns true if there was room for the batch. `write` writes a frame and
-    /// returns its hash.
+    /// Writes a batch. Writes a batch of frames. Returns false if there was no room for the batch.
+    /// The function `write` writes a frame and returns its hash.
     #[inline(always)]
     pub fn write(&mut self, mut write: impl FnMut(&mut [u8; FRAME_BYTES]) -> u32) -> bool {
         let Self { shared, written, read, prefetches } = self;
@@ -152,7 +152,7 @@ impl BareReader {
             prefetch_read(shared.frame(u64::from(slot.page)).cast::<u8>());
         }
         for slot in &slots[..count] {
-            // SAFETY: as for the slot. Its page number is below `PAGES`.
+            // SAFETY: as for the slot. The page number is below `PAGES`.
             each(unsafe { &*shared.frame(u64::from(slot.page)) }, slot.hash);
         }
         *read += count as u64;

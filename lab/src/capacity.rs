@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// The largest loss, in percent, that counts as no loss. The limit is the published loss with
-/// `build_skb`.
+/// The largest loss, in percent, that counts as no loss. This limit is the loss that was published
+/// for `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
 /// The maximum number of times that the rate is doubled or halved. After so many doublings, the
 /// rate is too high for every CPU. After so many halvings, every CPU keeps up with the rate.
 const DOUBLINGS: u32 = 9;
 
-/// The number of bisections between a rate and its double. With this number, the rate is exact to
-/// within 2 %.
+/// The number of bisections between a rate and its double. With this number of bisections, the rate
+/// is exact to within 2 %.
 const BISECTIONS: u32 = 6;
 
 /// The number of runs at each rate. The run with the least loss counts, because other programs can
@@ -26,9 +26,9 @@ pub const SEARCH_RUNS: u32 = 2 * (BISECTIONS + DOUBLINGS / 2);
 /// The loss of a run at one rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// The part of the packets that was lost, in percent.
+    /// The percentage of packets that were lost.
     pub lost_percent: f64,
-    /// The part of the time in which the receiving CPU worked, in percent.
+    /// The percentage of time in which the receiving CPU was busy.
     pub cpu_percent: f64,
 }
 

@@ -21,14 +21,14 @@ pub struct Settings {
     pub rounds: Option<usize>,
     /// The approximate time for which each run is measured.
     pub measured: Duration,
-    /// The length of the warm-up if the policy chooses its CPUs by load.
+    /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
     /// The time for which requests and responses are measured: longer than other measurements,
     /// because connecting takes time, and the CPUs are shared.
     pub rr_measured: Duration,
     /// The number of connections with requests and responses.
     pub connections: usize,
-    /// If true, only the first and the last point of each axis are measured.
+    /// If true, each experiment measures only the first and the last point of each axis.
     pub ends_only: bool,
     /// The machine of simulated experiments.
     pub simulation: Simulation,
@@ -94,7 +94,7 @@ impl Settings {
         Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
-    /// Returns the measured points of an axis.
+    /// Returns the points of an axis that are measured.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],

@@ -15,8 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The other experiments of the group. They run together with the experiment that has the
-    /// group's name.
+    /// The other experiments of the same group. These experiments run together with the experiment
+    /// that has the group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }
@@ -57,7 +57,7 @@ pub fn measuring() -> impl Iterator<Item = &'static str> {
     groups().filter(|group| *group != SIMULATED)
 }
 
-/// Returns the names of the experiments that also run alone.
+/// Returns the names of the experiments that can also run without the rest of their group.
 pub fn others() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|group| group.others.iter().copied())
 }

@@ -11,10 +11,11 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows, which is a large number for hardware.
+/// The default number of flows, which is large for hardware that tracks flows.
 pub const FLOWS: u32 = 65_536;
 
-/// The seed of the frames. The seed is constant, so that every run has the same frames.
+/// The seed of the frames. The seed of the random numbers is constant, so that every run has the
+/// same frames.
 const SEED: u64 = 1;
 
 /// The kinds of frames.
@@ -22,8 +23,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. The branches of
-    /// a parser cannot be predicted.
+    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. The processor
+    /// cannot predict a parser's branches for such frames.
     Mixed,
 }
 
@@ -34,7 +35,7 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// True if the device provides a hash.
     pub device_hash: bool,
-    /// The maximum number of frames per poll. The frames of a poll form one list.
+    /// The maximum number of frames per poll. All frames of a poll form one list.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,

@@ -1,7 +1,7 @@
 //! A histogram of times.
 
 /// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times are
-/// counted as the longest time that the histogram distinguishes.
+/// counted as this time.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
 /// The number of significant decimal digits of each time. With this number, a percentile is exact
@@ -53,8 +53,8 @@ impl Histogram {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// Returns a percentile: `permille` of 1,000 times are at most as long as the result. Returns 0
-    /// if the histogram has no times.
+    /// Returns a percentile: Returns a percentile: `permille` of 1,000 times are at most as long as
+    /// the result. Returns 0 if the histogram has no times.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

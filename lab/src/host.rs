@@ -127,7 +127,8 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // The sending fails if the time is over already and no thread waits for this message.
+        // The send fails if the time of the run is already over, because then no thread waits for
+        // this message.
         let _ = ended.send(());
     });
     let _ = match most {
@@ -195,7 +196,7 @@ fn config(args: &HostArgs, interface: &str, is_tap: bool) -> Result<Config, LabE
     let mac = mac.filter(|_| !is_tap).unwrap_or_else(own);
     let config = Config::new(addresses.clone(), mac, args.mtu).map_err(|error| wrong(&error))?;
     let config = config.networks(&networks).verifies(!args.trust_checksums);
-    // The load generator is the only peer, so a peer may have any number of connections.
+    // A peer may have any number of connections, because the load generator is the only peer.
     let config = config.per_peer_max(usize::MAX);
     let with = |config: Config, rr: &(u16, usize, usize)| config.request_response(rr.0, rr.1, rr.2);
     args.rr.iter().try_fold(config, with).map_err(|error| wrong(&error))

@@ -34,8 +34,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Makes a pace of this many frames per second, which does not depend on the path's speed. If
-    /// there is no rate, the source delivers as many frames as the path accepts.
+    /// Makes a pace of this many frames per second, however fast the receive path is. If there is
+    /// no rate, the source delivers as many frames as the path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
@@ -130,17 +130,17 @@ impl RxQueue for Paced {
 }
 
 /// Runs rounds of arithmetic that the compiler cannot shorten. Each round needs the result of the
-/// previous round. The value stays in a register. If the value were passed through memory, some
-/// CPUs would need between zero and five cycles for this, so that a round would not always take the
-/// same time.
+/// previous round. The value stays in a register. The value stays in a register. If it were passed
+/// through memory, a round would not always take the same time, because some CPUs need zero to five
+/// cycles for this.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
 /// Returns the number of rounds of [`spin`] that take the given time. The CPU time of a round is
-/// measured once. The fastest of several attempts counts, because other programs disturbed it
-/// least.
+/// measured once. The result is the fastest of several attempts, because other programs disturbed
+/// that attempt least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -156,7 +156,8 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Returns the CPU time of the calling thread. This time does not grow while another program runs.
+/// Returns the CPU time of the calling thread. The CPU time does not include the time in which
+/// another program runs on the CPU.
 pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
@@ -189,9 +190,9 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            // A CPU overlaps the work on several packets if it can. Therefore the work on each
-            // packet needs the result of the previous packet's work. In this way, each packet takes
-            // the requested time.
+            // A CPU executes the work on several packets at the same time if it can. Therefore the
+            // work on each packet needs the result of the previous packet's work. In this way, each
+            // packet takes the requested time.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

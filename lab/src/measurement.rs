@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The values that one run measured, by metric. The key of `values` is the name of the metric.
+/// The values that one run has measured, one value for each metric. The key of `values` is the name
+/// of the metric.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {

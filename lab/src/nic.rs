@@ -14,8 +14,8 @@ use steerage::{
     limits::{HEADROOM, POLL_BUDGET},
 };
 
-/// The number of posted pages. The number is the length of a large ring, as in the published
-/// measurement of `build_skb`.
+/// The number of posted pages. The number of frames in the device's ring: a large ring, as in the
+/// published measurement of `build_skb`.
 pub const RING: usize = 4096;
 
 /// The number of entries in the table of metadata. The table has more entries than an instance of
@@ -39,8 +39,8 @@ pub enum Metadata {
 }
 
 /// The metadata of a packet. The metadata is as large as the part of an `sk_buff` that is cleared
-/// at its allocation (in Linux 6: up to its field `tail`, 184 bytes). The cache lines of the
-/// metadata contain nothing else.
+/// at its allocation (in Linux 6: up to its field `tail`, 184 bytes). The metadata shares its cache
+/// lines with no other data.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -50,7 +50,7 @@ impl Allocated {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Writes one field of each cache line, and one more field.
+    /// Writes one field in each cache line of the metadata, and one more field.
     fn fill_in(&self, len: usize, number: u32) {
         let known = [len as u64, len as u64, 1, u64::from(number)];
         self.0.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
@@ -190,8 +190,9 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Write to the page's memory before the measurement. Otherwise, the first frames would
-            // wait for the kernel to provide memory, which never happens on a network card.
+            // Writes to the page's memory before the measurement begins. Otherwise, the first
+            // frames would wait until the kernel provides physical memory. With a network card,
+            // frames never wait for this.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
@@ -297,9 +298,10 @@ mod tests {
             let (input, make) = options.input();
             run_alone_at_rate(0, Builder::new(), input, 20_000, make).unwrap().1
         };
-        // The sum contains the lengths, the link type and the numbers of the frames.
+        // The handler adds up some metadata of each frame: two lengths, the link type and the
+        // frame's number.
         let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
-        // The sum also contains the numbers of the pages, which differ from run to run.
+        // The handler also adds the number of each frame's page, which differs from run to run.
         let pages = 1..=20_000 * u64::from(u32::MAX);
         for metadata in [Metadata::Early, Metadata::Built, Metadata::Late] {
             let found = sum(metadata);

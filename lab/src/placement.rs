@@ -35,8 +35,7 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     Ok(farthest)
 }
 
-/// The state that two threads share. The threads pass a cache line back and forth, which is called
-/// the ball.
+/// The state that two threads share. The threads pass a cache line, the ball, back and forth.
 struct Game {
     ball: Ball,
     over: AtomicBool,
@@ -46,7 +45,7 @@ struct Game {
 struct Ball(AtomicU64);
 
 /// The number of times that a thread checks for the ball before it checks whether the measurement
-/// has ended. The second check reads another cache line.
+/// has ended. The check for the end reads another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {

@@ -24,16 +24,16 @@ use crate::placement::{pin, probe};
 use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
-/// The smallest work per packet, in nanoseconds, for which a prediction must be right. If there is
-/// less work, the processor overlaps the work on several packets, and this overlap differs between
-/// one CPU and two CPUs.
+/// The smallest work per packet, in nanoseconds, for which a prediction must be right. With less
+/// work, the processor works on several packets at the same time, and to a different degree on one
+/// CPU than on two CPUs.
 pub const WORK_MIN: f64 = 50.0;
 
 /// The relative error that a prediction may have.
 pub const OFF_MAX: f64 = 0.1;
 
-/// The relative amount by which the best map may be better than the result of the policy `balance`.
-/// For far CPUs and light work, the map of `balance` is not the best.
+/// The best map may be better than the result of the policy `balance` by this relative amount. For
+/// far CPUs and light work, the map of `balance` is not the best.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
 /// The distance above which CPUs are far, as in lab/page.py. A distance is the time of a cache line
@@ -43,7 +43,7 @@ const FAR_NANOS: f64 = 100.0;
 /// The number of times that each cost is measured. The median of these measurements is used.
 const ROUNDS: usize = 9;
 
-/// The time before each wake-up. The pause is long enough for the sleeping CPU to be idle.
+/// The time before each wake-up. During this pause, the sleeping CPU becomes idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.
@@ -71,15 +71,15 @@ pub struct Rates {
     pub other: f64,
     /// The rate if each CPU has half of the hash values.
     pub hash: f64,
-    /// The rate of the policy `balance`.
+    /// The rate with the policy `balance`.
     pub balance: f64,
 }
 
 impl Rates {
-    /// Returns the rates that the simulation predicts if one CPU has the measured rate. The rate of
-    /// `balance` is that of the best map, which the model of the policy predicts. The time of a
-    /// packet's work is computed from the rate of one CPU, because work on several packets
-    /// overlaps.
+    /// Returns the rates that the simulation predicts if one CPU has the measured rate. The
+    /// predicted rate of `balance` is the rate of the best map according to the policy's model. The
+    /// time of a packet's work is computed from the rate of one CPU, because work on several
+    /// packets overlaps.
     ///
     /// # Errors
     /// Returns an error if a simulated instance cannot be built.
@@ -245,9 +245,9 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     // reading is measured on a CPU that reads a header of each packet.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // The profile has the costs with two targets, as in a spread run. With two targets, the lists
-    // of packets are shorter, so that the CPU overlaps the work of fewer packets. A packet function
-    // that does some work also reduces the overlap.
+    // The profile contains the costs that were measured with two targets, as in a run that spreads
+    // packets. With two targets, the lists of packets are shorter, so that the CPU works on fewer
+    // packets at the same time. A packet function that does some work has the same effect.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -267,10 +267,10 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
 /// The number of target CPUs in measurements with many targets, as in the experiment `path`.
 const MANY: usize = 16;
 
-/// The time in nanoseconds that the two clock readings of a round take.
+/// The two clock readings of a round take this many nanoseconds together.
 const ROUND: f64 = 50.0;
 
-/// The nanoseconds per packet on one pair of CPUs.
+/// The costs per packet on one pair of CPUs, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Pair {
     two_targets: f64,

@@ -2,8 +2,8 @@
 //! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
 //! a fixed length with responses of another fixed length.
 //!
-//! lab/notes/respond.md describes the packets to which the host replies, and the replies. This file
-//! contains the path of a packet. The other files of this module are:
+//! The page lab/notes/respond.md lists these packets and their replies. This file contains the path
+//! of a packet. The other files of this module are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -58,8 +58,8 @@ pub use counts::{End, Fate, Responded};
 /// which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for due connections. Connections that have moved here from
-/// another CPU are found only by such a check, because a move does not schedule a tick.
+/// The longest time between two checks for due connections. Only this check finds connections that
+/// have moved here from another CPU, because a move does not schedule a tick.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that are checked in one tick. Packets wait during the checks.
@@ -277,8 +277,8 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The bucket must be read before the packet is changed, because the path may compute the
-        // hash only at this moment.
+        // The bucket must be read before the packet is changed, because reading it may compute the
+        // hash from the packet's headers.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -287,8 +287,8 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // If this side has ended the connection, a SYN begins a new connection in its place:
-            // RFC 9293, 3.6.1.
+            // If this side has ended the connection, a SYN replaces it with a new connection: RFC
+            // 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -334,8 +334,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A listening port does not reply to such a segment: RFC 9293, 3.10.7.2. Linux also
-            // ignores a SYN with a FIN.
+            // A listening port does not reply to a segment of this kind: RFC 9293, 3.10.7.2. Linux
+            // also ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }

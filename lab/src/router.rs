@@ -70,7 +70,7 @@ impl RxQueue for Packets {
     }
 }
 
-/// An output like a network card that sends without cost. The output only reads the first cache
+/// An output like a network card that sends without cost. The output reads only the first cache
 /// line of each packet.
 struct Sink(u8);
 
@@ -88,7 +88,7 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // This is the destination link address of the frames that `FrameBuilder` makes.
+    // `FrameBuilder` makes frames with this destination link address.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),

@@ -35,8 +35,8 @@ const PORT: u16 = 5000;
 /// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// If this process dies and cannot stop a server, the server ends on its own. The constant is the
-/// longest time for which a server continues after its run.
+/// If this process dies and cannot stop a server, the server ends on its own. After its run, a
+/// server continues for at most this time.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

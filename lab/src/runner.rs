@@ -19,12 +19,12 @@ use crate::placement::probe;
 /// The maximum length of a progress line. A longer line would wrap, and could not be erased.
 const PROGRESS_WIDTH: usize = 79;
 
-/// How often the progress of simulated runs is shown, and how often a line is written if the
-/// standard error is no terminal.
+/// The interval at which the progress of simulated runs is shown. The next constant is the interval
+/// at which a line is written if standard error is not a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// How many seconds of runs must be over until they count as much as the estimates.
+/// After this many seconds of finished runs, their measured time counts as much as the estimates.
 const TRUSTED: f64 = 20.0;
 
 /// The maximum number of simulated runs at a time. A machine of 1,024 CPUs and 256 queues takes 4
@@ -111,8 +111,8 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     while let Some(experiment) = todo.pop_front() {
         let is_simulated = experiment.simulated.is_some();
         let mut together = vec![experiment];
-        // The runs of all simulated experiments share the CPUs, so that no CPU waits for the last
-        // run of each experiment.
+        // The runs of all simulated experiments share the CPUs. Therefore no CPU waits for the last
+        // run of an experiment before the next experiment begins.
         while is_simulated && todo.front().is_some_and(|next| next.simulated.is_some()) {
             together.extend(todo.pop_front());
         }
@@ -175,8 +175,8 @@ fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write)
     Ok(why)
 }
 
-/// Runs all cases once, on all CPUs of this machine, since simulated runs do not disturb each
-/// other. The lines are in the order of the cases. Returns the same as [`run`].
+/// Runs all cases once, in parallel on all CPUs of this machine, because simulated runs do not
+/// disturb each other. The lines are in the order of the cases. Returns the same as [`run`].
 fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let about: Vec<(&str, String)> =
         experiments.iter().map(|of| (of.name, of.simulated.clone().unwrap_or_default())).collect();
@@ -198,14 +198,15 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
             scope.spawn(move || {
                 while let Some((at, (of, mut case))) = next() {
                     let measured = run_on_new_thread(&mut case);
-                    // If nobody receives, the output has failed.
+                    // The send fails only if no thread receives results any more, because the
+                    // output has failed.
                     if done.send((at, (of, case, measured))).is_err() {
                         return;
                     }
                 }
             });
         }
-        // If the output fails, the threads end with the run under way.
+        // If the output fails, each thread ends after its current run.
         let (results, mut early, mut progress) = (results, BTreeMap::new(), Progress::new());
         for at in 0..all {
             while !early.contains_key(&at) {
@@ -236,10 +237,11 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
     })
 }
 
-/// How long the runs still take that run on several threads.
+/// Estimates the remaining time of runs that are distributed over several threads.
 struct Left {
     threads: f64,
-    /// The estimates of the runs that are done, and of the other runs, in seconds.
+    /// The estimated time of the finished runs, in seconds. The next field is the estimated time of
+    /// the other runs.
     done: f64,
     open: f64,
 }
@@ -254,16 +256,16 @@ impl Left {
         self.open -= takes.as_secs_f64();
     }
 
-    /// The estimates are right on one machine alone. So the time that the finished runs took counts
-    /// as well, the more the longer it was.
+    /// The estimates are right only for one particular machine. Therefore the result also depends
+    /// on the time that the finished runs took. The longer this time is, the more weight it has.
     fn time(&self, elapsed: Duration) -> Duration {
         let each = (elapsed.as_secs_f64() + TRUSTED) / (self.done + TRUSTED * self.threads);
         Duration::from_secs_f64((self.open * each).max(0.0))
     }
 }
 
-/// A line on the standard error that says what runs: one line of a terminal, and otherwise a line
-/// now and then.
+/// A progress line on standard error. A terminal shows one line, which is overwritten. Other
+/// outputs get a new line from time to time.
 struct Progress {
     is_terminal: bool,
     last: Instant,
@@ -298,8 +300,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // Nothing has run since the distance was measured after the last run, so that measurement is
-    // used.
+    // No case has run since the distance was measured after the last run. Therefore that
+    // measurement is used.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;
@@ -376,7 +378,8 @@ mod tests {
         assert!(lines.iter().all(|line| line["simulated"].is_string() && line["machine"].is_null()));
     }
 
-    /// If runs take twice as long as estimated, the rest does so as well.
+    /// If the finished runs took twice as long as estimated, the remaining runs are also expected
+    /// to take twice as long.
     #[test]
     fn the_time_left_follows_the_runs() {
         let left = Left { threads: 2.0, done: 10_000.0, open: 1000.0 }.time(Duration::from_secs(10_000));

@@ -1,5 +1,5 @@
-//! Makes a run. Either one CPU receives and another CPU handles the packets of all targets, or one
-//! CPU does both.
+//! Makes a run. Runs in which one CPU receives and another CPU handles the packets of all targets,
+//! or one CPU does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -66,7 +66,7 @@ pub struct CpuPair {
 /// The times that a run took, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The receiving CPU's time per packet, without the time in which all backlogs were full.
+    /// The receiving CPU's time per packet. Time in which all backlogs were full is not included.
     pub receive: f64,
     /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
     /// packets.
@@ -163,7 +163,7 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // The sending fails if the receiver has failed, because then no thread waits for this
+        // The send fails if the receiving thread has failed, because then no thread waits for this
         // message.
         let _ = ready.send(());
         Ok(work(cpus))
@@ -184,8 +184,8 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames from one CPU to another CPU with the [bare] loop. Both CPUs do the same work as in
-/// [`run`] with a device's hash. The last batch may add up to 31 frames.
+/// Hands frames over from one CPU to another CPU with the [bare] loop. Both CPUs do the same work
+/// as in [`run`] with a device's hash. The last batch may add up to 31 frames.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -254,8 +254,8 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     time
 }
 
-/// Runs an input of `frames` frames once on one CPU, which receives and handles them. The second
-/// result is the handler's report.
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. The function
+/// also returns the handler's report.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up, or if a packet is lost.

@@ -36,8 +36,8 @@ const MODIFIED_BYTES: usize = 8;
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The bits of the header field that are the link type. The higher bits of this field describe
-/// frame check sequences.
+/// The bits of the file header's last field that contain the link type. The higher bits of this
+/// field describe frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
 /// Returns true if a file that begins with these bytes is a pcap file.
@@ -132,9 +132,9 @@ impl Classic {
         self.link
     }
 
-    /// Returns the form of the records if the file can be read in place, or `None` if frames need a
-    /// [`FrameHeader`] because the lengths may be in another order or the link type does not fit a
-    /// slot.
+    /// Returns the form of the records if the file can be read in place. Returns `None` if frames
+    /// need a [`FrameHeader`], because the two lengths may be in another order or the link type
+    /// does not fit a slot.
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);
@@ -145,11 +145,11 @@ impl Classic {
         self.big_endian
     }
 
-    /// Hands over the available packets that pass the filter, up to `room` frames.
+    /// Hands over the available packets that pass the filter, but at most `room` frames.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // In each arm of this match, the byte order and the presence of a filter are constants.
-        // Therefore a read compiles to a load and at most a swap, without a branch.
+        // In each arm of this `match`, the byte order and the presence of a filter are constants.
+        // Therefore reading a field compiles to a load and at most a byte swap, without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),
@@ -159,8 +159,8 @@ impl Classic {
     }
 
     /// Returns the length of the first record of `rest` and its packet's time. The function
-    /// `records` has its own copy of these steps. When both functions called a common function,
-    /// each packet took 20 instructions more.
+    /// `records` has its own copy of this code. When both functions called a common function, each
+    /// packet needed 20 more instructions.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

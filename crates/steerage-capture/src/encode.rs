@@ -5,7 +5,7 @@ use steerage::{LinkType, WallTime};
 
 use super::PACKET_BYTES_MAX;
 
-/// Block types and options of pcapng.
+/// Numbers of block types and options in pcapng files.
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
@@ -57,8 +57,8 @@ pub(super) struct Interface {
     pub(super) has_nanos: bool,
 }
 
-/// The number of complete packets in the written bytes, their captured bytes, and the position
-/// after the last complete packet.
+/// The complete packets in a file that may be cut off: their number, their captured bytes, and the
+/// position after the last complete packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     pub(super) packets: u64,
@@ -69,7 +69,7 @@ pub(super) struct Whole {
 /// The fields that are written before and after a packet's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
-    /// The number and the properties of the packet's interface in the file.
+    /// The packet's interface in the file: its number and its properties.
     pub(super) interface: (u32, Interface),
     /// The packet's time in nanoseconds since 1970.
     pub(super) nanos: u64,
@@ -110,7 +110,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the interface for a packet with this link type and time.
+    /// Returns the properties of the pcapng interface to which a packet with this link type and
+    /// time belongs.
     #[inline]
     pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
         let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
@@ -122,7 +123,7 @@ impl StreamFormat {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// Returns the bytes that a file has in front of the first packet of an interface.
+    /// Returns the bytes that precede the first packet of an interface in a file.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -163,8 +164,8 @@ impl StreamFormat {
         true
     }
 
-    /// Finds the complete packets in bytes that this module wrote and that may be cut off. In a
-    /// pcapng file, blocks of other types may be between the packets.
+    /// Finds the complete packets in bytes that this module wrote. The bytes may be cut off in the
+    /// middle of a packet. In a pcapng file, blocks of other types may be between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();
@@ -230,8 +231,8 @@ fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
-/// Returns the header of a pcap file: magic number, version 2.4, two unused words, the longest
-/// packet, and the link type.
+/// Returns the header of a pcap file: magic number, version 2.4, two unused fields, the maximum
+/// packet length, and the link type.
 fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
     let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
     let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();

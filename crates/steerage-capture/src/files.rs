@@ -45,7 +45,7 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// The properties of the files that are known before any packet is read.
+/// What is known about the files before any packet is read.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless the file is a pipe.
@@ -124,7 +124,7 @@ impl Files {
         Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(name(&path), input, info) }))
     }
 
-    /// Makes the source of an input's bytes.
+    /// Makes the source from which the bytes of an input are read.
     pub(super) fn source(&self, name: String, input: Input, info: &Arc<CaptureInfo>) -> Source {
         Source::new(name, input, Arc::clone(&self.shared), Arc::clone(info))
     }
@@ -138,8 +138,8 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that can also take a path. The sandbox forbids that
-        // system call for packet threads.
+        // `File::metadata` makes a system call that can also name a file by its path. The sandbox
+        // forbids that system call for packet threads.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         if is_file && path.as_os_str() == STANDARD_INPUT {
@@ -198,7 +198,8 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let mut room = &mut unpacked[..];
             let ended = compression.unpack(stored.chain(&file), &mut room);
             let len = HEAD_BYTES - room.len();
-            // Damage after the file's header is reported later, when the packets are read.
+            // If the file is damaged after its header, the error is reported later, when the
+            // packets are read.
             if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
                 let offset = file.stream_position().unwrap_or_default();
                 return Err(unreadable(&name(path), true, offset, error));

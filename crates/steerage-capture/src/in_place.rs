@@ -1,9 +1,9 @@
-//! Reads a file in place: in the pages of the page cache, without a copy.
+//! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
 //! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
-//! thread takes the leases, and returns them when another process wants to change a file. When the
-//! lease is returned, or at the end of the file, the queue continues with read(2) at the same
-//! record.
+//! thread takes the leases. When another process wants to change a file, the thread returns the
+//! file's lease. When the lease is returned, or at the end of the file, the queue continues with
+//! read(2) at the same record.
 
 use std::fs::File;
 use std::io;
@@ -15,18 +15,19 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window, in bytes. A window is a mapped part of a file. Changing the window takes
-/// two system calls and empties the processor's cache of address translations. For this reason,
-/// windows are large. A process that wants to change the file waits until the file's windows are
-/// copied. This waiting time limits the size of windows.
+/// The size of a window, in bytes. A window is the part of a file that is mapped into memory at the
+/// moment. Moving the window to another part of the file takes two system calls, and empties the
+/// processor's cache of address translations. For this reason, windows are large. A process that
+/// wants to change the file waits until the file's windows are copied. This waiting time limits the
+/// size of windows.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
 /// The number of windows. With several windows, the queue can read one window while frames in
 /// another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes that one poll makes readable. For a file in the page cache, such a poll
-/// takes less than 30 us. For a file that is not in the page cache, the poll waits for the disk.
+/// The number of bytes that one poll makes readable. If the file is in the page cache, a poll takes
+/// less than 30 us. If the file is not in the page cache, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
 /// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most
@@ -101,9 +102,10 @@ struct Shows {
 pub(super) enum Step {
     /// The bytes from `at` to `end` of the block can be read.
     Bytes { block: usize, at: usize, end: usize },
-    /// Handlers still hold frames in all windows, or the windows are being copied.
+    /// No window is free, because handlers still hold frames in all windows, or because the windows
+    /// are being copied.
     Later,
-    /// The rest of the file has to be read by read(2).
+    /// The remaining bytes of the file have to be read with read(2).
     End,
 }
 
@@ -136,8 +138,8 @@ impl InPlace {
             Shown::Later => return Ok(Step::Later),
             Shown::Gone => self.is_last = true,
         }
-        // Windows in use are closed later: after their frames have been released, when another file
-        // is read in place.
+        // Windows in use are closed later: when their frames have been released and another file is
+        // read in place.
         Ok(match self.windows.close((blocks, claim)) {
             Shown::Later => Step::Later,
             _ => Step::End,

@@ -1,4 +1,4 @@
-//! [`CaptureInfo`]: information about a capture, available while it is read and afterwards.
+//! [`CaptureInfo`]: information about a capture, during and after reading it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -44,7 +44,7 @@ impl CaptureInfo {
         }
     }
 
-    /// Returns the number of packets handed over.
+    /// Returns the number of packets that were handed over to the instance.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }

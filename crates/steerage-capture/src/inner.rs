@@ -1,5 +1,5 @@
-//! [`Inner`] is the part of each packet that a stream passes on. [`LinksSeen`] has the link types
-//! of a stream's packets.
+//! [`Inner`] describes the part of a packet that a stream passes on. [`LinksSeen`] has the link
+//! types of a stream's packets.
 
 use std::sync::OnceLock;
 
@@ -28,13 +28,14 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Describes the rest of a packet after its first `from` bytes. The rest begins with a header
+    /// Describes a packet without its first `from` bytes. The remaining part begins with a header
     /// of type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds the given bytes in front of the packet. Returns `None` if there are more than 14 bytes.
+    /// Adds the bytes `front` in front of the packet. Returns `None` if there are more than 14
+    /// bytes.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);
@@ -68,8 +69,8 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Makes an empty record for several streams. If it is known which link type the packets should
-    /// have, `expected` is that link type.
+    /// Makes an empty record for several streams. `expected` is the link type that the packets
+    /// should have, if it is known.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
         if let Some(link) = expected {
@@ -83,7 +84,8 @@ impl LinksSeen {
         self.first.get().copied()
     }
 
-    /// Returns a link type that differs from the first packet's, if such a packet was seen.
+    /// If the link type of a later packet differed from the first packet's, returns this other link
+    /// type.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }

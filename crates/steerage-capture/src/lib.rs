@@ -5,15 +5,16 @@
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
 //! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
 //! another process wants to change the file, a thread copies the bytes that handlers still use and
-//! returns the lease. After that, the queue reads the file with read(2), from the same record on.
-//! Files without a lease, pipes and pcapng files are read with read(2) from the beginning.
+//! returns the lease. After that, the queue continues at the same record with read(2). Files
+//! without a lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
-//! With read(2), the queue fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are
-//! handed over in these blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader)
-//! with time, length on the wire, link type and interface replaces the header of each record in
-//! place. A record that crosses the end of a piece is moved to the block of the next piece, or is
-//! read to its end in the same block. A block is filled again after handlers have released all of
-//! its frames. Until then a poll delivers nothing, but no packet is lost, because the device [can
+//! With read(2), the queue fills [`BLOCKS`] blocks of memory, and each read gets a piece of
+//! [`READ_BYTES`]. The frames are handed over in these blocks, without a copy. A
+//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
+//! interface replaces the header of each record in place. If a piece ends in the middle of a
+//! record, the record is moved to the block of the next piece, or the rest of the record is read
+//! into the same block. A block is filled again after handlers have released all of its frames.
+//! Until then a poll delivers nothing, but no packet is lost, because the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
@@ -101,14 +102,14 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes that are read from a file at a time. The size is large enough that the
-/// system call costs almost nothing per packet. The size is small enough that other CPUs do not run
-/// out of work during a read: the kernel copies for about 10 us, and a CPU finishes a full backlog
-/// of cheap work in 20 us.
+/// The number of bytes that are read from a file at a time. The size is so large that the cost of
+/// the system call per packet is negligible. The size is so small that other CPUs do not run out of
+/// packets during a read. The kernel copies a piece in about 10 us, and a CPU needs 20 us for a
+/// full backlog of cheap packets.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that contain frames, in bytes. In a block, the longest record fits after
-/// a piece of [`READ_BYTES`].
+/// The size of the blocks that contain frames, in bytes. A block has room for a piece of
+/// [`READ_BYTES`] and, after it, the longest record.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
 /// The number of blocks. All blocks together have 8 MiB, which is enough for full backlogs of
@@ -123,8 +124,9 @@ pub const PACKET_BYTES_MAX: usize = 262_144;
 /// above the length of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The length of the longest record that is held in memory, in bytes: the longest packet, its
-/// header, and the same number of bytes again for comments and other options.
+/// The length of the longest record that is held in memory, in bytes. The limit is twice the length
+/// of the longest packet, because a record also has a header, and may have comments and other
+/// options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
 /// The maximum number of interfaces in one section of a pcapng file. A frame's header has 16 bits
@@ -194,8 +196,8 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
-    /// The right to use the frame blocks, which the queue keeps after it has handed the blocks to
-    /// the instance.
+    /// The queue's access to the frame blocks, after the blocks themselves were handed to the
+    /// instance.
     claim: Option<Claim>,
     /// The windows through which files are read in place.
     windows: Option<Windows>,
@@ -284,9 +286,9 @@ impl Capture {
         Ok(Self::new(name.clone(), files, Open { name, source }, info))
     }
 
-    /// Starts reading again with another reader and with the memory that is already allocated.
-    /// Handlers must have released all frames. This function is for fuzzing, because allocating the
-    /// memory again would take longer than reading a small file.
+    /// Starts reading again from another reader, and reuses the allocated memory. Handlers must
+    /// have released all frames. Fuzz targets use this function, because allocating new memory
+    /// would take longer than reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -365,8 +367,8 @@ impl Capture {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // Hand over only the first packet now, because its time determines when the later
-            // packets are due.
+            // Hand over only the first packet now, because the recorded time of the first packet
+            // determines when the later packets are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -403,7 +405,7 @@ impl Capture {
         Ok(stop)
     }
 
-    /// Reads the rest of the file in place, if the format and the file allow that.
+    /// Reads the remaining part of the file in place, if the format and the file allow it.
     fn go_on_in_place(&mut self) {
         let Some(Format::Classic(classic)) = &self.format else { return };
         let (Some(windows), Some(file)) = (&self.windows, self.source.file()) else { return };
@@ -462,7 +464,7 @@ impl Capture {
 impl Capture {
     /// Hands over frames, all of which have the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Read at most one piece per poll, so that a poll takes no longer than one read.
+        // Make at most one read per poll, so that a poll is short.
         let mut may_read = true;
         let full = out.len().saturating_add(budget);
         while out.len() < full {

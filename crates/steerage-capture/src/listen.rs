@@ -64,7 +64,7 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
 pub enum Waiting {
     /// There is no reader yet.
     Looked {
-        /// The number of earlier checks for a reader.
+        /// The output has checked this many times whether a reader has connected.
         before: u64,
     },
     /// The output listens at an address that other machines may reach. The first client that
@@ -85,9 +85,9 @@ pub enum Waiting {
 /// first client, as pcap with nanoseconds. Wireshark, Zeek and Arkime can read this protocol (PCAP
 /// over IP).
 ///
-/// A client on this machine must run as this process's user or as root. Any other local client is
-/// disconnected. If other machines can reach the address, the first client from any of them can
-/// read the traffic.
+/// A client on this machine must run as this process's user or as root. If a client on this machine
+/// runs as another user, it is disconnected. If other machines can reach the address, the first
+/// client from any of them can read the traffic.
 ///
 /// This function waits for a client. While no client is connected, the function repeatedly calls
 /// `waits` with a [`Waiting`] event. The function gives up when `waits` returns false.
@@ -132,17 +132,17 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
                 thread::sleep(READER_LOOK);
                 before += 1;
             }
-            // The client has already closed the connection.
+            // The client has already closed its connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
-/// The decision whether a client may read the stream.
+/// The result of the check whether a client may read the stream.
 enum Allowed {
     Yes,
-    /// The client belongs to this user.
+    /// The client runs as this user, who may not read the stream.
     No(Option<u32>),
 }
 

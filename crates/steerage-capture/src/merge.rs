@@ -6,19 +6,19 @@ use super::classic::{self, Classic};
 use super::pcapng::{self, Block, Pcapng};
 use super::walk::{Stop, Wrong};
 
-/// The number of bytes that show whether a stream is a capture.
+/// The number of first bytes of a stream that are needed to decide whether it is a capture.
 const MAGIC_BYTES: usize = 4;
 
 /// The position of the field with the section's length in a section header.
 const SECTION_LENGTH: std::ops::Range<usize> = 16..24;
-/// The position of the bytes in a section header that show the byte order.
+/// The position of the byte-order magic in a section header.
 const BYTE_ORDER: std::ops::Range<usize> = 8..12;
 const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 0x1a]];
 /// The position of the interface's number in a packet block.
 const INTERFACE: usize = 8;
 
 /// The bytes of the pcap header that must be the same in all files. Only the header field with the
-/// longest packet length may differ.
+/// maximum packet length may differ.
 const COMMON: [std::ops::Range<usize>; 2] = [0..8, 20..24];
 
 /// The reason why streams cannot be merged.
@@ -32,8 +32,8 @@ pub enum MergeError {
     /// of time.
     #[error("its capture has another format or link type than that of another stream, and one file cannot have both")]
     Differs,
-    /// A pcapng file has packets without an interface number. In the merged file, such packets
-    /// would belong to an interface of another stream.
+    /// A pcapng file has packets without an interface number. In the merged file, packets without
+    /// an interface number would belong to an interface of another stream.
     #[error("its capture has simple packet blocks, which cannot be merged")]
     SimplePackets,
 }
@@ -83,7 +83,7 @@ pub struct CaptureRecord {
 #[derive(Debug)]
 pub struct CaptureMerge {
     streams: Vec<Stream>,
-    /// The header of the merged file, once it is known.
+    /// The header of the merged file, or `None` before the first record was appended.
     head: Option<Vec<u8>>,
     /// The blocks that describe the interfaces of the file.
     interfaces: Vec<Vec<u8>>,
@@ -93,11 +93,12 @@ pub struct CaptureMerge {
 struct Stream {
     reader: Option<Reader>,
     nanos: u64,
-    /// True if the next record of a pcap file is the file's header.
+    /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
-    /// The record that was found last, until it is appended.
+    /// The record that `next` has found last, until this record is appended.
     found: Option<CaptureRecord>,
-    /// For each interface in this stream's section, its number in the merged file.
+    /// For each interface in this stream's current section, the number of the interface in the
+    /// merged file.
     interfaces: Vec<u32>,
 }
 
@@ -114,12 +115,12 @@ impl CaptureMerge {
         Self { streams, head: None, interfaces: Vec::new() }
     }
 
-    /// Returns true if a stream that begins with these bytes is a capture, and `None` if more bytes
+    /// Returns whether a stream that begins with these bytes is a capture, or `None` if more bytes
     /// are needed.
     pub fn is_capture(start: &[u8]) -> Option<bool> {
         match start.first_chunk() {
-            // A text file can also begin with the type of a section header, because that type
-            // consists of line ends.
+            // A text file can also begin with the block type of a section header, because the bytes
+            // of that type are line ends.
             Some(magic) if pcapng::is_magic(*magic) => {
                 return start.get(BYTE_ORDER).map(|bytes| BYTE_ORDERS.contains(&bytes));
             }

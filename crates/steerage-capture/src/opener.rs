@@ -1,5 +1,5 @@
-//! Opens and unpacks the files of a capture on separate threads. The reason is that packet threads
-//! should not have the right to open files, and should not spend time on unpacking.
+//! Opens and unpacks the files of a capture on separate threads. Packet threads should not have the
+//! right to open files, and should not spend time on unpacking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -47,7 +47,7 @@ impl Helper {
     }
 
     /// Runs `job` on the thread and waits for its result. The call takes as long as `job` itself,
-    /// plus two switches between threads.
+    /// plus the time of two thread switches.
     pub(super) fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -4,8 +4,8 @@
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
 //! The crate `pcap-parser` reads the blocks that occur once per section or interface. This module
-//! reads the packets itself, because `pcap-parser` collects the options of each packet in a vector,
-//! which is an allocation per packet.
+//! reads the packets itself. The crate `pcap-parser` would allocate memory for each packet, because
+//! it collects the packet's options in a vector.
 
 use pcap_parser::pcapng::{
     BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, ISB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
@@ -23,20 +23,20 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::filter::{FileFilters, FrameKind};
 
-/// The type of a plain packet block. Enhanced packet blocks made it obsolete, but old files still
-/// contain it.
+/// The type of a plain packet block. Enhanced packet blocks have replaced plain packet blocks, but
+/// old files still contain plain ones.
 const PB_MAGIC: u32 = 2;
 
 /// The shortest block: type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers in front of a packet's bytes. An enhanced packet block has type,
-/// length, interface, time (8), captured length and original length. A simple packet block has
-/// type, length and original length. The [`FrameHeader`] overwrites the end of this header. The
-/// header of a simple packet is shorter than a [`FrameHeader`]. Therefore the [`FrameHeader`] also
-/// overwrites the length at the end of the previous block. A packet block always has a previous
-/// block.
+/// The sizes of the headers in front of a packet's bytes. The header of an enhanced packet block
+/// has type, length, interface, time (8 bytes), captured length and original length. The header of
+/// a simple packet block has type, length and original length. The [`FrameHeader`] overwrites the
+/// end of this header. The header of a simple packet is shorter than a [`FrameHeader`]. Therefore
+/// the [`FrameHeader`] also overwrites the length at the end of the previous block. A packet block
+/// always follows another block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
@@ -86,7 +86,7 @@ pub(super) enum Block {
     Section,
     Interface,
     /// A packet that names its interface. The interface number has 32 bits if `is_wide` is true,
-    /// and otherwise 16 bits.
+    /// and 16 bits if it is false.
     Packet {
         interface: u32,
         is_wide: bool,
@@ -129,8 +129,8 @@ impl Pcapng {
         if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
     }
 
-    /// Hands over the available packets that pass the filter, up to `room` frames, as long as the
-    /// packets have the same link type.
+    /// Hands over the available packets that pass the filter, but at most `room` frames. Stops at
+    /// the first packet with a different link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -187,8 +187,8 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// Returns the kinds of frames of the interfaces in the first bytes of a file, up to the first
-    /// incomplete or invalid block.
+    /// Returns the kinds of frames for the interfaces that the first bytes of a file describe.
+    /// Stops at the first incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
         while let Ok(block) = walk.block(rest) {
@@ -296,8 +296,8 @@ impl Pcapng {
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
-        // The parser's `if_tsoffset` must not be used, because the parser reads it as little-endian
-        // in every section.
+        // The crate's value of `if_tsoffset` must not be used, because the crate reads this option
+        // as little-endian in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
@@ -332,7 +332,7 @@ impl Pcapng {
     }
 }
 
-/// Checks that the block contains `len` bytes after a header of `header_bytes`.
+/// Checks that the block contains a header of `header_bytes` and then `len` more bytes.
 #[inline(always)]
 fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;

@@ -19,7 +19,7 @@ const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 /// takes 4 KiB at a time. Waking the writer for each 4 KiB would take longer than copying them.
 const ROOM_PART: usize = 4;
 
-/// The initial, the shortest and the longest time between two checks of a pipe's free space.
+/// The time between two checks of a pipe's free space: at first, at least, and at most.
 const NAP: Duration = Duration::from_micros(500);
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(8);
@@ -37,7 +37,7 @@ pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Makes a pipe that is as large as this user is allowed to make it. Returns the reading end and
+/// Makes a pipe with the largest size that this user is allowed to set. Returns the reading end and
 /// the writing end.
 pub(super) fn pair() -> io::Result<(File, File)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -46,7 +46,7 @@ pub(super) fn pair() -> io::Result<(File, File)> {
     Ok((File::from(reader), writer))
 }
 
-/// Makes a pipe as large as this user is allowed to. Returns the size of the pipe.
+/// Sets a pipe to the largest size that this user is allowed to set. Returns the size of the pipe.
 pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     for size in SIZES {
         if let Ok(size) = fcntl_setpipe_size(pipe, size) {
@@ -78,8 +78,8 @@ impl Room {
         self.size
     }
 
-    /// Waits until the full pipe has free space. If the reader takes nothing, `wait` returns after
-    /// about the time `look`. Errors are ignored here, because the next write reports them.
+    /// Waits until the full pipe has free space. If the pipe's reader reads nothing, `wait` returns
+    /// after about the time `look`. Errors are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);

@@ -30,7 +30,7 @@ const READER_LOOK: Duration = Duration::from_millis(20);
 /// FIFO, this function waits for a reader, and the output writes to the FIFO.
 ///
 /// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has only one
-/// link type, so that writing fails at the first packet of a different link type.
+/// link type. Therefore writing fails at the first packet with a different link type.
 ///
 /// The time of a packet is the time that its device recorded. If the device recorded no time, a
 /// packet has the time at which its batch was handled.
@@ -41,9 +41,9 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     create_when_read(path, |_| true)
 }
 
-/// Like [`create`], but with a limit on the wait: while a FIFO has no reader, this function
-/// repeatedly calls `waits` with the number of earlier calls. The function gives up when `waits`
-/// returns false.
+/// Like [`create`], but the caller can end the wait for a FIFO's reader. While the FIFO has no
+/// reader, this function repeatedly calls `waits` with the number of earlier calls. The function
+/// gives up when `waits` returns false.
 ///
 /// # Errors
 /// As for [`create`]. The function also fails if `waits` returns false.
@@ -78,13 +78,13 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
 
 /// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
 /// No packet is lost between two files. `name` must contain a time, so that each file has a
-/// different name. The time is that of the file's first packet, or the start of the file's period.
-/// An existing file is not replaced: if the name of a new file exists already, the new name gets a
-/// number.
+/// different name. This time is the time of the file's first packet, or the start of the file's
+/// period. An existing file is not replaced: if the name of a new file exists already, the new name
+/// gets a number.
 ///
 /// The packets are in the order in which they were sent. If several CPUs send packets, one CPU may
-/// be slightly later than another. Therefore a file may have a few packets from the end of the
-/// previous period.
+/// send its packets slightly later than another CPU. Therefore a file may have a few packets from
+/// the end of the previous period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -122,8 +122,8 @@ fn format_of(path: &Path) -> StreamFormat {
 
 /// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // The first queue starts the writing thread, so that this thread starts after the program has
-    // dropped its privileges.
+    // The first queue starts the writing thread. At that time, the program has already dropped its
+    // privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -163,8 +163,8 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Makes the file share the link types in `seen` with other streams. The file then contains the
-    /// parts of packets that `unwrap` finds.
+    /// Lets the file and other streams share the record of link types in `seen`. The file then
+    /// contains the parts of packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }
@@ -205,8 +205,8 @@ struct Save {
     /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// The error that occurred in the middle of a batch, after the file had already taken some
-    /// packets of the batch. The next flush returns the error. `send` must not return this error,
-    /// because that would mean that the file has taken no packet of the batch.
+    /// packets of the batch. The next flush returns the error. `send` must not return this error:
+    /// an error of `send` would mean that the file has taken no packet of the batch.
     failed: Option<DeviceError>,
 }
 
@@ -263,8 +263,8 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // A reader that closes the stream is not an error of the run. The code that
-                    // started the reader reports that the reader has ended.
+                    // A reader that closes the stream is not an error of the run. If the reader has
+                    // ended, the code that started the reader reports this.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }
@@ -319,7 +319,7 @@ impl TxQueue for Save {
 
 impl Drop for Save {
     fn drop(&mut self) {
-        // A pcap file without packets still needs a header, which names a link type.
+        // Even a pcap file without packets needs a header, which names a link type.
         let format = self.file.format;
         let needs_head = !format.takes_several_links() && self.file.seen.is_none();
         let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };

@@ -20,7 +20,7 @@ use super::unpack::{Compression, MAGIC_BYTES};
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// The number of bytes that were read, which is more than 0.
+    /// The number of bytes that this read returned, which is more than 0.
     Bytes(usize),
     /// There is no data yet.
     Later,
@@ -32,7 +32,7 @@ pub(super) enum Got {
 pub(super) enum Input {
     /// A file, from which a read never blocks.
     File(Arc<File>),
-    /// A pipe, which may have no data at the moment.
+    /// A pipe, in which no data may be available at the moment.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
@@ -41,7 +41,7 @@ pub(super) enum Input {
 /// A pipe, FIFO or socket, and the epoll instance that reports its data.
 pub(super) struct Pipe {
     file: File,
-    /// The epoll instance. The pipe is registered only while it has no data, because the instance
+    /// The epoll instance. The pipe is registered only while it has no data. The epoll instance
     /// must not report events while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
@@ -53,9 +53,9 @@ impl Pipe {
         Self { file, waker, waits: false }
     }
 
-    /// Reads the available data. Other processes may share the file, and would be affected if this
-    /// function made it non-blocking. Therefore the function leaves the file as it is, and polls it
-    /// before each read.
+    /// Reads the available data. Other processes may share the open file. If this function made the
+    /// file non-blocking, it would also be non-blocking for them. Therefore the file stays
+    /// blocking, and is polled before each read.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -79,9 +79,9 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // If the pipe is standard input, other copies of its descriptor exist, and closing this
-        // copy does not close the file. Without this call, the file would therefore stay in the
-        // epoll instance.
+        // If the pipe is standard input, other copies of its descriptor exist. Closing this copy
+        // then does not close the pipe. Without this call, the pipe would therefore stay registered
+        // in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -112,8 +112,8 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
-    /// The pipe into which the input is unpacked. A read stops waiting if this pipe has no reader
-    /// any more.
+    /// The pipe into which the input is unpacked. A read of the input stops waiting when this pipe
+    /// has no reader any more.
     output: BorrowedFd<'a>,
 }
 
@@ -149,9 +149,9 @@ impl Read for Waiting<'_> {
 /// The parts that all sources of a capture share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// An epoll instance that becomes readable when a silent pipe has data. All pipes share the
-    /// instance, because the waiting CPU requests its descriptor only once. The instance is `None`
-    /// if the input is a reader.
+    /// An epoll instance that becomes readable when a silent pipe has data. All pipes of a capture
+    /// share the epoll instance, because the waiting CPU requests the descriptor of the instance
+    /// only once. The instance is `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,
@@ -260,8 +260,8 @@ impl Source {
         Ok(got)
     }
 
-    /// Starts to unpack the rest of the input, and makes the pipe the new input. Returns the
-    /// receiver of the outcome.
+    /// Starts a thread that unpacks the remaining input into a pipe, and makes this pipe the new
+    /// input. Returns the channel that receives the outcome of unpacking.
     fn unpack(&mut self, compression: Compression, head: Vec<u8>) -> io::Result<Receiver<io::Result<()>>> {
         let helper = self.shared.unpacker.get().ok_or_else(gone)?;
         let (reader, output) = helper.call(pipe::pair)?;
@@ -280,7 +280,7 @@ impl Source {
                     info.add_note(format!("{name}: the last {ignored} bytes are not compressed data and were ignored"));
                 }
             });
-            // If the queue was dropped, it receives no outcome.
+            // If the queue was dropped, the outcome is not received.
             let _ = done.send(unpacked);
         })?;
         Ok(outcome)

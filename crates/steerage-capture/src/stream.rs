@@ -42,8 +42,8 @@ impl StreamOptions {
         self
     }
 
-    /// While the stream's reader takes nothing, inputs that can wait do so without a time limit.
-    /// Without `patient`, such inputs wait for
+    /// While the stream's reader reads nothing, inputs that can wait are paused without a time
+    /// limit. Without `patient`, these inputs are paused for at most
     /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
@@ -71,10 +71,10 @@ impl StreamOptions {
 /// Makes an output that writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
 ///
 /// The stream contains the input's timestamps. A packet without a timestamp gets the time at which
-/// its batch was handled. A pipe is made as large as this user is allowed to, and a pipe's packets
-/// count as sent after they were read. A reader that closes the stream is not an error of the run.
-/// Packets that the reader left unread count as lost (`tx_lost`), and all further packets count as
-/// refused (`tx_refused`).
+/// its batch was handled. A pipe gets the largest size that this user is allowed to set. Packets in
+/// a pipe count as sent after they were read. A reader that closes the stream is not an error of
+/// the run. Packets that the reader left unread count as lost (`tx_lost`), and all further packets
+/// count as refused (`tx_refused`).
 ///
 /// # Errors
 /// [`DeviceError`] if `to` does not support writing without blocking.
@@ -150,9 +150,9 @@ impl Stream {
     }
 
     /// Ends the stream before the instance ends. The packets sent so far are written and read, and
-    /// then the reader sees the end of the stream. Call this function when no more packets are
-    /// sent. A stream without packets becomes a capture without packets. The link type of an empty
-    /// stream is that of the other streams, or Ethernet if no stream had packets.
+    /// then the reader sees the end of the stream. Call this function only after the last packet
+    /// was sent. A stream without packets becomes a capture without packets. The link type of an
+    /// empty stream is that of the other streams, or Ethernet if no stream had packets.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();

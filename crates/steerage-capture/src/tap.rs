@@ -4,7 +4,7 @@
 //! that, each packet CPU copies the packets that the client requested to a ring, which belongs to
 //! that CPU and client. The client's thread moves these packets from the rings to a socket. Packet
 //! CPUs never wait: if the ring is full, the packet is counted as missed. While no client is
-//! attached, a batch costs one comparison.
+//! attached, a tap costs one comparison per batch.
 //!
 //! `steerage dump` uses a tap to get packets from a running instance, through the control socket.
 //!
@@ -60,15 +60,15 @@ pub use session::{Attached, Wanted};
 /// packet CPUs copy packets for each client.
 const CLIENTS_MAX: usize = 4;
 
-/// The longest time for which the end of a run waits until the clients have read the last packets.
-/// A client that does not stop reading needs only milliseconds.
+/// At the end of a run, the longest wait for clients that have not read the last packets. A client
+/// that keeps reading needs only milliseconds.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why a client cannot be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// The filter is not a valid program for frames.
+    /// The client's filter is not a valid program for frames.
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// The maximum number of clients is attached already.
@@ -89,8 +89,8 @@ pub struct Tap {
 #[derive(Debug, Default)]
 struct Clients {
     attached: [Option<Arc<Session>>; CLIENTS_MAX],
-    /// Clients that have left, kept until no packet CPU refers to them. Therefore no packet CPU
-    /// frees the memory of a client.
+    /// Clients that have left. They are kept until no packet CPU refers to them any more. Therefore
+    /// no packet CPU frees the memory of a client.
     gone: Vec<Arc<Session>>,
     has_ended: bool,
 }
@@ -111,8 +111,8 @@ impl Tap {
         }
     }
 
-    /// Attaches a client. `cpus` are the CPUs of the instance. Packets of batches that begin after
-    /// this call are copied.
+    /// Attaches a client. The argument `cpus` lists the CPUs of the instance. The client gets
+    /// copies of the packets in all batches that begin after this call.
     ///
     /// # Errors
     /// [`TapError`] if a filter is wrong, or if there are too many clients.
@@ -174,7 +174,7 @@ pub struct Tapped<H> {
     is_watched: bool,
 }
 
-/// The moment at which a packet is copied: before or after the handler.
+/// Whether a packet is copied before or after the handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     BeforeHandler,
@@ -186,8 +186,8 @@ impl<H> Tapped<H> {
     #[cold]
     fn follow(&mut self) {
         // A packet CPU never waits for a lock. If the lock is taken, a client is being added or
-        // removed. The CPU then tries again with the next batch, and copies this batch for the
-        // clients that it knows already.
+        // removed. The CPU then copies this batch for the clients that it knows already, and tries
+        // again with the next batch.
         if let Ok(clients) = self.tap.clients.try_lock() {
             self.version = self.tap.version.load(Ordering::Relaxed);
             self.clients.clone_from(&clients.attached);

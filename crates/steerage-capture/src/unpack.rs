@@ -28,9 +28,10 @@ impl Compression {
         }
     }
 
-    /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only zstd keeps
-    /// back the bytes of its window. Returns the number of bytes after the compressed data. These
-    /// bytes are ignored, because they may be the padding of a tape or a signature.
+    /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only zstd
+    /// delays output: it holds back the bytes of its window. Returns the number of bytes after the
+    /// compressed data. These bytes are ignored, because they may be the padding of a tape or a
+    /// signature.
     ///
     /// # Errors
     /// Returns an error of `from` or `to`, or an error in the compressed data.
@@ -56,8 +57,8 @@ impl Compression {
     }
 
     /// Returns true if compressed data may begin with these bytes, of which there are at most
-    /// [`MAGIC_BYTES`]. If there are fewer bytes, the input may have been cut within a magic
-    /// number.
+    /// [`MAGIC_BYTES`]. If there are fewer bytes than that, the input may have been cut off within
+    /// a magic number.
     fn may_begin_with(self, start: &[u8]) -> bool {
         match (self, start.first_chunk()) {
             (Self::Gzip, _) => start.starts_with(&GZIP_MAGIC) || GZIP_MAGIC.starts_with(start),

@@ -9,11 +9,12 @@ use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
-/// The smallest offset of bytes that are carried to another block. In the other block, a frame
-/// header must fit in front of the first packet.
+/// When bytes are carried to another block, they are copied to this offset of the block or a higher
+/// one. In that block, a frame header must fit in front of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// The alignment of reads, because the kernel copies fastest to the start of a page.
+/// Reads begin at multiples of this number, because the kernel copies fastest to the start of a
+/// page.
 const ALIGNMENT: usize = 4096;
 
 /// The part of the file that is in memory and that the walk has not reached yet.
@@ -36,12 +37,13 @@ pub(super) struct Window {
     in_place: Option<InPlace>,
 }
 
-/// The smallest number of bytes that is read into the end of a block. Reading fewer bytes is not
-/// worth the cost of a system call.
+/// The smallest number of bytes that is read into the end of a block. A system call that reads
+/// fewer bytes is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If an incomplete record has at least this many bytes and the rest of the record fits, it is
-/// completed in its own block. Otherwise the bytes would have to be copied to another block.
+/// If more than this many bytes of an incomplete record are in memory and the whole record fits
+/// into its block, the missing bytes are read into the same block. Otherwise so many bytes would
+/// have to be copied to another block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
@@ -79,7 +81,7 @@ impl Window {
         (self.at, self.in_place) = (self.end, Some(file));
     }
 
-    /// Returns the block, and the window's start and end in the block.
+    /// Returns the block that contains the window, and the window's start and end in this block.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
@@ -119,10 +121,10 @@ impl Window {
 
     /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// If handlers release frames quickly, the window alternates between two blocks, with one piece
-    /// in each, so that both blocks stay in the CPU's cache. If handlers release frames late, or if
-    /// a pipe delivers small pieces, the window fills a block before it moves to the next block. In
-    /// this way, the blocks hold as many frames as possible.
+    /// If handlers release frames quickly, the window alternates between two blocks, with the bytes
+    /// of one read in each. Both blocks then stay in the CPU's cache. If handlers release frames
+    /// late, or if a pipe delivers small pieces, the window fills a block before it moves to the
+    /// next block. In this way, the blocks hold as many frames as possible.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -138,8 +140,8 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // Reading from this offset repeats the last incomplete record. The read also
-                    // returns bytes that were appended to the file in the meantime.
+                    // Reading from this offset reads the last incomplete record again. The read
+                    // also returns bytes that were appended to the file in the meantime.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

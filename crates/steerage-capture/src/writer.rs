@@ -35,15 +35,15 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, a disk may fail to
-/// respond for 25 ms before the buffer is full.
+/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer is full
+/// after the disk has accepted nothing for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The number of bytes that are written at a time, if enough bytes wait. A write of this size costs
-/// almost nothing per packet.
+/// The number of bytes that are written at a time, if enough bytes wait. With writes of this size,
+/// the cost of a system call per packet is negligible.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The initial capacity of a chunk: a batch of full Ethernet frames. A chunk is enlarged for a
@@ -59,7 +59,7 @@ pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
     /// The number of bytes of all CPUs that may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// True if inputs that can wait do so without a limit while the reader takes nothing.
+    /// True if inputs that can wait are paused without a time limit while the reader reads nothing.
     pub(super) patient: bool,
     /// True if the file is a pipe whose reader is watched. Packets then count as sent after they
     /// were read.
@@ -70,9 +70,9 @@ pub(super) struct WriterOptions {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU adds to the
-    /// number, so the CPU never reads a value that is too small. The number publishes no other
-    /// memory.
+    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU increases the
+    /// number, so the CPU never reads a value that is too small. No other memory depends on the
+    /// number.
     held: AtomicUsize,
 }
 
@@ -85,15 +85,15 @@ struct Sent {
     /// The total length of the batch's packets, without the bytes that the file format adds.
     bytes: u64,
     /// The position in the chunk after the batch's last packet. The next field is the number of
-    /// bytes that the packets have in the chunk.
+    /// bytes that the batch's packets take in the chunk.
     end: usize,
     len: usize,
 }
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// If a new file begins with this chunk, the time for the file's name. `None` if the chunk
-    /// belongs to the current file.
+    /// If a new file begins with this chunk, this is the time for the file's name. `None` if the
+    /// chunk belongs to the current file.
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
@@ -124,7 +124,7 @@ pub enum Rotate {
 struct Rotating {
     rotate: Rotate,
     /// The headers of the file and of all interfaces so far. Each new file begins with these
-    /// headers, so that an interface has the same number in all files.
+    /// headers. Therefore an interface has the same number in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
@@ -159,8 +159,7 @@ struct Buffer {
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// True after the header of a file with packets of one link type was appended, which is not
-    /// part of a packet.
+    /// True after the header of a pcap file was appended. The header is not part of a packet.
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
@@ -218,8 +217,8 @@ pub(super) struct Writer {
     options: WriterOptions,
     /// The file. `None` before the start of the thread and after its end.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including headers. Relaxed, like the three fields below: they
-    /// publish no other memory.
+    /// The number of bytes written, including headers. Relaxed, like the three fields below: no
+    /// other memory depends on these fields.
     written: AtomicU64,
     /// The number of bytes that wait to be written, without the chunk that is being written.
     waiting: AtomicUsize,
@@ -235,9 +234,9 @@ pub(super) struct Writer {
     /// The number of CPUs that share the buffer.
     lanes: AtomicUsize,
     start: Instant,
-    /// The time since which the writer has tried to write without success, in milliseconds after
+    /// The start of the writer's current unsuccessful attempts to write, in milliseconds after
     /// `start`. The value 0 means that the writer is not waiting for a write to succeed. Relaxed:
-    /// the time publishes no other memory.
+    /// no other memory depends on the time.
     stuck_since: AtomicU64,
 }
 
@@ -307,7 +306,7 @@ impl Writer {
     }
 
     /// Returns true if the thread has finished and closed the file. The load pairs with the store
-    /// at the thread's end.
+    /// that the thread makes at its end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -347,9 +346,9 @@ impl Writer {
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If that CPU is the last one and nothing was
-    /// appended, `head` makes the file a capture without packets. This function writes `head`
-    /// itself, because a run without packets does not wait for the writing thread.
+    /// Records that a CPU sends no more packets. If this was the last CPU and nothing was appended,
+    /// the file gets the header `head`, so that it is a capture without packets. This function
+    /// writes `head` itself, because a run without packets does not wait for the writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -413,7 +412,7 @@ impl Writer {
     }
 
     /// Returns true if the buffer has free space for two batches. Also returns true if the output
-    /// is stuck, because inputs should then not wait for the output.
+    /// is stuck, because inputs should not wait for a stuck output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -447,14 +446,14 @@ impl Writer {
 
     // ---- functions that the writer's thread calls
 
-    /// Returns the next chunk to write. Returns `None` if all bytes are written and no CPU sends
-    /// packets any more.
+    /// Waits for the next chunk to write, and returns it. Returns `None` if all bytes are written
+    /// and no CPU sends packets any more.
     fn next(&self, used: Option<Chunk>) -> Option<Chunk> {
         let mut buffer = self.lock();
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // Relaxed: changed only under the lock of the buffer.
+            // Relaxed: this value changes only while the buffer is locked.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -505,7 +504,7 @@ impl Writer {
 }
 
 impl Lane {
-    /// Sets the counters in which the outcomes of this CPU's packets are counted.
+    /// Sets the counters for the outcomes of this CPU's packets: sent, lost and so on.
     pub(super) fn set_account(&self, account: TxAccount) {
         // The account is set only once.
         let _ = self.account.set(account);
@@ -640,7 +639,7 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Reduces the number of bytes that each CPU has in the buffer by its bytes in this chunk.
+    /// Subtracts the bytes of this chunk from the number of bytes that each CPU has in the buffer.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
@@ -652,8 +651,7 @@ impl Chunk {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// Finds the last complete packet or header in the first `at` bytes, and returns the position
-    /// after it.
+    /// Returns the end of the last packet or header that is complete within the first `at` bytes.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
         let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
@@ -672,7 +670,7 @@ impl Chunk {
 }
 
 impl Sent {
-    /// Returns the start of the packets in the chunk.
+    /// Returns the position at which the first packet of the chunk starts.
     fn start(&self) -> usize {
         self.end - self.len
     }

@@ -1,5 +1,5 @@
-//! Zstandard (RFC 8878). Memory is bounded, whatever sizes a file states: it grows with the
-//! unpacked bytes, up to the size of the window.
+//! Zstandard (RFC 8878). Memory is bounded, whatever sizes a file states. The memory grows with the
+//! number of unpacked bytes, up to the size of the window.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -50,7 +50,7 @@ pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result
         return Ok(());
     }
     if let Err(error) = unpack_blocks(&mut frame, from, to) {
-        // The decoder returns the bytes of the window only after the last block.
+        // Only after the last block does the decoder return the bytes of the window.
         let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
         return write_unpacked(&mut frame, to).and(Err(error));
     }
@@ -99,7 +99,7 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
     }
 }
 
-/// Writes the unpacked bytes, except for the window of an unfinished frame.
+/// Writes the unpacked bytes. The window of an unfinished frame is not written yet.
 fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
     while frame.can_collect() > 0 {
         match frame.collect_to_writer(&mut *to) {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use steerage::{BucketId, Timestamp};
 
 /// The time for which a bucket counts as recently arrived. After a bucket has moved, the packets
-/// that waited for the move follow. Other packets of this CPU may have much later times, because a
-/// capture is read faster than it was recorded. The waiting packets arrive within milliseconds, or
-/// within a few hundred milliseconds if CPUs are busy.
+/// that waited for the move follow. This CPU's other packets may have much later timestamps,
+/// because a capture is read faster than it was recorded. The waiting packets arrive within
+/// milliseconds, or within a few hundred milliseconds if CPUs are busy.
 const FOLLOWED_FOR: Duration = Duration::from_secs(1);
 
 /// The buckets whose flows must not time out yet, although packets of other flows may have much
@@ -28,7 +28,7 @@ impl Arrivals {
         self.young.insert(bucket);
     }
 
-    /// Removes each bucket from the set, after at least one and at most two times [`FOLLOWED_FOR`].
+    /// Removes each bucket from the set after a time of one to two times [`FOLLOWED_FOR`].
     #[inline]
     pub(super) fn pass(&mut self, now: Timestamp) {
         if self.young.is_empty() && self.old.is_empty() {

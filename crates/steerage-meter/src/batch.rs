@@ -14,7 +14,7 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
-/// A batch of records. The caller chooses the columns of the batch and their order.
+/// A batch of records. The caller chooses which columns the batch has, and their order.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
     columns: Vec<Column>,

@@ -31,7 +31,7 @@ impl<W: Write> Cells<W> {
     }
 
     /// Returns true if a byte of text must be written as `\DDD`. Also records whether the next byte
-    /// is the first of a cell.
+    /// will be the first byte of a cell.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);
         match byte {

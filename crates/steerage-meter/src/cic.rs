@@ -1,7 +1,8 @@
 //! The flow statistics of CICFlowMeter. Many published models were trained with these statistics.
 //!
 //! `docs/python.md` defines each column. The definitions depend only on the packets of a flow and
-//! their times. All sums are integers, so that the order of additions does not change a sum.
+//! their times. All sums are integers. Therefore a sum does not depend on the order in which values
+//! are added.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -25,11 +26,11 @@ const SUBFLOW_AFTER: u64 = 1_000_000_000;
 /// The smallest number of packets of a bulk, as in CICFlowMeter.
 const BULK_PACKETS: u64 = 4;
 
-/// The flags that are counted, in the order of their columns.
+/// The TCP flags that are counted, in the order of their columns.
 pub(super) const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
 
-/// The number of some values, their sum, the sum of their squares, and the smallest and largest
-/// value.
+/// Statistics of a series of values: their number, their sum, the sum of their squares, the
+/// smallest value and the largest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stat {
     squares: u128,
@@ -217,7 +218,8 @@ impl Cic {
     }
 
     /// Adds the statistics of the same flow that another CPU counted. If two CPUs handled packets
-    /// of a flow, the statistics do not include the times between packets of different CPUs.
+    /// of the flow, the time between a packet of one CPU and a packet of the other CPU is missing
+    /// from the statistics.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {

@@ -7,11 +7,11 @@ use super::cic::{Bulks, Cic, FLAGS, Side, Stat, per_second};
 use super::column::{Column, Values};
 use super::record::FlowRecord;
 
-/// A record with its statistics. The forward direction is the direction of the source's packets.
+/// A record with its statistics. Packets of the flow's source have the forward direction.
 struct View<'a> {
     record: &'a FlowRecord,
     cic: &'a Cic,
-    /// The statistics of the forward direction, then of the backward direction.
+    /// The statistics of the two directions, the forward direction first.
     sides: [&'a Side; 2],
     /// The payload statistics of both directions together.
     payload: Stat,

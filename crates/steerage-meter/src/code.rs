@@ -5,7 +5,7 @@
 /// byte follows, as in LEB128. Most numbers are small.
 const BITS: u32 = 7;
 
-/// The error for bytes that are not the edges of a part.
+/// The error for bytes that are not the encoded [`Edges`](super::Edges) of a part of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(word, number);
         }
         assert!(reader.0.is_empty() && reader.word(&mut 0).is_err());
-        // The encoded number has more bits than a number can have.
+        // The encoded number has more bits than `u64` can hold.
         assert!(Reader(&[0xff; 11]).word(&mut 0).is_err());
         assert!(Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).word(&mut 0).is_err());
     }

@@ -1,8 +1,8 @@
 //! A column of values in memory, in the layout of Arrow's columns.
 //!
-//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The buffers are a
-//! bitmap of the rows that have a value (with the first row in the lowest bit), the values, and for
-//! text the position at which each row's text ends.
+//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The first buffer
+//! is a bitmap of the rows that have a value, with the first row in the lowest bit. The second
+//! buffer has the values. A column of text also has the position at which each row's text ends.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,8 @@ pub enum Values {
     U64(Vec<u64>),
     /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
-    /// UTF-8 text. The text of row `n` lies between the positions `n` and `n + 1`.
+    /// UTF-8 text. The text of row `n` begins at the position with index `n` and ends at the
+    /// position with index `n + 1`.
     Text(Vec<i32>, Vec<u8>),
     /// Byte strings, with positions like those of text.
     Bytes(Vec<i32>, Vec<u8>),
@@ -130,8 +131,8 @@ impl Column {
         }
     }
 
-    /// Adds a row with the text or bytes that `append` appends. If `append` returns false, the row
-    /// has no value.
+    /// Adds a row whose value is the text or the bytes that the function `append` appends. If
+    /// `append` returns false, the row has no value.
     pub fn push_bytes(&mut self, append: impl FnOnce(&mut Vec<u8>) -> bool) {
         if let Values::Text(positions, bytes) | Values::Bytes(positions, bytes) = &mut self.values {
             let is_present = append(bytes);

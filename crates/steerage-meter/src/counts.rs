@@ -1,4 +1,4 @@
-//! Counts of current and past flows, which other threads can read while the meters run.
+//! Counts current and past flows. Other threads can read the counts while the meters run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use super::record::FlowRecord;
 use super::totals::Totals;
 use super::writer_state::OutputCounts;
 
-/// The sum of the counts of all CPUs' meters at this moment.
+/// The current counts of the meters of all CPUs, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
@@ -23,8 +23,8 @@ pub struct FlowCounts {
     pub written: u64,
     /// Records that could not be written or sent, summed over all outputs.
     pub lost: u64,
-    /// Records that are neither written nor lost yet, of flows that ended or were cut. The number
-    /// is summed over all outputs.
+    /// Records that are neither written nor lost yet, of flows that ended or were cut. This number
+    /// is the sum over all outputs.
     pub waiting: u64,
 }
 
@@ -59,8 +59,8 @@ impl Published {
 pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
-    /// Adds the counts of a new meter. If a meter has panicked, the new meter replaces the old one.
-    /// No report includes the old meter's counts, so these counts are dropped here too.
+    /// Adds the counts of a new meter. If a CPU's meter has panicked, the new meter replaces the
+    /// old meter. The old meter's counts are dropped here, because no report includes them either.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,10 +17,11 @@ const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
     file: File,
-    /// The new file, until it is renamed to its final name. `None` for standard output.
+    /// The new file, which has a temporary name until it is renamed. `None` for standard output.
     new: Option<NewFile>,
     part: PathBuf,
-    /// The state that records the progress of writing. `None` for a regular file.
+    /// The shared state of the output, which records how far writing has progressed. `None` for a
+    /// regular file.
     watched: Option<Arc<WriterState>>,
 }
 
@@ -100,7 +101,7 @@ impl Disk {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes file operations fail on the thread of a test.
+    //! Makes file operations fail on the thread that runs a test.
 
     use std::cell::Cell;
     use std::io;
@@ -118,7 +119,7 @@ pub(super) mod fault {
         Short(u64, Errno),
         /// Like `Short`, but all later file operations fail too.
         ShortFrom(u64, Errno),
-        /// The disk has room for only this number of bytes.
+        /// The disk of the test has room for only this number of bytes.
         Room(usize),
     }
 

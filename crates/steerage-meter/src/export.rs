@@ -24,18 +24,19 @@ use super::writer_state::{
     Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
 };
 
-/// The number of records in one message to a writer. A message takes at most 64 KiB, and the cost
-/// of passing a message is negligible per record.
+/// The number of records in one message to a writer. A message takes at most 64 KiB. Divided by
+/// this number of records, the cost of passing a message is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
 /// The maximum number of messages in the queue of a writer. Together these messages have 4096
-/// records. At a million records per second, the writer may pause for 4 ms.
+/// records. At a million records per second, the queue is full after the writer has paused for 4
+/// ms.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
 /// The maximum number of periods with open files, because each open file needs a file descriptor.
-/// Beyond this limit, the oldest file is completed first.
+/// If one more file is needed, the oldest file is completed first.
 const OPEN_MAX: usize = 128;
 
 /// The outputs that receive a meter's records.
@@ -89,8 +90,9 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
-        // If the queue does not accept a message, the records of the message count as lost. A
-        // source that waits loses records only after its writer has failed or was abandoned.
+        // If the queue does not accept a message, the records of the message count as lost. If the
+        // packet source waits for the writer, records are lost only after the writer has failed or
+        // was abandoned.
         self.shared.note_waiting();
         let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
         if is_refused {
@@ -227,8 +229,9 @@ impl FlowWriter {
         })
     }
 
-    /// Starts the thread that sends records to a collector. `ignored` returns how many packets were
-    /// lost before the meters saw them, and the thread reports this number to the collector.
+    /// Starts the thread that sends records to a collector. The function `ignored` returns how many
+    /// packets were lost before the meters saw them. The thread reports this number to the
+    /// collector.
     ///
     /// # Errors
     /// Returns an error if `must_arrive` is set and the collector does not answer. Without
@@ -261,11 +264,11 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // The queue closes only after `on_failure` was called. Therefore a meter that finds the
-            // queue closed knows that the writer has failed.
+            // When the writer fails, the queue closes only after `on_failure` was called. Therefore
+            // a meter that finds the queue closed knows that the writer has failed.
             of_thread.end(WriterEnd::Itself(match result {
-                // A closed pipe is not an error, because the reader of the pipe needs no more
-                // records.
+                // A pipe that its reader has closed is not an error, because the reader needs no
+                // more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -287,8 +290,8 @@ impl FlowWriter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Writes the remaining records and the records in `rest`, and ends the thread. If the reader
-    /// of the output takes nothing, this function waits until the writer is
+    /// Writes the records that are still in the queue and the records in `rest`, and then ends the
+    /// thread. If the reader of the output takes nothing, this function waits until the writer is
     /// [hurried](FlowOutput::hurry).
     ///
     /// # Errors
@@ -416,7 +419,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes records to the file of a period, in chunks, so that the counts show the progress.
+    /// Writes records to the file of a period. The records are written in chunks, so that the
+    /// counts show the progress.
     fn put(
         &mut self,
         start: u64,

@@ -32,7 +32,7 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// True if all records are written, so that only the rename of the file remains.
+    /// True if all records are written. Then only the file must still be renamed.
     has_ended: bool,
 }
 
@@ -57,7 +57,7 @@ impl Format {
     }
 }
 
-/// Makes the error for a file that cannot be created. A missing directory is an error: if a
+/// Returns the error for a file that cannot be created. A missing directory is an error: if a
 /// mistyped directory were created, the user would not find the flows.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
@@ -107,7 +107,7 @@ impl FlowFile {
         Ok(Self { out, format, path, has_ended: false })
     }
 
-    /// Writes records. `unwritten` must contain exactly the records in `records`.
+    /// Writes records. The parameter `unwritten` must count exactly the records in `records`.
     pub(super) fn write(&mut self, records: &[FlowRecord], unwritten: Unwritten) -> Result<(), ExportError> {
         self.out.take(unwritten);
         let result = match &mut self.format {
@@ -116,7 +116,8 @@ impl FlowFile {
             Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
-        // Standard output is flushed at once, so that the reader of a pipe receives the records.
+        // Records on standard output are flushed at once, so that the reader of a pipe receives
+        // them without delay.
         let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error(cause))
     }
@@ -143,8 +144,9 @@ impl FlowFile {
     /// Ends a file after its output has failed. A file with records becomes readable and keeps its
     /// temporary name, which is returned.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
-        // Records that still cannot be written count as lost. If a row group of Parquet failed,
-        // this attempt writes the footer, which makes the earlier groups readable.
+        // Records that still cannot be written count as lost. If a row group of a Parquet file
+        // could not be written, this attempt writes the footer, which makes the earlier groups
+        // readable.
         if !self.has_ended && self.end(sample).is_err() {
             let _ = self.end(sample);
         }
@@ -159,7 +161,7 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // IPFIX statistics are not written, because the statistics would count messages that
+            // IPFIX statistics are not written here, because they would also count messages that
             // are not in the file.
             Format::Ipfix { .. } => {}
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,

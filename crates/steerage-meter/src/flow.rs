@@ -1,4 +1,4 @@
-//! A flow in the table. A flow takes two cache lines, and a third cache line for TCP.
+//! A flow in the table. A flow takes two cache lines. TCP flows use a third cache line.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -109,8 +109,8 @@ pub enum FlowEnd {
     Finished = 3,
     /// The run ended.
     Forced = 4,
-    /// The flow was evicted: the number of flows had reached the limit, and this flow had been idle
-    /// for the longest time.
+    /// The flow was evicted, because the number of flows had reached the limit and this flow had
+    /// been idle for the longest time.
     Resources = 5,
 }
 
@@ -207,8 +207,8 @@ impl Flow {
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
-    /// Adds the packets and bytes that a super-frame stands for, except the one packet that was
-    /// counted already.
+    /// Adds the packets and bytes of the frames that a super-frame stands for, except for one frame
+    /// that was counted already.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -231,15 +231,15 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// If the flow's record ends before this packet, returns the reason. A record also ends if the
-    /// packet's time is earlier than the last packet's time by more than the timeout, because then
-    /// another recording has begun.
+    /// If the flow's record ends before this packet, returns the reason why the record ends. A
+    /// record also ends if the packet's time is earlier than the last packet's time by more than
+    /// the timeout, because then another recording has begun.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Returns true if the packet belongs to this record in every state that the flow can have. The
+    /// Returns true only if the packet belongs to this record whatever state the flow has. The
     /// check is quick, and true for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
@@ -249,7 +249,7 @@ impl Flow {
     }
 
     /// Returns true if the packet belongs to this record, even if earlier parts of the recording
-    /// have packets of the flow. Records that the clock cuts are taken into account.
+    /// have packets of the flow. The function takes into account that the clock may cut records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let is_cut = if timeouts.clock > 0 {
@@ -271,7 +271,7 @@ impl Flow {
         timeouts.cuts(self.first, self.last, seen.time).then_some(FlowEnd::Active)
     }
 
-    /// Returns true if this SYN opens another connection than the connection of this flow.
+    /// Returns true if this SYN opens a new connection with the endpoints of this flow.
     fn is_left_by(&self, seen: &Seen) -> bool {
         if seen.segment.is_there {
             self.tcp.is_left_by(usize::from(seen.flow.turned), seen.segment.sequence)
@@ -290,9 +290,10 @@ impl Flow {
         self.is_over(now, self.late(), timeouts)
     }
 
-    /// Returns the time for which the flow stays after its timeout, for packets that are late. If
-    /// the flow may continue a flow of an earlier part of the recording, the last packet in that
-    /// part may be later than the last packet here by up to [`LATE_MAX`].
+    /// Returns the time for which the flow stays in the table after its timeout, so that late
+    /// packets still find the flow. The flow may continue a flow of an earlier part of the
+    /// recording. In that case, the last packet of that part may be later than the last packet here
+    /// by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -306,7 +307,7 @@ impl Flow {
     }
 
     /// Returns the end reason for a record that is written at the end of the run. The flow may have
-    /// timed out without having been checked.
+    /// timed out, although no check has noticed this yet.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
@@ -363,8 +364,9 @@ impl Flow {
         }
     }
 
-    /// Adds the packets of a record that follows this one in arrival order, as if they had been added
-    /// one by one. TCP segments whose originals are in this record do not count as retransmitted.
+    /// Adds the packets of the record that follows this record in arrival order, as if the packets
+    /// had been added one by one. If the original of a TCP segment is in this record, a
+    /// retransmission in the next record does not count as retransmitted.
     pub(super) fn join(&mut self, later: &Self) {
         self.tcp.join(&later.tcp);
         self.first = self.first.min(later.first);
@@ -528,8 +530,8 @@ mod tests {
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
     }
 
-    /// Sequence numbers decide whether a SYN opens another connection, both before and after a
-    /// close.
+    /// Sequence numbers decide whether a SYN opens a new connection, both before and after the old
+    /// connection was closed.
     #[test]
     fn a_syn_with_another_number_ends_the_record() {
         let syn = |second: u64, sequence: u32| {

@@ -42,8 +42,9 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Takes one more slot if a slot is free. A CPU without slots always gets a slot, because a CPU
-    /// needs at least one slot, and there are few CPUs.
+    /// Takes one more slot if a slot is free. A CPU without slots always gets a slot, even beyond
+    /// the limit, because a CPU needs at least one slot. The excess is small, because there are few
+    /// CPUs.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -53,8 +54,9 @@ impl FlowSlots {
         true
     }
 
-    /// Returns true if the slots of all CPUs together are more than the limit. Each table may take
-    /// one flow beyond the limit, and moves can bring several such flows into one table.
+    /// Returns true if all CPUs together have taken more slots than the limit allows. Each table
+    /// may take one flow beyond the limit, and moves can bring several of these extra flows into
+    /// one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

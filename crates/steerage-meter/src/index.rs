@@ -11,11 +11,12 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// An index of the flow table's slots by hash.
 ///
-/// The topmost bits of the hash select a line. Therefore, when the index is doubled, the new index
-/// is filled from front to back. A search compares all hashes of a line at once, because a branch
-/// for each hash would often be mispredicted. If a line is full, further entries that belong to
-/// this line are in the next lines. At most half of the entries are used, so few lines are full. A
-/// removal moves later entries up, so deleted entries leave no markers (tombstones).
+/// The topmost bits of the hash select a line. Therefore, if the index is doubled in size, the new
+/// index is filled from front to back. A search compares all hashes of a line at once, because a
+/// branch for each hash would often be mispredicted. If a line is full, further entries that belong
+/// to this line are in the next lines. At most half of the entries are used, so few lines are full.
+/// When an entry is removed, later entries move up. Therefore no markers for deleted entries
+/// (tombstones) are needed.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -164,8 +165,8 @@ impl Index {
         self.len -= 1;
         let mut at = self.behind(hole);
         while let Some(entry) = self.at(at) {
-            // An entry can move to the hole if the line where the search for its hash begins is not
-            // after the hole.
+            // An entry can move to the unused position `hole` only if the search for the entry's
+            // hash begins at the line of `hole` or before it.
             let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
                 self.set(hole, Some(entry));

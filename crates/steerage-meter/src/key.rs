@@ -11,7 +11,7 @@ use super::code::{Coder, MalformedEdges};
 pub(super) enum Kind {
     V4,
     V6,
-    /// MAC addresses and EtherType of a frame without IP.
+    /// A flow of frames without IP, defined by MAC addresses and EtherType.
     Link,
     /// MAC addresses and the first and last label of MPLS without IP.
     Mpls,
@@ -31,14 +31,15 @@ impl Kind {
 /// are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
 /// The mark is 0, except for flows that steering distinguishes by more than their endpoints. For
-/// flows of this type, the mark is a hash of the additional data. Two such flows between the same
-/// endpoints may be on two CPUs. If both flows are on the same CPU, they must also stay separate.
+/// flows of this type, the mark is a hash of the additional data. Steering may assign two of these
+/// flows between the same endpoints to different CPUs. If both flows are on the same CPU, the meter
+/// must also keep them separate.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
 ///
-/// [`FlowKey`] is not used here for three reasons: this type has room for the mark, is one word
-/// shorter, and is written directly into the table.
+/// This type is better here than [`FlowKey`] for three reasons: it has room for the mark, is one
+/// word shorter, and is written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     /// The upper and lower half of the first endpoint's address or MAC address, then the halves of
@@ -75,8 +76,8 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The fraction of the golden ratio in 64 bits, which is odd, and whose one bits are spread evenly
-/// (Knuth, volume 3, 6.4).
+/// The fractional part of the golden ratio, in 64 bits (Knuth, volume 3, 6.4). The number is odd,
+/// and its one bits are spread evenly.
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
@@ -107,14 +108,14 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One word has
-    /// both addresses, and the other word has both ports. The sender's address and port are in the
-    /// upper halves.
+    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One of these
+    /// words has both addresses, and the other word has both ports. The sender's address and port
+    /// are in the upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
         let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
-        // This code has no branch, because the direction of a packet is unpredictable.
+        // This code has no branch, because the processor could not predict a packet's direction.
         let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
@@ -150,8 +151,8 @@ impl Key {
         }
     }
 
-    /// The key of an MPLS frame without IP, made from the dissector's key: MAC addresses, then
-    /// labels of four bytes each. Labels belong to one direction, so the endpoints are never
+    /// The key of an MPLS frame without IP, made from the dissector's key: two MAC addresses, and
+    /// then labels of four bytes each. Labels belong to one direction, so the endpoints are never
     /// swapped.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
@@ -263,8 +264,8 @@ impl Key {
 
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // The second fold is necessary: if keys differ only in a port, the first product leaves
-        // some of its upper bits unchanged.
+        // The second multiplication is necessary. If two keys differ only in a port, some upper
+        // bits of their first products are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -332,9 +333,9 @@ mod tests {
         }
     }
 
-    /// Flows that differ in few bits must not collide more often than random flows do, for any
-    /// seeds. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a standard
-    /// deviation of 18.
+    /// Whatever the seeds are, flows that differ in few bits must not collide more often than
+    /// random flows. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a
+    /// standard deviation of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

@@ -118,12 +118,13 @@ const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// While the meter counts this many packets, it prefetches the flows of the same number of later
-/// packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
+/// The meter works on groups of this many packets: while it counts one group, it prefetches the
+/// flows of the next group. Prefetching a whole batch at once would exhaust the CPU's line fill
+/// buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// The longest time for which an ended record waits for later records, in packet time. All waiting
-/// records are passed on together.
+/// An ended record waits for later records for at most this time, measured with the packet clock.
+/// All waiting records are passed on together.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval between the meter's ticks while no packets arrive. A meter has ticks only if the
@@ -194,7 +195,7 @@ impl Metering {
     /// [`MeterOptions::top`] flows.
     ///
     /// The slots of the flow table are scanned every few seconds, and the counts of a flow are
-    /// those of the last scan. If the source can wait, the list is empty.
+    /// those of the last scan. If the packet source can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
@@ -251,13 +252,14 @@ pub struct Meter {
     published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
-    /// Ended records that are passed on together, and the time since which the first of them waits.
+    /// Ended records that will be passed on together, and the time when the first of these records
+    /// ended.
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
     /// True if the current batch has super-frames.
     has_super_frames: bool,
-    /// If a part of a recording is metered, the flows that other parts may continue.
+    /// If the meter is for a part of a recording: the flows that other parts may continue.
     part: Option<Box<Collected>>,
 }
 
@@ -278,8 +280,8 @@ pub struct MovedFlows {
 
 impl Meter {
     /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
-    /// lines load at the same time. The work is divided into steps, each of which needs few
-    /// registers.
+    /// lines load at the same time. The work is divided into several loops over the batch, each of
+    /// which needs few registers.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -333,7 +335,7 @@ impl Meter {
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                // As in steering, the fragment of the innermost datagram is handled first.
+                // Like steering, this code handles the fragment of the innermost datagram first.
                 for fragment in found.fragments.iter().rev().flatten() {
                     seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                 }
@@ -348,8 +350,8 @@ impl Meter {
 
     /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,
     /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
-    /// counting). In a part of a recording, [`go_on`](Self::go_on) decides about packets that may
-    /// begin another record.
+    /// counting). If a part of a recording is metered, [`go_on`](Self::go_on) decides whether a
+    /// packet begins another record.
     #[inline(never)]
     fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
@@ -475,7 +477,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // Only the second packet of a flow marks the flow as used.
+        // A flow is marked as recently used from its second packet on.
         flow.take_used();
         self.table.insert(flow);
     }

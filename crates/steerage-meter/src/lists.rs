@@ -1,5 +1,5 @@
-//! Linked lists of table slots. A slot is in at most one list of a `Lists`, and is removed from
-//! that list without a search.
+//! Linked lists of table slots. Each slot is in at most one of the lists. A slot can be removed
+//! from its list without a search.
 
 use steerage::memory::HugeVec;
 

@@ -32,19 +32,19 @@ pub struct MeterOptions {
     pub inactive: Duration,
     /// The maximum number of flows at the same time, on all CPUs together.
     pub flows_max: usize,
-    /// The report has this many records: those with the most bytes.
+    /// The number of records in the report, which has the records with the most bytes.
     pub top: usize,
-    /// For packets in a tunnel, the headers (outer or inner) that define the flow. Steering must
-    /// use the same layers.
+    /// For a packet in a tunnel, whether its outer or its inner headers define its flow. Steering
+    /// must use the same layers.
     pub layers: Layers,
     /// The wall time at which the clock of the receive path began. This time is needed for packets
-    /// without a timestamp from the device.
+    /// that have no timestamp from their device.
     pub epoch: WallTime,
     /// True if the packet source can wait. If the source cannot wait, flows also time out while no
     /// packets arrive.
     pub can_wait: bool,
-    /// The sampling rate: the meter counts all packets of one flow in this many flows. The value 1
-    /// means all flows. The selection of flows is random, and the same on all CPUs.
+    /// The sampling rate: of this many flows, one flow is metered, with all of its packets. The
+    /// value 1 means all flows. The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
     /// If true, the meter searches DNS, TLS and HTTP packets for names.
     pub names: bool,

@@ -56,15 +56,16 @@ pub enum FlowsTo {
 pub struct Rotation {
     /// The length of a period. Periods begin at multiples of this length since 1970.
     pub period: Duration,
-    /// The inactive timeout of the meters. A flow may end up to this time, and a little more, after
-    /// the period of its last packet. Therefore the file of a period is completed later.
+    /// The inactive timeout of the meters. The record of a flow may end later than the period of
+    /// its last packet, by this time and a little more. Therefore the file of a period is completed
+    /// later.
     pub inactive: Duration,
 }
 
 impl Rotation {
     /// Returns the time for which a file stays open after its period: twice the inactive timeout,
-    /// and another period. Flows are not checked exactly when they time out, and one CPU may be
-    /// ahead of another.
+    /// and another period. Two effects require this time: flows are not checked exactly when they
+    /// time out, and one CPU may be ahead of another CPU.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }

@@ -7,9 +7,10 @@
 //! | `thrift` | the protocol of descriptions |
 //!
 //! The schema and the values come from [`columns`], so that schema and values always agree.
-//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the types. The writer is part of
-//! steerage, because the crate `parquet` takes longer to build than all of steerage. `.ci/parquet`
-//! compares the files with CSV files, in these three readers.
+//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the types. steerage has its own
+//! Parquet writer, because the crate `parquet` takes longer to build than all of steerage. The
+//! script `.ci/parquet` reads Parquet and CSV files with these three programs, and compares the
+//! results.
 
 mod chunk;
 mod encode;
@@ -38,8 +39,8 @@ pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format. Files of version 1 have no data pages of version 2, which some
-/// readers do not support.
+/// The version of the format. The file has version 1, because some readers do not support the data
+/// pages of version 2.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
@@ -141,7 +142,7 @@ pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
     /// The number of records in the open group, with their packets and bytes. The next field has
-    /// the same numbers for the groups that are already in the file.
+    /// the same three numbers for the groups that are already in the file.
     open: Volume,
     complete: Volume,
     groups: Vec<Group>,
@@ -238,8 +239,8 @@ impl Parquet {
             });
         }
         to.binary(6, CREATED_BY.as_bytes());
-        // Declares that each column has the order of its type. Without this declaration, the
-        // statistics of a column are not valid.
+        // Declares that the values of each column are ordered as usual for the column's type.
+        // Without this declaration, the statistics of a column are not valid.
         to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }

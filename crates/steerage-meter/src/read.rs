@@ -24,9 +24,9 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 /// header of a plain packet has no options or extension headers, and a plain packet is not a
 /// fragment. A plain packet has a complete TCP or UDP header, and no tunnel.
 ///
-/// `plain` fills `seen` in place, word by word. If `seen` were copied in pieces that are wider than
-/// the earlier writes, each copy would wait for these writes. A measurement showed that this wait
-/// takes a third of the whole cost of a packet.
+/// The function `plain` fills `seen` in place, word by word. A copy of `seen` would use wider loads
+/// than the writes before it, and such loads have to wait until the writes are complete. A
+/// measurement showed that this wait takes a third of the whole cost of a packet.
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
@@ -113,8 +113,8 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
 }
 
 /// The TCP flags. Stores the TCP segment in `segment`. For UDP, the flags are 0, and no segment is
-/// stored. Returns `None` for all other protocols and for tunnels. `stated` is the packet's length
-/// according to its header.
+/// stored. Returns `None` for all other protocols and for tunnels. The parameter `stated` is the
+/// packet's length according to its IP header.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -181,7 +181,7 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
 }
 
 /// Returns the flow of a frame. An ICMP error belongs to a flow from its sender to its receiver.
-/// Errors about different flows belong to different flows.
+/// ICMP errors about different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
         // If steerage does not read frames of a link type, steering puts all of these frames into
@@ -243,14 +243,14 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // `seen` contains old values, which must not appear in the result.
+        // Before the call, `seen` contains old values, which must not remain in the result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// Makes a UDP packet over IPv4 and Ethernet to this port. The payload resembles a tunnel
-    /// header with a packet.
+    /// Makes a UDP packet over IPv4 and Ethernet to this port. The payload of the UDP packet looks
+    /// like a tunnel header that is followed by a packet.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -269,8 +269,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists the ports of tunnels over UDP. Three of these ports also mark a
-        // tunnel when they are the source port.
+        // docs/flows.md lists the ports of tunnels over UDP. For three of these ports, a packet is
+        // also in a tunnel if the port is its source port.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {

@@ -34,11 +34,11 @@ impl FlowRecord {
         Self { flow, end, names: None, cic: None }
     }
 
-    /// Makes a record of a flow that another program counted, for [export
-    /// alone](super::Exporter::pass). The source of `key` is the endpoint that sent first. `first`
-    /// and `last` are the times of the first and the last packet. `forth` is the traffic that the
-    /// source sent, and `back` is the traffic that the destination sent. The record has no TCP
-    /// flags, no VLAN ids and no names.
+    /// Makes a record of a flow that another program counted, so that the record can be
+    /// [exported](super::Exporter::pass). The source of `key` is the endpoint that sent first.
+    /// `first` and `last` are the times of the first and the last packet. `forth` is the traffic
+    /// that the source sent, and `back` is the traffic that the destination sent. The record has no
+    /// TCP flags, no VLAN ids and no names.
     ///
     /// ```
     /// use steerage::WallTime;

@@ -57,16 +57,16 @@ impl Volume {
 /// The counts of one output.
 ///
 /// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it passes the records on. Therefore a thread that first loads these counts, and
-/// then the meters' counts, never sees a record in these counts that the meters do not count yet.
+/// records before it passes the records on. Therefore a thread should load these counts before the
+/// meters' counts. It then never sees a record here that the meters do not count yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
     /// Records that were written, and the bit [`CLOSED`].
     written: AtomicU64,
     lost: AtomicU64,
-    // `Relaxed` suffices, because these counters are only used for statistics and publish no other
-    // memory.
+    // `Relaxed` suffices, because these counters are only statistics, and no other memory depends
+    // on them.
     lost_packets: AtomicU64,
     lost_bytes: AtomicU64,
 }
@@ -77,8 +77,8 @@ impl RecordLedger {
         Unwritten { ledger: Arc::clone(self), volume }
     }
 
-    /// Closes the ledger. From now on, all unwritten records count as lost, even if a thread that
-    /// is stuck in a write still holds them.
+    /// Closes the ledger. Closes the ledger. From now on, all unwritten records count as lost, even
+    /// the records of a thread that is stuck in a write.
     pub(super) fn close(&self) {
         self.written.fetch_or(CLOSED, Ordering::Release);
     }
@@ -97,8 +97,8 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and has not written yet, and that count as lost if this
-/// value is dropped.
+/// Records that an output has received and has not written yet. If this value is dropped, the
+/// records count as lost.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {
@@ -166,7 +166,7 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // Now the stuck thread continues.
+        // Now the thread that was stuck in a write continues.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

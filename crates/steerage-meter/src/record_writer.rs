@@ -6,8 +6,8 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// The number of bytes per write. With this size, a system call costs almost nothing per record.
-/// Tests write in smaller pieces, so that few records need several writes.
+/// The number of bytes per write. With writes of this size, the cost of a system call per record is
+/// negligible. Tests write in smaller pieces, so that few records need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
 /// Writes bytes to a file or standard output in indivisible parts. A part is a row, a message, or a

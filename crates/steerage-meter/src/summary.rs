@@ -21,19 +21,18 @@ const GROUPS_MAX: usize = 1 << 20;
 /// The longest line of a flow file. Names in a record are shorter than 300 bytes each.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// The prefix lengths of networks into which addresses are grouped, for IPv4 and IPv6. A site
-/// usually has a prefix of this length.
+/// The prefix lengths of networks into which addresses are grouped, for IPv4 and IPv6. One site
+/// usually has a network with this prefix length.
 const NET_BITS: (u32, u32) = (24, 48);
 
-/// The name of the group for flows without a name, and the name of the group for flows beyond the
-/// limit.
+/// Names of two groups: the group of flows without a name, and the group of flows beyond the limit.
 const NONE: &str = "-";
 const OTHERS: &str = "others";
 
 /// The property by which flows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Flows with the same endpoints: the records of one flow.
+    /// Records with the same endpoints, which are records of one flow.
     Flow,
     /// An address. A flow counts for both of its hosts.
     Host,
@@ -76,8 +75,8 @@ impl FromStr for By {
 /// A group of flows, and the sums of their packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The common property of the flows, as text. For [`By::Flow`], the name is the kind of the
-    /// flow.
+    /// The property that the flows of the group have in common, as text. For [`By::Flow`], the name
+    /// is the kind of the flow.
     pub name: String,
     /// The endpoints of the flow. Only groups by [`By::Flow`] have endpoints.
     pub ends: Option<[String; 2]>,
@@ -91,7 +90,7 @@ pub struct Group {
     pub times: (WallTime, WallTime),
 }
 
-/// The sums of packets and bytes for each group of flows.
+/// The packets and bytes of each group of flows, added up.
 #[derive(Debug)]
 pub struct Summary {
     by: By,

@@ -19,8 +19,8 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// To find a flow to evict, at most this many flows are checked. A flow that received a packet
-/// since its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
+/// At most this many flows are checked to find a flow that can be evicted. A flow that received a
+/// packet since its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
@@ -108,9 +108,9 @@ impl Table {
         Some(self.take_out(evicted))
     }
 
-    /// If all CPUs together exceed the limit, removes and returns the flow of this table that has
-    /// been idle for the longest time. The last flow of a table always stays. The caller must call
-    /// `shed` until it returns `None`.
+    /// If all CPUs together have more flows than the limit, removes and returns one flow of this
+    /// table: the flow that has been idle for the longest time. The last flow of a table always
+    /// stays. The caller must call `shed` until it returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;

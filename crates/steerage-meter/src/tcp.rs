@@ -1,8 +1,8 @@
 //! TCP health: derives the quality of a connection from the headers of its segments.
 //!
 //! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
-//! counts with tshark. The state of the analysis has room for only 64 bytes per flow, so the
-//! analysis ignores selective acknowledgements. `docs/meter.md` defines the counts.
+//! counts with tshark. The analysis ignores selective acknowledgements, because its state has only
+//! 64 bytes per flow. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -15,7 +15,8 @@ use super::code::{Coder, MalformedEdges};
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
 /// The number of bits for a time in the state. The times are in nanoseconds and wrap around after
-/// 18 minutes. The difference of two times is known if it is less than half of that.
+/// 18 minutes. The difference between two times is known if it is less than half of these 18
+/// minutes.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
@@ -30,19 +31,19 @@ pub(super) struct Segment {
     pub(super) bytes: u32,
 }
 
-/// The state of a connection. Each array of two values has the value of the first endpoint as a
-/// sender, and then the value of the second endpoint. Resets are not counted in this state, but in
-/// the flow.
+/// The state of a connection. Each array of two values has one value for each sender: first for the
+/// first endpoint, then for the second endpoint. Resets are not counted in this state, but in the
+/// flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
     /// The sequence number after the highest sequence number that was received. Before the first
     /// segment, the sequence number is 0.
     next: [u32; 2],
-    /// The initial sequence number. The initial number is the number of the SYN, or the number
-    /// before that of the first segment, or the number before the first acknowledgement number of
-    /// the other side. Any number is a valid initial number. `INITIALS` and `next` show whether the
-    /// initial number is known.
+    /// The initial sequence number. The initial number is the sequence number of the SYN. If there
+    /// was no SYN, it is one less than the first segment's sequence number, or one less than the
+    /// other side's first acknowledgement number. Any number is a valid initial number. `INITIALS`
+    /// and `next` show whether the initial number is known.
     initial: [u32; 2],
     /// The acknowledgement number of the last segment, or 0 if that segment had no acknowledgement.
     acknowledged: [u32; 2],
@@ -64,11 +65,11 @@ pub(super) struct TcpState {
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
 mod bit {
-    /// The number of duplicate acknowledgements since the acknowledgement number changed: 0, 1,
-    /// or 2. The number 2 means two or more.
+    /// The number of duplicate acknowledgements since the last change of the acknowledgement
+    /// number: 0, 1, or 2. The number 2 means two or more.
     pub(super) const DUPLICATES: u8 = 3;
-    /// So far, the side has sent only SYNs without ACK. `ANSWERED` means that the other side has
-    /// replied to these SYNs.
+    /// Up to now, this side of the connection has sent only SYNs without ACK. `ANSWERED` means that
+    /// the other side has replied to these SYNs.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
     /// The side was the first to send FIN or RST.
@@ -172,8 +173,8 @@ impl TcpState {
     }
 
     /// Handles an acknowledgement. The first acknowledgement after an answered SYN completes the
-    /// handshake. Any acknowledgement after a SYN sets the limit for segments that are out of
-    /// order, as in Wireshark.
+    /// handshake. As in Wireshark, the first acknowledgement after a SYN sets the time limit that
+    /// distinguishes out-of-order segments from retransmissions.
     fn note_acknowledgement(&mut self, side: usize, flags: u16, time: u64, last: u64) {
         let completes = self.bits[side] & bit::ANSWERED != 0 && flags & RST == 0;
         let sets_limit = self.reply == 0;
@@ -315,7 +316,7 @@ impl TcpState {
     }
 
     /// Returns the next sequence numbers and the last acknowledgement numbers. In both pairs, the
-    /// number of the source comes first.
+    /// first number belongs to the source.
     pub(super) fn sequences(&self, turned: bool) -> ([u32; 2], [u32; 2]) {
         let ordered = |[one, other]: [u32; 2]| if turned { [other, one] } else { [one, other] };
         (ordered(self.next), ordered(self.acknowledged))
@@ -385,7 +386,7 @@ pub struct TcpDirection {
 pub enum ClosedBy {
     /// The endpoint that sent first.
     Source,
-    /// The endpoint that did not send first.
+    /// The endpoint that did not send the first packet.
     Destination,
 }
 
@@ -420,8 +421,8 @@ mod tests {
         state
     }
 
-    /// For the first side, returns the number of retransmitted segments and the number of segments
-    /// that were out of order.
+    /// Returns two counts of the first side: retransmitted segments, and segments that were out of
+    /// order.
     fn counts(lines: &[Line]) -> (u32, u32) {
         let health = state(lines).health(false, [0; 2]);
         (health.forth.retransmitted, health.forth.out_of_order)
@@ -458,8 +459,8 @@ mod tests {
     fn a_syn_with_another_number_leaves_the_connection() {
         let state = state(&HANDSHAKE);
         assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
-        // Before the first segment of a side, the acknowledgement of the other side shows the
-        // side's sequence number.
+        // If one side has not sent a segment yet, the other side's acknowledgement number shows the
+        // first side's sequence number.
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));

@@ -35,7 +35,8 @@ fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
     Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
 }
 
-/// Flow 1 has one packet, flow 2 has two packets, and so on. Later, the test removes a flow.
+/// In this test, flow 1 has one packet, flow 2 has two packets, and so on. Later, the test removes
+/// a flow.
 #[test]
 fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     const FLOWS: u32 = 100;
@@ -93,8 +94,8 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// For each flow, the number of packets in ended records: first according to the tables, then
-    /// according to the model.
+    /// For each flow, the number of packets in ended records. The first map has the numbers of the
+    /// tables, the second map those of the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }

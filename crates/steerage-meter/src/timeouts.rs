@@ -12,18 +12,18 @@ use steerage::Timestamp;
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time for which a flow stays in the table after its timeout. Packets of several interfaces
-/// may arrive slightly out of timestamp order, and must still find their flow. The records do not
-/// change, because the packets' own timestamps decide at which time a record ends.
+/// may arrive slightly out of timestamp order, and must still find their flow. This time does not
+/// change the records, because the packets' own timestamps decide when a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// The active timeout, counted from the first packet of a record. If `clock` cuts records,
-    /// `active` is 0, so that the quick check never succeeds.
+    /// The active timeout, counted from the first packet of a record. The field `active` is 0 if
+    /// `clock` cuts records, so that the quick check never succeeds.
     pub(super) active: u64,
-    /// Records are cut at the multiples of this time since 1970. `clock` is 0 if `active` cuts
-    /// records.
+    /// Records are cut at the multiples of this time since 1970. The field `clock` is 0 if `active`
+    /// cuts records.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -51,8 +51,8 @@ impl Timeouts {
     }
 }
 
-/// The time of the first packet with a timestamp on any CPU. Another CPU may have had only packets
-/// without a timestamp, and gives them this time.
+/// The time of the first packet with a timestamp on any CPU. If another CPU has received only
+/// packets without a timestamp, it assigns this time to them.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -88,8 +88,8 @@ pub(super) struct Clock {
     packet_time: Option<u64>,
     first_time: FirstTime,
     began: bool,
-    /// The longest time by which a packet's time may go back. A packet with an earlier time belongs
-    /// to another recording.
+    /// A packet's time may be earlier than the time of the packet before it by at most this value.
+    /// If a packet's time is earlier by more than that, the packet belongs to another recording.
     back_max: u64,
 }
 

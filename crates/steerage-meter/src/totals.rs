@@ -13,8 +13,8 @@ use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes. There are at most `most` such records. The record with the
-/// fewest bytes is at the top of the heap.
+/// The records with the most bytes. The list has at most `most` records. The record with the fewest
+/// bytes is at the top of this heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -132,7 +132,8 @@ pub struct MeterReport {
 
 impl MeterReport {
     /// Returns the edges of a part, and the records of the flows that no other part can continue.
-    /// Returns `None` unless this is the meter [of a part](super::Metering::of_part).
+    /// Returns `None` if the meter was not made for [a part](super::Metering::of_part) of a
+    /// recording.
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -194,10 +195,10 @@ impl OpenFlows {
         flows.into_iter().map(|flow| self.record(flow))
     }
 
-    /// Merges the entries of each flow that has several entries. Three things can split a flow into
-    /// several entries: receive queues with different masks, a CPU that was declared dead, and
-    /// fragments that arrived before the first fragment of their datagram. Only flows with equal
-    /// hashes are compared with each other.
+    /// Merges the entries of each flow that has several entries. A flow can have several entries
+    /// for three reasons: receive queues have different masks, a CPU was declared dead, or a
+    /// datagram's later fragments arrived before its first fragment. Only flows with equal hashes
+    /// are compared with each other.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -225,8 +226,8 @@ impl Metered {
     /// are also returned, so that the caller can write their records.
     ///
     /// `top` is the number of records with the most bytes to return, as in
-    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact, because each of these
-    /// records is either among the top records of its CPU, or belongs to a flow that is still open.
+    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact, because each of the
+    /// largest records is among the top records of its CPU or belongs to a flow that is still open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };

@@ -8,8 +8,8 @@
 
 use super::lists::Lists;
 
-/// The number of slots of the wheel. A timeout takes at most half of these slots, so the check of a
-/// flow is late by at most a thirtieth of the flow's timeout.
+/// The number of slots of the wheel. A timeout spans at most half of these slots. Therefore the
+/// check of a flow is late by at most a thirtieth of the flow's timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 
@@ -31,8 +31,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for the time after `end`. If `end` is more than one round of
-    /// the wheel away, the check is made before `end`.
+    /// Schedules the check of a flow for the time after `end`. If `end` is later than one round of
+    /// the wheel from now, the flow is first checked before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -101,7 +101,8 @@ mod tests {
                 assert!(start + u64::from(flow) * TIMEOUT / 100 < now, "not before");
                 seen += 1;
             }
-            // The wheel finds a flow whose timeout has ended at most one slot too late.
+            // After a flow's timeout has ended, the wheel finds the flow with a delay of at most
+            // one slot.
             assert!(u64::from(seen) + 100 / PLACES_OF_A_TIMEOUT + 1 >= step.min(100), "{seen} by {step}");
         }
         assert_eq!(seen, 100);

@@ -1,8 +1,8 @@
-//! The state that is shared by the meters, the writer thread and the end of the run. The state
-//! determines how long the end of a run waits for a reader of the records.
+//! The state of an output that the meters, the writer thread and the code for the end of a run
+//! share. The state determines how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for any length of time, as a pager does. During such a pause, a source that
-//! can wait waits for the reader. The end of a run also waits for the reader, unless the user has
+//! A reader may pause for any length of time, as a pager does. During this pause, a packet source
+//! that can wait is paused too. The end of a run also waits for the reader, unless the user has
 //! requested the stop. After a request to stop, a reader that takes nothing for a second is
 //! abandoned. The second consists of [`LOOKS`] checks, with a pause of [`LOOK`] before each check.
 //! The writer thread is stuck in a write that cannot be interrupted, so the run ends without
@@ -23,9 +23,9 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is abandoned after this many checks in a row without progress. All checks together
-/// take half of the time that a stop allows for packets in flight. Therefore a CPU that waits for
-/// the writer still ends in time.
+/// The writer is abandoned after this many checks in a row without progress. All of these checks
+/// together take half of the time for which a stop waits for packets in flight. Therefore a CPU
+/// that waits for the writer still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
@@ -40,7 +40,7 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// The records are shared, because several writers may write the same records.
+    /// The records are behind an `Arc`, because several writers may write the same records.
     pub(super) records: Arc<Vec<FlowRecord>>,
     /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
@@ -63,7 +63,7 @@ pub(super) struct WriterState {
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
-    // `Relaxed` throughout: these are counters, and no other memory depends on them.
+    // All accesses are `Relaxed`: these are counters, and no other memory depends on them.
     /// The counts of an export: messages, their bytes, connections, and datagrams that the
     /// collector's host refused.
     messages_sent: AtomicU64,
@@ -119,7 +119,7 @@ impl WriterState {
         Ok(message)
     }
 
-    /// Waits for the next message until `time`. The writer thread calls this function. Returns
+    /// Waits until `time` for the next message. The writer thread calls this function. Returns
     /// `None` if no message arrived.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,8 +211,8 @@ impl WriterState {
                         return;
                     }
                 }
-                // If the lock is taken, the writer is waiting for messages. During this wait, the
-                // reader has nothing to take.
+                // If the lock of the queue is taken, the writer is waiting for messages. During
+                // this wait, the reader has nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -265,7 +265,7 @@ impl FlowOutput {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If no thread can be started, the request has no effect on the writer.
+        // If no thread can be started for this, the request has no effect on the writer.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

@@ -1,9 +1,10 @@
-//! A seeded scheduler over the real receive path.
+//! A scheduler that runs the real receive path in an order that a seed determines.
 //!
-//! The path runs in phases ([`steerage::threads::Softnet::advance`]). [`World`] runs the phases of
-//! many CPUs on one thread. The order of the phases and the virtual times depend only on a seed, so
-//! the seed is enough to replay a failure. The simulator explores how phases of CPUs interleave.
-//! The loom tests in `steerage-mem` explore how single loads and stores interleave.
+//! Each CPU runs the receive path in phases ([`steerage::threads::Softnet::advance`]). [`World`]
+//! runs the phases of many CPUs on one thread. The order of the phases and the virtual times depend
+//! only on a seed, so the seed is enough to replay a failure. The simulator explores how phases of
+//! CPUs interleave. The loom tests in `steerage-mem` explore how single loads and stores
+//! interleave.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use steerage::policy::PathCosts;
 
-/// What the steps of the path take, in nanoseconds. `lab/scale/*.toml` has a profile for each
-/// measured machine.
+/// The costs of the steps of the receive path, in nanoseconds. `lab/scale/*.toml` has a profile for
+/// each measured machine.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -18,18 +18,21 @@ pub struct Profile {
     pub hand_over: [f64; 2],
     /// Taking a packet over from a near CPU and from a far CPU.
     pub take_over: [f64; 2],
-    /// A round with any number of packets. Full rounds have the cost in their packets.
+    /// The fixed cost of a round, for any number of packets. In full rounds, the cost per packet
+    /// already includes this cost.
     pub round: f64,
-    /// One way of a cache line between near CPUs and between far CPUs.
+    /// The time in which a cache line gets from one CPU to another CPU, for near CPUs and for far
+    /// CPUs.
     pub line: [f64; 2],
-    /// What a CPU pays for waking another CPU.
+    /// The time that a CPU needs to wake another CPU.
     pub wake: f64,
-    /// The time until a CPU that was woken runs.
+    /// The time after which a CPU that was woken runs.
     pub woken: f64,
 }
 
 impl Profile {
-    /// A machine on which the path costs nothing, so that only the packet function takes time.
+    /// Returns a profile in which the receive path costs nothing, so that only the packet function
+    /// takes time.
     pub fn free() -> Self {
         Self {
             name: "free".to_owned(),
@@ -44,7 +47,7 @@ impl Profile {
         }
     }
 
-    /// A machine that takes this many times as long for everything.
+    /// Returns a profile in which all costs are multiplied by this factor.
     pub fn slowed(&self, by: f64) -> Self {
         let pair = |pair: [f64; 2]| pair.map(|nanos| nanos * by);
         Self {
@@ -60,7 +63,7 @@ impl Profile {
         }
     }
 
-    /// The costs per packet, from which a policy predicts.
+    /// Returns the costs per packet, which a policy uses for its predictions.
     pub fn path(&self) -> PathCosts {
         PathCosts { receive: self.receive, hash: self.hash, hand_over: self.hand_over, take_over: self.take_over }
     }
@@ -74,35 +77,35 @@ impl Profile {
     }
 }
 
-/// The CPUs of a machine. CPUs are numbered by package and cache. The second threads of all cores
-/// follow the first threads.
+/// The CPUs of a machine. CPUs are numbered package after package, and cache after cache. The
+/// second threads of all cores follow the first threads.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The number of packages.
     pub packages: usize,
-    /// The number of last-level caches of a package, each of which is a NUMA node's part.
+    /// The number of last-level caches of a package. Each cache belongs to one NUMA node.
     pub caches: usize,
     /// The number of cores that share a last-level cache.
     pub cores: usize,
     /// The number of threads of a core, 1 or 2.
     pub threads: usize,
-    /// How many times as long a thread takes while the other thread of its core works.
+    /// The factor by which a thread is slower while the other thread of its core works.
     pub smt_slowdown: f64,
     /// The share of each CPU's time that the hypervisor or other programs take.
     pub stolen: f64,
-    /// How long a CPU is taken away at a time, in microseconds.
+    /// The length of each interval for which a CPU is taken away, in microseconds.
     pub stolen_slice: f64,
-    /// How frames arrive that arrive in bursts.
+    /// The bursts of the traffic, for experiments in which frames arrive in bursts.
     #[serde(default)]
     pub bursts: Bursts,
 }
 
-/// Bursts of frames, with nothing between two bursts.
+/// Bursts of frames. Between two bursts, no frame arrives.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
-    /// How many times as fast as on average the frames of a burst arrive.
+    /// The rate at which the frames of a burst arrive, as a multiple of the average rate.
     pub rate: f64,
     /// The mean number of frames of a burst, for each queue.
     pub frames: f64,
@@ -135,7 +138,8 @@ impl Machine {
         })
     }
 
-    /// A machine whose CPUs all share a cache, one thread per core, from which nobody takes time.
+    /// Returns a machine whose CPUs all share one cache. Each core has one thread, and no other
+    /// program takes CPU time.
     pub fn of_one_cache(cpus: usize) -> Self {
         Self {
             packages: 1,
@@ -163,13 +167,13 @@ impl Machine {
         self.packages * self.caches * self.cores
     }
 
-    /// Whether two CPUs share no cache.
+    /// Returns true if the two CPUs share no last-level cache.
     pub fn is_far(&self, one: usize, other: usize) -> bool {
         let cache = |cpu: usize| cpu % self.first_threads() / self.cores;
         cache(one) != cache(other)
     }
 
-    /// The other thread of a CPU's core.
+    /// Returns the other hardware thread of a CPU's core.
     pub fn sibling(&self, cpu: usize) -> Option<usize> {
         (self.threads == 2).then(|| (cpu + self.first_threads()) % self.cpus())
     }

@@ -39,8 +39,8 @@ impl Platform for Virtual {
     }
 }
 
-/// When the world calls control ([`Handle::control`]), as a thread would. Packets must not depend
-/// on these calls.
+/// The times at which the world calls control ([`Handle::control`]), like a control thread. The
+/// fate of packets must not depend on these calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Control is called at the time that it requests.
@@ -59,7 +59,8 @@ pub enum Control {
     },
 }
 
-/// The virtual time of each type of work, the frequency of delays, and the calls of control.
+/// Settings of a world: the virtual time of each type of work, the frequency of delays, and the
+/// times of the control calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The time of a phase without packets.
@@ -68,7 +69,7 @@ pub struct Costs {
     pub receive: Duration,
     /// The time to handle a packet.
     pub packet: Duration,
-    /// The time from the ring of a bell until the bell's CPU runs.
+    /// The time between the ring of a bell and the moment when the bell's CPU runs.
     pub wake: Duration,
     /// A CPU loses its processor once in this many phases (never for 0).
     pub held_up_once_in: u64,
@@ -103,15 +104,16 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The time that phases took, in picoseconds. The clock has no more than its nanoseconds.
+    /// The total time that the CPU's phases took, in picoseconds. The clock shows only whole
+    /// nanoseconds of this time.
     busy: u64,
     asleep_since: Timestamp,
-    /// When the CPU is taken away next, if the machine has stolen time.
+    /// The next time at which the hypervisor takes the CPU away, if the machine has stolen time.
     stolen_at: Timestamp,
 }
 
 impl<H: Handler> VirtualCpu<H> {
-    /// Moves the clock on over the slices of time that others take.
+    /// Advances the clock over the intervals of stolen time.
     fn lose_time(&mut self, meter: &Meter) {
         let machine = meter.machine();
         while machine.stolen > 0.0 && self.now.get() >= self.stolen_at {
@@ -125,7 +127,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// The CPU sleeps until it is woken, or until this time.
+    /// The CPU sleeps until it is woken, but at most until this time.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -146,30 +148,32 @@ pub struct World<H: Handler> {
     described: Option<Described>,
     /// The times at which CPUs go on.
     turns: Turns,
-    /// The CPUs that sleep, 64 in each word, the first one in the lowest bit.
+    /// A bit for each CPU that sleeps. Each word has the bits of 64 CPUs, with the first CPU in the
+    /// lowest bit.
     asleep: Vec<u64>,
-    /// Whether a bell may have rung since all bells were read.
+    /// True if a bell may have rung since all bells were last read.
     may_have_rung: bool,
-    /// The CPU that ran since the bells were read. `None`: control was called after that.
+    /// The CPU that has run since the bells were last read. `None` if control was called after
+    /// that.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
-/// A hash of numbers in their order. It begins with any number but 0.
+/// A hash of numbers in their order. The initial value may be any number except 0.
 #[derive(Debug)]
 struct History(u64);
 
 impl History {
     fn add<const N: usize>(&mut self, numbers: [u64; N]) {
         for number in numbers {
-            // The multiplication mixes each bit into the bits above, and the rotation brings those
-            // down.
+            // The multiplication mixes each bit into the higher bits, and the rotation moves the
+            // higher bits down.
             self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
         }
     }
 }
 
-/// A machine whose costs are described, and the time for which its idle CPUs keep polling.
+/// The described machine with its costs, and the time for which its idle CPUs keep polling.
 struct Described {
     meter: Arc<Meter>,
     idle_poll: Duration,
@@ -243,18 +247,18 @@ impl<H: Handler> World<H> {
         world
     }
 
-    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was
-    /// [`described`](Self::described) counts it.
+    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was made by
+    /// [`described`](Self::described) counts this time.
     pub fn busy(&self) -> Vec<f64> {
         self.cpus.iter().map(|cpu| cpu.busy as f64 / 1e3).collect()
     }
 
-    /// The thread that sometimes holds the control lock, if there is one.
+    /// Returns the thread that sometimes holds the control lock, if there is one.
     pub fn racer(&self) -> Option<&Arc<Racer>> {
         self.racer.as_ref()
     }
 
-    /// The handle to change the instance during the run.
+    /// Returns the handle with which the instance can be changed during the run.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -267,7 +271,7 @@ impl<H: Handler> World<H> {
         self.handle.set_others_time(&[(id, share)]);
     }
 
-    /// The real time that each call of control took on the machine that runs the simulation.
+    /// Returns the real duration of each control call on the machine that runs the simulation.
     pub fn control_took(&self) -> &[Duration] {
         &self.control_took
     }
@@ -288,14 +292,14 @@ impl<H: Handler> World<H> {
         self.history.0
     }
 
-    /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
-    /// is due. If another thread takes the control lock, the function runs all phases until that
-    /// thread releases the lock. So the lock is always free between two calls. Returns false when
-    /// all CPUs have finished.
+    /// Runs the next phase of the CPU with the earliest time. If a control call is due, control is
+    /// called before this phase. If another thread takes the control lock, the function does not
+    /// return until it has run all phases up to the release of the lock. Therefore the lock is
+    /// always free between two calls of this function. Returns false when all CPUs have finished.
     ///
     /// # Panics
-    /// If no CPU can continue although not all have finished, because a wake-up was lost. Calls of
-    /// control do not count, because no packet may depend on control.
+    /// If no CPU can continue although not all have finished, because a wake-up was lost. Control
+    /// calls do not count as progress, because the fate of packets must not depend on control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last step.
         self.may_have_rung |= self.described.is_none();
@@ -415,7 +419,7 @@ impl<H: Handler> World<H> {
         true
     }
 
-    /// Records the phase in the history, and when the CPU goes on.
+    /// Records the phase in the history, and schedules the CPU's next phase.
     fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
         let (kind, place) = match phase {
             Phase::Control => (0, 0),
@@ -438,7 +442,7 @@ impl<H: Handler> World<H> {
         self.enter_turn(at);
     }
 
-    /// A CPU that slept runs again from `turn` on.
+    /// If the CPU slept, it runs again at the time `turn`.
     fn runs_again(&mut self, at: usize, turn: Timestamp) {
         let cpu = &mut self.cpus[at];
         cpu.state = Doing::Running;
@@ -451,8 +455,8 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
-    /// Lets the CPUs run whose bells have rung. With 1,024 CPUs, this reads 16 words, and not the
-    /// state of each CPU.
+    /// Wakes the CPUs whose bells have rung. For 1,024 CPUs, this function reads only 16 words, and
+    /// not the state of each CPU.
     fn hear_bells(&mut self) {
         if !std::mem::take(&mut self.may_have_rung) {
             return;

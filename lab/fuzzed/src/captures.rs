@@ -21,8 +21,8 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // The target writes a header with a valid version. The fuzzer finds invalid versions on its
-        // own.
+        // The target writes a header with a valid version. The fuzzer finds files with invalid
+        // versions on its own.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
@@ -51,7 +51,7 @@ pub(crate) fn zstd(bytes: &[u8]) {
 /// Checks that reading ends, delivers no more bytes than the file has, and does not depend on the
 /// pieces in which the bytes arrive.
 fn check(bytes: &[u8]) {
-    // Each poll that finds data reads a piece of the file or delivers frames.
+    // Each poll that finds data either reads a piece of the file or delivers frames.
     let polls = 3 * bytes.len() + 100;
     let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
     assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
@@ -79,9 +79,9 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // If a step of the decompressor finds damage, all bytes of this step are lost. Smaller
-        // pieces make the steps smaller. The reader may therefore find an error of the capture
-        // format before the damage.
+        // If a step of the decompressor finds damage, all bytes of this step are lost. If the file
+        // arrives in smaller pieces, each step of the decompressor unpacks fewer bytes. The reader
+        // may therefore find an error of the capture format before the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -160,9 +160,9 @@ thread_local! {
     static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
 }
 
-/// Returns all frames if the bytes arrive in pieces of this size, and the line of the error if
-/// there is one. Returns `None` if reading takes more than `polls` polls. Polls that find no data
-/// do not count.
+/// Reads a capture whose bytes arrive in pieces of this size. Returns all frames, and the error
+/// message if there is an error. Returns `None` if reading takes more than `polls` polls. Polls
+/// that find no data do not count towards this limit.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

@@ -3,8 +3,8 @@
 use steerage_meter::fuzzing;
 
 /// The input has a byte that selects the protocol, followed by packets. Each packet begins with
-/// three bytes: two for its direction and length, and one that determines whether its sequence
-/// number continues the previous one.
+/// three bytes. Two bytes state its direction and length. The third byte determines whether its
+/// sequence number follows the previous packet.
 pub(crate) fn flow(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     let (is_dns, is_stream) = (choice & 1 != 0, choice & 3 != 1);

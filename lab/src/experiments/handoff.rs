@@ -54,8 +54,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![experiment, at_one_rate(settings)]
 }
 
-/// The experiment in its published form: packets arrive at a rate of which one CPU forwards 60 %.
-/// The rate is determined again in each round.
+/// The experiment in its published form: packets arrive at such a rate that one CPU can forward 60
+/// % of them. The rate is determined again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("handoff-rate", 5, settings);
     let (on, time) = (settings.pair(), settings.measured / 8);
@@ -104,7 +104,7 @@ fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Re
     Ok(times.of_all(frames)?.measurement())
 }
 
-/// Runs the router. The second result is the number of forwarded packets.
+/// Runs the router. The function also returns the number of forwarded packets.
 fn forward(
     on: CpuPair,
     builder: Builder,

@@ -1,6 +1,7 @@
-//! What an instance of 1,024 CPUs and 256 queues takes on this machine: its start, its memory, a
-//! snapshot, a load check, an idle CPU, and waking all CPUs. The CPUs are virtual: their number
-//! counts, and not their speed. The last case is the simulator itself.
+//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine: its start, its
+//! memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The CPUs are virtual,
+//! because only their number matters here, and not their speed. The last case measures the
+//! simulator itself.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,18 +23,18 @@ const QUICK: (usize, usize) = (16, 4);
 /// The memory for a large instance. According to docs/memory.md, this is the default memory limit.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The rounds in which each queue hands over five packets to each of 1,024 CPUs, so that nearly all
-/// rings are used, and the rounds of an idle CPU that are measured. After 1,024 empty rounds, a CPU
-/// may ignore a ring.
+/// The number of rounds of two parts. In the first part, each queue hands over five packets to each
+/// of 1,024 CPUs, so that nearly all rings are used. In the second part, the rounds of an idle CPU
+/// are measured. After 1,024 empty rounds, a CPU may ignore a ring.
 const ROUNDS_OF_QUEUES: usize = 80;
 const IDLE_ROUNDS: u32 = 500;
 
-/// The packets and the CPUs that are simulated, and the work of a packet.
+/// The number of simulated packets, the number of simulated CPUs, and the work per packet.
 const SIMULATED: f64 = 1e6;
 const SIMULATED_CPUS: usize = 64;
 const SIMULATED_WORK: f64 = 1000.0;
 
-/// The longest time in which all CPUs follow a change.
+/// The time limit for all CPUs to apply a change.
 const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 struct Nothing;
@@ -76,8 +77,8 @@ fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
         .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
 }
 
-/// Runs a thread for each CPU, changes the mask and waits until all CPUs follow it, and wakes all
-/// CPUs for the end.
+/// Runs a thread for each CPU. Changes the mask, waits until all CPUs have applied it, and finally
+/// wakes all CPUs to end the run.
 fn follow(cpus: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let running = build(cpus, 1)?.start()?;
@@ -98,8 +99,8 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// What a round and the check before a sleep take on a CPU whose rings are all empty, after each
-/// queue has used them.
+/// Measures a round, and the check before a sleep, on a CPU whose rings were all used and are now
+/// empty.
 fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let input = Arrivals { per_second: 1e10, ..arrivals(queues) }.open(1.0).0;
     let owners: Vec<CpuId> = (0..queues as u16).map(CpuId).collect();
@@ -142,7 +143,7 @@ fn simulate(settings: &Settings) -> Result<Measurement, LabError> {
     Ok(Measurement::of("simulated_s", began.elapsed().as_secs_f64()))
 }
 
-/// The longest load check and the median, while `balance` spreads packets over all CPUs.
+/// Measures the longest and the median load check while `balance` spreads packets over all CPUs.
 fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measurement, LabError> {
     let machine = steerage_sim::Machine::of_one_cache(cpus);
     let run = ScaleRun {
@@ -152,7 +153,7 @@ fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measur
         receivers: cpus,
         arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
         steering: Steering::Balance,
-        // A packet takes 100 us, so that half a second has few packets.
+        // The work of a packet takes 100 us, so that few packets are needed for half a second.
         work: Work::Fixed(1e5),
         warm_up: settings.measured / 5,
         measured: settings.measured / 5,

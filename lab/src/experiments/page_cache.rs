@@ -1,5 +1,5 @@
-//! Measures the cost of a page on its way to a worker and back to its queue, with and without a
-//! local page cache, and for several cache sizes.
+//! Measures what it costs to send a page to a worker and back to its queue: without a local page
+//! cache, and with caches of several sizes.
 
 mod path;
 
@@ -19,8 +19,8 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The worker of a queue finishes its first poll only when this many polls of the queue are in
-/// flight.
+/// A queue's worker returns the pages of the first poll only when this many polls of the queue are
+/// in flight.
 const POLLS_UNDER_WAY: usize = 8;
 
 /// The number of polls in a burst: as many as a backlog of default size has room for.
@@ -35,7 +35,7 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// The approximate time of a page in nanoseconds: without a frame, and with a frame.
+/// The approximate time per page in nanoseconds: without a frame, and with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -156,7 +156,7 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// The time at which the pages of a queue return.
+/// When the pages of a queue are returned to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
     /// All pages of a poll return before the next poll.
@@ -341,7 +341,7 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run. The number is large enough that warming up takes only a small
+    /// The number of pages in a run. The number is so large that the warm-up takes only a small
     /// part of the time.
     const PAGES: usize = 100_000;
 

@@ -1,5 +1,5 @@
-//! Measures the cost of a packet on the receiving CPU and on the worker, for several sources of the
-//! hash, numbers of targets, and kinds of traffic.
+//! Measures the cost of a packet on the receiving CPU and on the worker. The cases differ in the
+//! source of the hash, the number of targets, and the kind of traffic.
 
 use steerage::{
     Builder,

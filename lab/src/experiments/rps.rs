@@ -21,8 +21,8 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet when the speed-up by the number of CPUs is measured. The amount of work is
-/// that of a small server.
+/// The work per packet when the speed-up by the number of CPUs is measured. A small server needs
+/// about this amount of work per packet.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// The offered loads, in percent of the load that one CPU can handle.
@@ -57,7 +57,7 @@ struct Run {
 
 struct Measured {
     per_second: f64,
-    /// The busy time of all CPUs per packet, in nanoseconds.
+    /// The busy time per packet in nanoseconds, summed over all CPUs.
     busy: f64,
     /// The CPU time in seconds per second of the run.
     cpus: f64,
@@ -229,8 +229,8 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // On one CPU, a packet takes about as long as the work on the packet, because the
-            // overhead is small compared with the work.
+            // On one CPU, a packet takes hardly longer than its work, because the overhead of the
+            // path is small.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

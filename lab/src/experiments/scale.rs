@@ -1,4 +1,4 @@
-//! The real path on up to 1,024 simulated CPUs: see docs/scale.md.
+//! Runs the real receive path on up to 1,024 simulated CPUs: see docs/scale.md.
 
 mod seeds;
 
@@ -13,7 +13,8 @@ use crate::measurement::Measurement;
 
 const CPUS: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// The numbers of CPUs of the experiments with other traffic, which take longer.
+/// The numbers of CPUs in the experiments with other kinds of traffic. These experiments take
+/// longer.
 const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
@@ -21,42 +22,44 @@ const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 /// The work of a packet in nanoseconds.
 const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 
-/// The work of a packet if it is the same in the whole experiment.
+/// The work of a packet in experiments that do not vary it.
 const WORK: f64 = 1000.0;
 
-/// Packets arrive at a rate at which their work alone takes this share of all CPUs. A hash that
-/// spreads 65,536 flows over 1,024 CPUs gives one of them 1.4 times the mean, which is just
-/// possible.
+/// Packets arrive at a rate at which their work alone takes this share of all CPUs. If a hash
+/// spreads 65,536 flows over 1,024 CPUs, the busiest CPU gets 1.4 times the mean load. At this
+/// rate, that is nearly all of its time.
 const LOAD: f64 = 0.7;
 
 const FLOWS: usize = 65_536;
 
-/// The packets of a run in which nothing has to be learned. In the first half of the run, the rings
-/// of overloaded queues fill.
+/// The number of packets in a run whose policy does not have to find its CPUs. In the first half of
+/// the run, the rings of overloaded queues fill.
 const PACKETS_PER_CPU: f64 = 800.0;
 const PACKETS_MIN: f64 = 40_000.0;
 
-/// A run of a smoke test takes this part of the time.
+/// The divisor for the length of a run in a smoke test.
 const QUICK: u32 = 20;
 
-/// The time of a packet in a run of `balance`, in nanoseconds: see [`ScaleRun::stretch`]. A full
-/// batch then takes 1.3 ms, and a full backlog less than the 20 ms for which a move waits.
+/// The work of a packet in a run with the policy `balance`, in nanoseconds, after the
+/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms. A full backlog takes
+/// less than 20 ms, which is the time limit of a move.
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The time in which `balance` finds its CPUs, and the time that is measured afterwards, of the
-/// library's clock.
+/// The warm-up in which `balance` finds its CPUs. This constant, [`LEARNS_OF_MANY`] and
+/// [`MEASURES`] are times of the library, which [`ScaleRun::stretch`] does not multiply.
 const LEARNS: Duration = Duration::from_millis(800);
-/// The same if more than a few CPUs have to join for each queue, or many CPUs in all: `balance`
-/// lets them join step by step, and a step takes longer if more buckets move.
+/// The warm-up if more than a few CPUs have to join per queue, or if many CPUs have to join in
+/// total. The policy `balance` lets CPUs join step by step, and a step takes longer if more buckets
+/// move.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
 const MANY: usize = 256;
 const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
 
-/// What the simulation takes for a packet and to build a ring, and what a CPU takes to hand a
-/// packet over, in nanoseconds. Only the estimate of the time that is left depends on these.
+/// Three times in nanoseconds: for simulating a packet, for building a ring, and for handing over a
+/// packet to another CPU. These times are only used to estimate the remaining time.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;
@@ -97,7 +100,7 @@ impl Point {
         let short = short(settings);
         let time = Duration::from_secs_f64(packets / per_second) / short;
         let learns = if queues < quarter(cpus) || cpus > MANY { LEARNS_OF_MANY } else { LEARNS };
-        // At the start, all CPUs sleep, and the CPUs that receive wake them.
+        // At the start, all CPUs sleep, and the receiving CPUs wake the other CPUs.
         let wakes = Duration::from_nanos((2.0 * settings.simulation.profile.wake) as u64) * (cpus / queues) as u32;
         let (warm_up, measured) = match is_learned {
             true => ((learns / short).div_f64(stretch), (MEASURES / short).div_f64(stretch)),
@@ -126,7 +129,7 @@ impl Point {
     }
 }
 
-/// By what the time of a run is divided.
+/// Returns the divisor for the length of a run.
 fn short(settings: &Settings) -> u32 {
     if settings.ends_only { QUICK } else { 1 }
 }
@@ -141,7 +144,7 @@ fn measure(run: &ScaleRun) -> Result<Measurement, LabError> {
     let Scaled { per_second, lost, busiest, cpus, memory, reordered, control_per_second, .. } = scaled;
     Ok(Measurement::of("mpps", per_second / 1e6)
         .and("lost_percent", 100.0 * lost)
-        // A CPU is charged for a batch when the batch begins.
+        // The meter charges a CPU for a batch when the batch begins.
         .and("busiest_percent", (100.0 * busiest).min(100.0))
         .and("cpus", cpus)
         .and("p50_us", micros(500))
@@ -157,10 +160,10 @@ fn experiment(name: &'static str, settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A run of several experiments, with what it measured.
+/// A run that belongs to one or several experiments, with the metrics that each experiment uses.
 type Known = (ScaleRun, Arc<Mutex<Option<Measurement>>>);
 
-/// Plans the runs of all experiments. Equal runs of several experiments run once.
+/// Plans the runs of all experiments. If several experiments have an equal run, it runs only once.
 struct Planner<'a> {
     settings: &'a Settings,
     known: Vec<Known>,
@@ -244,8 +247,8 @@ impl Planner<'_> {
     }
 }
 
-/// About how long a run takes on the machine that simulates it. Frames that a full queue loses cost
-/// nearly nothing.
+/// Estimates how long a run takes on the machine that simulates it. Frames that are lost because
+/// their queue is full take almost no time to simulate.
 fn estimate(run: &ScaleRun) -> Duration {
     let (Work::Fixed(work) | Work::Exponential(work)) = run.work;
     let of_a_queue = if run.steering == Steering::None { work } else { HANDS_OVER };
@@ -268,7 +271,7 @@ mod tests {
     fn equal_runs_run_once() {
         let planned = plan(&Settings::new(vec![0]));
         let free = |experiment: &Experiment| experiment.cases.iter().filter(|case| case.takes.is_zero()).count();
-        // With up to 7 CPUs, the fourth part of the CPUs is one queue.
+        // With up to 7 CPUs, there is one queue.
         assert_eq!(planned.iter().map(free).collect::<Vec<_>>(), [9, 6, 0, 3, 0]);
     }
 }

@@ -51,7 +51,7 @@ pub enum Service {
     /// The service sends all bytes back.
     Echo,
     /// For each `request` received bytes, the service sends `response` bytes, as in netperf's
-    /// TCP_RR. The sent bytes repeat the values 0 to 250.
+    /// TCP_RR. The bytes of a response repeat the values 0 to 250.
     RequestResponse {
         /// The number of bytes of a request, at least 1.
         request: usize,
@@ -138,8 +138,8 @@ impl Config {
     }
 
     /// Sets the networks of the link. The responder does not reply to packets from the broadcast
-    /// addresses of these networks. No host has such an address (RFC 1122, 3.2.1.3), and the reply
-    /// would go to all hosts.
+    /// addresses of these networks. No host has a broadcast address (RFC 1122, 3.2.1.3), and the
+    /// reply would go to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));

@@ -165,10 +165,11 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK instead of the segment's
-    /// effect: for each SYN, and for a reset within the window that does not have the next sequence
-    /// number. Therefore a stranger who guesses the ports cannot end the connection. A peer that
-    /// has lost its state replies to the challenge ACK with an exact reset.
+    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment, which
+    /// then has no effect. This is the case for each SYN, and for a reset within the window whose
+    /// sequence number is not the next one. Therefore a stranger who guesses the ports cannot end
+    /// the connection. A peer that has lost its state replies to the challenge ACK with an exact
+    /// reset.
     pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
         let read_to = self.read_to;
         let socket = self.socket();

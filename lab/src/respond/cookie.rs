@@ -7,8 +7,8 @@
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! A cookie has two separate hashes, so that later segments of a connection are recognized even if
-//! its first segment was lost or is delayed. If a later segment arrives first, it is dropped and
+//! A cookie has two separate hashes. With them, later segments of a connection are recognised even
+//! if its first segment was lost or is delayed. If a later segment arrives first, it is dropped and
 //! not reset, and the peer sends it again.
 //!
 //! The hash with the time is in the low bits. A peer that has received bytes of the connection
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_rest_is_not_taken_for_one() {
         let cookies = Cookies::default();
-        // Each of these segments is accepted with a probability of at most 1 in 2^14.
+        // Each of these invalid segments is accepted with a probability of at most 1 in 2^14.
         let wrong = (0..2000).filter(|port| {
             let made = cookies.make(&key(*port), 99, 1460, 1000);
             let first = |read: Read| matches!(read, Read::First { .. });

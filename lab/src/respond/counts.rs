@@ -24,8 +24,8 @@ pub enum Fate {
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
-    /// A TCP segment that belongs to no connection and gets no reply: a reset, or a segment without
-    /// ACK that cannot begin a connection with a port that is served.
+    /// A TCP segment that belongs to no connection and gets no reply. It is a reset, or a segment
+    /// without ACK to a served port that cannot begin a connection.
     Stray,
     /// The packet is for another host: another address, a broadcast, or a protocol other than IP
     /// and ARP.

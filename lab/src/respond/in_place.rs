@@ -123,7 +123,7 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     let icmp = &mut frame[ip.payload..];
     let before = be16(icmp, 0);
     icmp[0] = answers;
-    // The checksum sum over the pseudo-header is the same in both directions.
+    // The pseudo-header has the same checksum in both directions.
     let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
     put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
@@ -172,8 +172,8 @@ fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
 }
 
 /// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet
-/// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order of
-/// the addresses.
+/// frame. Checksums that cover the addresses stay valid, because a checksum does not depend on the
+/// order of the addresses.
 fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
     Ok(swapped(resized(packet, ip.end)?, ip, config))
 }
@@ -252,8 +252,8 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp: writes the link addresses, shifts the sequence
-/// number so that it continues from the cookie, and computes the checksum.
+/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, shifts
+/// the sequence number so that it continues from the cookie, and computes the checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

@@ -1,5 +1,5 @@
 //! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a solicitation, and the reply
-//! changes the receivers' knowledge of the link. Therefore an invalid solicitation is discarded.
+//! changes the neighbour tables of its receivers. Therefore an invalid solicitation is discarded.
 
 use std::net::Ipv6Addr;
 

@@ -137,8 +137,8 @@ impl Ip {
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// Returns the sum of the pseudo-header for a payload of `len` bytes, which is the same in both
-    /// directions.
+    /// Returns the partial checksum of the pseudo-header for a payload of `len` bytes. It is the
+    /// same in both directions.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         pseudo_sum(&frame[self.at..], self.is_v4, self.protocol, len)
     }

@@ -8,9 +8,9 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// The number of counts that all peers share. They take 256 KiB. Peers that share a count also
-/// share a limit. Therefore the number of counts is several times the number of peers that can be
-/// near their limit.
+/// The number of counters. Each peer is assigned to one of them. They take 256 KiB. Peers that
+/// share a count also share a limit. Therefore the number of counts is several times the number of
+/// peers that can be near their limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());

@@ -154,8 +154,8 @@ impl Stack {
         self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);
     }
 
-    /// Stores a segment that acknowledges bytes that were never sent. The socket answers such a
-    /// segment with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
+    /// Stores a segment that acknowledges bytes that were never sent. The socket answers a segment
+    /// of this kind with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
     pub(super) fn take_up_unacceptable(&mut self, key: &Key, ours: IpAddr, acknowledged: u32) {
         self.take_up_header(key, ours, (0, acknowledged), (tcp::ACK, 0), &[]);
     }

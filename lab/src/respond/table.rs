@@ -17,8 +17,8 @@ pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
     /// The time of the next check of each connection. Each connection has one entry. If the check
     /// of a connection is postponed, its entry stays unchanged. In this case, the check happens too
-    /// early, and then schedules the next check. Each packet postpones the check. Leaving the entry
-    /// unchanged saves an update of the timers for each packet.
+    /// early. The early check then schedules the next check. Each packet postpones the check.
+    /// Leaving the entry unchanged saves an update of the timers for each packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 

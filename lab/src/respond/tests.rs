@@ -352,9 +352,9 @@ fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     (said.collect(), responding.so_far())
 }
 
-/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN, and to a reset
-/// within the window of 8192 bytes but not at its beginning. A reset outside of the window is
-/// ignored. Only an exact reset ends the connection.
+/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. It also requires
+/// one in reply to a reset that is within the window of 8192 bytes, but not at its beginning. A
+/// reset outside of the window is ignored. Only an exact reset ends the connection.
 #[test]
 fn a_stranger_does_not_end_a_connection() {
     let challenge = vec![(6, 506, true)];

@@ -19,11 +19,12 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which a datagram counts as lost and is sent again. In contrast, netperf's test
-/// UDP_RR would stop.
+/// The time after which a datagram counts as lost and is sent again. netperf's test UDP_RR would
+/// stop in this case.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval at which the load checks for lost datagrams, and for the end of the time.
+/// The interval at which the load generator checks for lost datagrams, and whether the time is
+/// over.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// The maximum number of events that are read at a time: the default number of connections.
@@ -60,7 +61,8 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The average number of CPUs that were busy: with this process, and on the whole machine.
+    /// The average number of CPUs that were busy with this process, and the average number of all
+    /// CPUs of the machine that were busy.
     process_cpus: f64,
     machine_cpus: Option<f64>,
     /// The number of connections that broke.

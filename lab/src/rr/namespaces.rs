@@ -113,7 +113,8 @@ impl NamespacePair {
     }
 }
 
-/// Runs `body` on a separate thread, so that the namespaces of the caller do not change.
+/// Runs the function `body` on a separate thread, so that the namespaces of the calling thread do
+/// not change.
 fn on_own_thread<R: Send>(body: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
     thread::scope(|scope| scope.spawn(body).join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
 }

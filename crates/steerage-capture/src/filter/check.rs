@@ -9,14 +9,15 @@ const MEMORY_WORDS: u32 = 16;
 /// A load from this offset or a higher one reads the kernel's information about the packet, and not
 /// the packet: `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
-/// The end of the kernel's information about a packet. The fields are at multiples of 4 below this
-/// offset: `SKF_AD_MAX`.
+/// The offset at which the kernel's information about a packet ends. The fields of the kernel's
+/// information are at multiples of 4 below this offset: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// The kind of an instruction. Only kinds that the kernel's rules distinguish are listed.
+/// The kind of an instruction. The enum lists only kinds of instructions that the kernel's rules
+/// distinguish.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// An instruction that is valid at any position and with any operand.
+    /// An instruction that is valid at any position in the program and with any operand.
     Plain,
     Divide,
     Shift,
@@ -31,8 +32,7 @@ enum Kind {
 /// Returns the kind of an operation code, or `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
-        // Division and modulo by a constant. The next line of this `match` has shifts by a
-        // constant.
+        // Division and modulo by a constant. The next arm of this `match` has shifts by a constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
         // Other arithmetic: with a constant, with X, and negation.

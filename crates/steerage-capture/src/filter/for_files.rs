@@ -16,8 +16,8 @@ pub(crate) enum FileFilters {
 }
 
 impl FileFilters {
-    /// Compiles `text` for frames of these kinds and, if other kinds may follow, also for the usual
-    /// kinds.
+    /// Compiles the filter `text` for frames of these kinds. If frames of other kinds may follow,
+    /// also compiles it for the usual kinds.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) {
@@ -56,8 +56,7 @@ impl FileFilters {
         }
     }
 
-    /// Returns the program for frames of this kind, or the reason why the filter has no such
-    /// program.
+    /// Returns the program for frames of this kind, or the reason why there is no program for them.
     pub(crate) fn program(&mut self, kind: FrameKind) -> Result<&FrameFilter, String> {
         match self {
             Self::Numbers { filter, link } => match *link.get_or_insert(kind.link) {

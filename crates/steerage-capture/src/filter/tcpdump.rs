@@ -14,8 +14,9 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// The longest time that tcpdump may take. Compiling takes milliseconds, but tcpdump first resolves
-/// the host names in the expression. A resolver tries a server for 10 s before it gives up.
+/// The time after which a running tcpdump is ended. Compiling takes milliseconds, but tcpdump first
+/// resolves the host names in the expression. A resolver tries a server for 10 s before it gives
+/// up.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The maximum number of bytes that tcpdump may print. The longest program that the kernel accepts
@@ -31,24 +32,24 @@ const SAID_CHARS_MAX: usize = 240;
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// The number of tcpdump processes that run at the same time, if an expression is compiled for
-/// several kinds of frames.
+/// If an expression is compiled for several kinds of frames, this many tcpdump processes run at the
+/// same time.
 const AT_A_TIME: usize = 8;
 
 /// The beginning of the message that tcpdump prints when it reads a file.
 const READING: &str = "reading from file ";
 
-/// In the filter language, only this keyword means something else for an interface than for a file.
-/// `vlan` matches VLAN tags. The kernel removes the tags from live frames, but the frames of a file
-/// contain them. Without the interface, a compiled `vlan` matches no live frame.
+/// Only this keyword of the filter language has one meaning for an interface and another for a
+/// file. `vlan` matches VLAN tags. The kernel removes VLAN tags from live frames, but the frames of
+/// a file contain the tags. If `vlan` is compiled without the interface, it matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for the frames of files, once for each of these kinds. For a file with
-/// such frames, `tcpdump -r` would use the same program.
+/// Compiles an expression for the frames of files, once for each of these kinds. `tcpdump -r` would
+/// use the same program for a file with frames of this kind.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -111,7 +112,7 @@ impl Compiler<'_> {
     /// Starts tcpdump. `input` is written to its standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
-        // -s: do not cut packets, even if tcpdump does so by default. --: the expression is never
+        // -s: do not cut packets, even if tcpdump cuts them by default. --: the expression is never
         // an option, even if it begins with a hyphen.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
@@ -130,8 +131,8 @@ impl Compiler<'_> {
     /// Parses the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // tcpdump has ended, or must end now. A successful exit means that the printed program is
-        // complete.
+        // tcpdump has closed its output, or has reached a limit and must end now. A successful exit
+        // means that the printed program is complete.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -209,8 +210,8 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, its child may still have the script open for writing. An
-            // attempt to run the script then fails with ETXTBSY.
+            // While another test forks, the child of that test may still have the script open for
+            // writing. An attempt to run the script then fails with ETXTBSY.
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}

@@ -2,13 +2,13 @@
 //! the client's thread waits for the other: a packet that does not fit into the ring is counted as
 //! missed.
 //!
-//! The ring is an array of 64-bit words. The CPU writes words and then moves `written` forward. The
-//! client's thread reads words and then moves `read` forward. Therefore no word of the ring is read
-//! and written at the same time.
+//! The ring is an array of 64-bit words. The CPU writes some words and then increases the index
+//! `written`. The client's thread reads some words and then increases the index `read`. Therefore
+//! no word of the ring is read and written at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of words in front of a packet's bytes, which contain its time, lengths, and origin.
+/// The number of words in a record's header, which contains the packet's time, lengths, and origin.
 const HEAD_WORDS: usize = 3;
 
 /// The length that marks a record with counts instead of a packet. No packet has this length.
@@ -29,7 +29,8 @@ pub struct PacketHead {
     pub link: u16,
     /// The CPU that handled the packet.
     pub cpu: u16,
-    /// The receive queue that received the packet, counted over all inputs.
+    /// The number of the receive queue that received the packet. Queues are numbered across all
+    /// inputs.
     pub queue: u32,
 }
 
@@ -99,8 +100,8 @@ pub(super) struct Ring {
     written: AtomicUsize,
     read: AtomicUsize,
     /// The number of packets that the client requested, and the number of these packets that did
-    /// not fit. Relaxed: only the CPU of the ring adds to these counts, and they publish no other
-    /// memory.
+    /// not fit. Relaxed: only the CPU of the ring changes these counts, and no other memory depends
+    /// on them.
     wanted: AtomicU64,
     missed: AtomicU64,
     /// The number of packets since the last packet that was sampled. Only the CPU of the ring uses
@@ -116,7 +117,8 @@ impl Ring {
         Self { words, written, read, wanted, missed, skipped }
     }
 
-    /// Returns true for one of every `sample` packets. Only this packet is copied.
+    /// Returns true if the next packet is part of the sample: one of every `sample` packets. Only
+    /// this packet is copied.
     pub(super) fn is_sampled(&self, sample: u64) -> bool {
         let skipped = self.skipped.load(Ordering::Relaxed) + 1;
         let is_sampled = skipped >= sample;

@@ -16,7 +16,7 @@ use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
 /// The total size of a client's rings in bytes. All CPUs have equal shares. The rings of a client
-/// hold the traffic of 25 ms at 10 Gbit/s.
+/// have room for the traffic of 25 ms at 10 Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest size of a CPU's ring, which holds several super-frames of 64 KiB.
@@ -30,8 +30,7 @@ const WRITE_BYTES: usize = 256 << 10;
 /// not wake the thread, because waking it would take a system call.
 const LOOK_MILLIS: u8 = 5;
 
-/// The longest time that a write to the socket takes before the thread checks whether the run has
-/// ended.
+/// The timeout of a write to the socket, after which the thread checks whether the run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
 /// The link types for which a client's filter is compiled. Interfaces have no other link types.
@@ -53,13 +52,13 @@ pub struct Wanted {
     pub snap: u32,
     /// True if packets are copied after the handler, which may have changed them.
     pub after: bool,
-    /// The filter for the packets of each link type, as numbers that `tcpdump -ddd` prints. If the
-    /// list is empty, no packet is filtered.
+    /// The filter for the packets of each link type, in the form of the numbers that `tcpdump -ddd`
+    /// prints. If the list is empty, no packet is filtered.
     pub filters: Vec<(u16, String)>,
 }
 
 impl Default for Wanted {
-    /// By default, all packets are copied whole, before the handler.
+    /// By default, all packets are copied completely, before the handler gets them.
     fn default() -> Self {
         Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
     }
@@ -129,7 +128,8 @@ impl Session {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for packet in batch.iter_mut() {
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
-            // After the handler, the batch no longer has the packets that the handler keeps.
+            // After the handler has run, the batch no longer has the packets that the handler
+            // keeps.
             let is_kept = total_len == 0;
             if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
                 continue;
@@ -153,7 +153,7 @@ impl Session {
         self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
     }
 
-    /// Moves packets of all rings to `to`, the oldest of all rings first.
+    /// Moves packets from all rings to `to`, ordered by time, the oldest first.
     fn drain(&self, to: &mut Vec<u8>) {
         while to.len() < WRITE_BYTES {
             let oldest = self.rings.iter().filter_map(|(_, ring)| Some((ring.oldest()?, ring)));
@@ -186,8 +186,8 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // `has_ended` must be read before the rings. If it is true, the rings have all packets,
-            // because no more packets are copied after the end of the run.
+            // The flag `has_ended` must be read before the rings are read. If it is true, the rings
+            // have all packets, because no more packets are copied after the end of the run.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -237,8 +237,8 @@ impl Drop for Attached {
 }
 
 /// Waits for up to `LOOK_MILLIS`, because no packets are in the rings. Returns true if the client
-/// has closed its connection. A client sends nothing after its request. If the client does send
-/// bytes, its connection is also ended.
+/// has closed its connection. A client should send nothing after its request. If the client sends
+/// any bytes, its connection is closed too.
 fn is_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {

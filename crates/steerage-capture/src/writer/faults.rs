@@ -1,5 +1,5 @@
-//! Simulates a disk that is full after any number of bytes. The file must contain exactly the
-//! packets that count as sent, and all other packets count as lost.
+//! Tests in which a simulated disk is full after any number of bytes. The file must contain exactly
+//! the packets that count as sent, and all other packets count as lost.
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;
@@ -10,7 +10,7 @@ use super::super::encode::PacketHead;
 use super::thread::fault;
 use super::*;
 
-/// The lengths of the packets in each written batch.
+/// The lengths of the packets in each batch that the test writes.
 const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 

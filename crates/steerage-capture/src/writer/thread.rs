@@ -25,17 +25,17 @@ pub(super) struct Writing {
     /// The files of the series that follow the current file.
     series: Option<FileSeries>,
     can_be_cut: bool,
-    /// The number of bytes of the current file that were in complete chunks or in the file before
-    /// the start.
+    /// The number of bytes of the current file that come from completely written chunks, or that
+    /// were in the file before the start.
     written: u64,
     /// The pipe, if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to the pipe and may be unread. Each chunk has the number of bytes
-    /// written up to its end.
+    /// Chunks that were written to the pipe and may be unread. For each chunk, the second value is
+    /// the number of bytes that were written up to the end of the chunk.
     unread: VecDeque<(u64, Chunk)>,
 }
 
-/// The position at which the writing of a chunk stopped early.
+/// The position in a chunk at which writing stopped before the end of the chunk.
 struct Stopped {
     /// The number of bytes of the chunk that were written. The next field is the number of batches
     /// that were written.
@@ -188,8 +188,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts the written and read part of the chunk as sent, and the rest as lost. Cuts a file
-    /// after its last complete packet.
+    /// Counts the packets of the chunk that were written and read as sent, and all other packets of
+    /// the chunk as lost. Cuts a file after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut && self.file.is_some() {
@@ -198,7 +198,8 @@ impl Writing {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
-        // The error is recorded first, because a run may end as soon as its last packet is counted.
+        // The error is recorded before the packets are counted, because a run may end as soon as
+        // its last packet is counted.
         writer.fail(Some(&chunk), cause);
         if self.pipe.is_some() {
             let unread = self.file.as_deref().map_or(0, pipe::unread);
@@ -231,12 +232,12 @@ pub(super) mod fault {
 
     thread_local! {
         /// The number of bytes that can still be written before a write fails. The second value is
-        /// true if all later operations fail as well.
+        /// true if all later operations also fail.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
     /// Makes writes fail with ENOSPC after `bytes` bytes. If `for_good` is true, cutting the file
-    /// fails as well.
+    /// also fails.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

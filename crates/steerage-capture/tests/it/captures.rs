@@ -177,7 +177,7 @@ fn no_poll_mixes_link_types() {
 #[test]
 fn the_link_type_is_that_of_the_file() {
     let mut bytes = pcap(false, MAGICS[0], &packets_of([60]));
-    // The bits above the link type describe frame check sequences.
+    // In the file header, the bits above the link type describe frame check sequences.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
     let frames = steerage_fixtures::queues::drain_with_links(Box::new(Capture::open(&path).unwrap()));
@@ -185,8 +185,8 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Reads records that extend over several pieces. The record lengths put every kind of record
-/// across the end of a piece.
+/// Reads records that the reader delivers in several pieces. The record lengths are chosen so that
+/// every kind of record is cut by the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);

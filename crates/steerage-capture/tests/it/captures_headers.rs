@@ -28,7 +28,8 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();
-    // Times after 2554 are not supported, and such a packet has no time.
+    // Times after 2554 are not supported, and a packet with one of these times counts as a packet
+    // without a time.
     let seconds = seconds.parse::<u64>().unwrap().checked_mul(SECOND);
     seconds.and_then(|seconds| seconds.checked_add(fraction)).unwrap_or(u64::MAX)
 }

@@ -82,7 +82,7 @@ fn packed_captures_hold_the_same_frames() {
 }
 
 /// For every prefix, the complete frames are delivered, and then an error. The sizes of the pieces
-/// do not change the result.
+/// in which the compressed data arrives do not change the result.
 #[test]
 fn cut_anywhere() {
     let packets = packets_of([60, 14, 300, 100]);
@@ -147,7 +147,7 @@ fn errors_say_what_is_wrong() {
 }
 
 /// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
-/// programs gzip(1) and tshark ignore such bytes too.
+/// programs gzip(1) and tshark also ignore these bytes.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);
@@ -200,9 +200,9 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
-/// MiB, within the window of 4 MiB. If the decoder returned bytes of the window too early, they
-/// would be missing in the second half.
+/// The file contains 3 MiB of incompressible data twice. Therefore its second half refers back by 3
+/// MiB, which is within the window of 4 MiB. If the decoder returned bytes of the window too early,
+/// they would be missing in the second half.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -227,7 +227,7 @@ fn bombs_do_not_go_off() {
     if !in_own_process("captures_packed::bombs_do_not_go_off") {
         return;
     }
-    // A skipped block with 1 GiB of zeros, followed by the end of the file.
+    // The file ends with a skipped pcapng block of 1 GiB of zeros.
     let zeros = 1usize << 30;
     let head = [section(false), words(false, &[0x0bad_cafe, 12 + zeros as u32])].concat();
     let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
@@ -287,8 +287,9 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// If the queue is dropped, unpacking ends and closes its input. When the queue is dropped, the
-/// unpacking thread may be waiting for more input, or for free space in a pipe without a reader.
+/// If the queue is dropped, the unpacking thread ends and closes its input. When the queue is
+/// dropped, the unpacking thread may be waiting for more input, or for free space in a pipe without
+/// a reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {
@@ -328,8 +329,8 @@ fn the_thread_that_unpacks_is_restricted() {
     drop(tester);
 }
 
-/// The packets of a compressed frame without its end are handed over up to the last complete block,
-/// although the window is larger than the file.
+/// If a zstd frame is cut off, its packets are handed over up to the last complete block, although
+/// the window is larger than the file.
 #[test]
 fn what_comes_before_a_cut_is_handed_over() {
     let mut random = Rng::with_seed(5);

@@ -39,8 +39,8 @@ fn tshark_reads_the_same_from_a_copy() {
                 of_copy.sort();
                 of_original.sort();
             }
-            // tshark guesses some protocols from earlier packets. If the order of packets differs,
-            // tshark may find different protocols.
+            // tshark recognises some protocols by means of earlier packets. If the order of packets
+            // differs, tshark may find different protocols.
             let fields = if cpus > 1 { 3 } else { 4 };
             let cut = |rows: &[Vec<String>]| rows.iter().map(|row| row[..fields].to_vec()).collect::<Vec<_>>();
             assert_eq!(cut(&of_copy), cut(&of_original), "{} on {cpus} CPUs", path.display());
@@ -97,7 +97,7 @@ fn a_full_disk_ends_the_output_and_is_counted() {
     let options = synthetic::SyntheticOptions::new().packets(10_000);
     let Err(error) = capture::create("/dev/full") else { panic!("nothing fits there") };
     assert_eq!(error.to_string(), "/dev/full: cannot write to: No space left on device (os error 28)");
-    // One output fails during the run: the reader of a pipe closes the pipe.
+    // One output fails during the run, because the reader of its pipe closes the pipe.
     let pipe = target("pipe");
     let _ = std::fs::remove_file(&pipe);
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -17,8 +17,8 @@ use steerage_fixtures::{is_installed, tshark};
 use super::common::{block, enhanced, interface, pcap, section, temporary, words};
 use steerage_fixtures::queues::{drain, drain_with_links};
 
-/// Expressions that use all parts of the filter language. Each expression passes some packets of
-/// the captures, and removes other packets.
+/// Filter expressions that together use all parts of the filter language. Each expression passes
+/// some packets of the captures, and removes other packets.
 const EXPRESSIONS: [&str; 30] = [
     "ip",
     "ip6",
@@ -101,8 +101,8 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // The test is useful only if both results, passed and removed, occurred many times. Some
-    // expressions are impossible for some link types.
+    // The test is useful only if both results, passed and removed, occurred many times. Some filter
+    // expressions cannot be compiled for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
@@ -183,8 +183,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is cut to 96
-/// bytes, and its length on the wire stays the same.
+/// The filter program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is
+/// cut to 96 bytes, and its length on the wire stays the same.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);
@@ -214,11 +214,12 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // A poll examines 1,024 packets before the next read, and at most 1,024 after it.
+    // A poll examines at most 1,024 packets before it reads more of the file, and at most 1,024
+    // packets after that read.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The recorded times of the packets are a second apart. The second packet is the first that
-    // passes the filter, so it is due at once.
+    // The recorded times of the packets are a second apart. The second packet is due at once,
+    // because it is the first packet that passes the filter.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
         file.extend(words(false, &[second, 0, 1, 1]));

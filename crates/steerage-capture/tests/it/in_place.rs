@@ -1,6 +1,6 @@
 //! Tests files that are read in place. The frames and their metadata must be the same as when the
-//! file is read with read(2). During the reading, other processes may change, replace and append to
-//! the files.
+//! file is read with read(2). While the files are read, other processes may change them, replace
+//! them and append to them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -67,8 +67,8 @@ fn captures_have_the_same_values_in_place() {
     }
 }
 
-/// The time, the length on the wire and the bytes of a frame. The header of a frame that is read in
-/// place has no link type.
+/// The time, the length on the wire and the bytes of a frame. If a frame is read in place, the
+/// header of its record has no link type.
 type Values = (u64, u32, Vec<u8>);
 
 /// The values of all frames, and the error at the end of reading, if any.
@@ -124,7 +124,7 @@ fn a_file_that_grows_is_read_to_its_new_end() {
     let info = capture.info();
     let (mut tester, mut all) = (QueueTester::new(Box::new(capture)).unwrap(), Vec::new());
     if can_be_mapped(&mut tester, &path, &mut all) {
-        // Opening the file waits until the lease was returned.
+        // Opening the file blocks until the lease has been returned.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         let more = packets_of([700, 800]);
         file.write_all(&pcap(true, MAGICS[1], &more)[24..]).unwrap();
@@ -240,7 +240,7 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
         .unwrap();
     has_started.recv().unwrap();
     let mapped = is_mapped(&path);
-    // Creating the file waits until the lease was returned.
+    // Creating the file anew blocks until the lease has been returned.
     File::create(&path).unwrap();
     to.send(()).unwrap();
     let outcome = running.join();

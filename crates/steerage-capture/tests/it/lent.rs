@@ -39,8 +39,8 @@ impl Handler for WritesAndKeeps {
         self.kept.clear();
         for mut packet in batch.iter_mut() {
             let before = packet.data().to_vec();
-            // The kernel may stop the receiving CPU after it has collected the pages, and before it has
-            // returned them to the pool.
+            // The kernel may preempt the receiving thread after the thread has collected the pages,
+            // and before it has returned them to the pool.
             until("a page for a copy is free", || packet.data_mut().is_ok());
             packet.data_mut().unwrap()[0] = 0xff;
             assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");

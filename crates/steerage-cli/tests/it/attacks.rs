@@ -49,7 +49,7 @@ enum Outcome {
 /// A thread of a run that ptrace has stopped at the start of a system call.
 struct Hijacked {
     id: Pid,
-    /// The registers at the start of the thread's own system call.
+    /// The registers of the thread at the start of the system call at which ptrace has stopped it.
     own: user_regs_struct,
 }
 
@@ -118,7 +118,8 @@ fn waited(id: Pid) -> WaitStatus {
 }
 
 /// Continues to the start of the thread's next system call. Returns the registers at the start of
-/// that call, and whether a SIGSYS arrived before. The SIGSYS is not delivered to the thread.
+/// that call, and whether a SIGSYS arrived before the call. The SIGSYS is not delivered to the
+/// thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -199,7 +200,8 @@ fn handles_packets(name: &str) -> bool {
 
 /// For each thread name, injects system calls into one thread: every system call that
 /// lab/notes/system-calls.md does not list, with several arguments. Finally, `attack` injects a few
-/// allowed system calls. If they succeed, the earlier calls have not changed the thread.
+/// allowed system calls. If these calls succeed, the denied calls before them have not changed the
+/// thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -268,8 +270,8 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Whether the test attacks the threads of all commands, as in `.ci/full attacks`. By default, the
-/// test attacks the threads of only one command.
+/// Returns whether the test attacks the threads of all commands, as in `.ci/full attacks`. By
+/// default, the test attacks the threads of only one command.
 fn attacks_all() -> bool {
     std::env::var_os("STEERAGE_ATTACKS").is_some()
 }
@@ -392,8 +394,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
 }
 
 /// A thread could send a packet socket to another process in a message, and that process could then
-/// send through any interface. A thread could also send the socket to its own process, which would
-/// give the socket a second descriptor.
+/// send through any interface. A thread could also send the socket to its own process. The socket
+/// would then have a second descriptor.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {
@@ -459,7 +461,7 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
 }
 
 /// Checks that a thread cannot close a socket. If the thread could close a socket, another socket
-/// could get the same descriptor.
+/// could later get the same descriptor number.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

@@ -82,7 +82,7 @@ fn three_commands_receive_what_capinfos_counts() {
 }
 
 /// This compressed file can be read only with a zstd dictionary, which the commands do not have.
-/// capinfos refuses the file too.
+/// capinfos also refuses to read the file.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -188,7 +188,8 @@ fn a_tunnel_can_stay_together() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");
     fs::write(&path, file).unwrap();
     let cpus_at_work = |more: &[&str]| {
-        // This hash has a fixed key, so that each run steers the flows to the same CPUs.
+        // The hash has a fixed key in this test, so that each run steers the flows to the same
+        // CPUs.
         let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
         let report = report(&[&args[..], more].concat());
         let cpus = report["snapshot"]["cpus"].as_array().unwrap();

@@ -55,12 +55,13 @@ const HUGE_PAGES: usize = 200;
 struct Expected {
     /// Whether XDP programs run in the driver.
     native: bool,
-    /// Whether AF_XDP sockets receive without a copy.
+    /// Whether AF_XDP sockets can receive in zero-copy mode.
     zero_copy: bool,
     /// Whether the card can add a timestamp to received PTP event messages.
     stamps_ptp: bool,
     /// Whether the driver loses its XDP program when the interface goes down, although the kernel
-    /// still lists the program. vmxnet3 does so (`vmxnet3_rq_cleanup_all` of Linux 7.3).
+    /// still lists the program. The driver vmxnet3 loses its program (`vmxnet3_rq_cleanup_all` of
+    /// Linux 7.3).
     forgets: bool,
 }
 
@@ -102,13 +103,13 @@ fn each_pair(test: impl Fn(&Pair)) {
     each_of(false, test);
 }
 
-/// Like [`each_pair`]. If a driver can receive without a copy, calls `test` a second time with huge
+/// Like [`each_pair`]. If a driver supports zero-copy mode, calls `test` a second time with huge
 /// pages.
 fn each_mode(test: impl Fn(&Pair)) {
     each_of(true, test);
 }
 
-/// If the test fails with one driver, it is still called with the other drivers.
+/// If the test fails with one driver, `test` is still called with the other drivers.
 fn each_of(modes: bool, test: impl Fn(&Pair)) {
     let Ok(cards) = std::env::var("STEERAGE_CARDS") else {
         skip_on_this_kernel("there are no pairs of emulated cards");
@@ -243,8 +244,8 @@ impl Pair {
     }
 }
 
-/// Reserves this many huge pages. If the driver supports zero-copy mode, a run whose memory is in
-/// huge pages receives packets without copying them.
+/// Reserves this many huge pages. If the driver supports zero-copy mode, a run with huge pages
+/// receives packets in zero-copy mode.
 fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
@@ -481,7 +482,7 @@ fn packets_are_forwarded_from_a_card() {
     each_mode(|pair| {
         let inner = Namespaces::new(1).unwrap();
         pair.ends.veth_to(0, "in0", &inner, 0, "in1");
-        // With AF_XDP, a packet leaves the router with the checksum with which it arrived.
+        // With AF_XDP, the router does not change the checksum of a packet.
         inner.features(0, "in1", "tx off");
         pair.ends.must(0, "addr add 10.211.0.1/24 dev in0");
         inner.must(0, &format!("addr add {INNER}/24 dev in1"));
@@ -489,7 +490,7 @@ fn packets_are_forwarded_from_a_card() {
         pair.ends.must(1, &format!("route add 10.211.0.0/24 via {NEAR}"));
         let [inside, outside] = [(&inner, 0, INNER), (&pair.ends, 1, FAR)]
             .map(|(ends, nth, address)| ends.within(nth, || receiver(address)));
-        // Huge pages make a difference only for AF_XDP.
+        // Huge pages have an effect only with AF_XDP.
         let kinds: &[&str] = if pair.huge_pages > 0 { &["af_xdp:"] } else { &["", "af_xdp:"] };
         for kind in kinds {
             let (card, veth) = (format!("{kind}{}", pair.near), format!("{kind}in0"));

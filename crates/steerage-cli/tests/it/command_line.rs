@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use clap::Arg;
 
-/// The value names in `--help` of arguments that cannot be paths.
+/// The names that `--help` shows for values that cannot be paths.
 const NO_PATHS: &[&str] = &[
     "1:N",
     "ADDR:PORT",

@@ -100,7 +100,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // At this point, the runs have ended, unless the test failed.
+        // At this point, the runs of the test have ended, unless the test failed.
         let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
     }
 }
@@ -139,8 +139,8 @@ fn get_and_set_ask_the_only_instance() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
     }
-    // The synthetic device has no ring from which frames would be copied, because it writes each
-    // frame directly to a page.
+    // The synthetic device does not support `copybreak`: it never copies a frame out of a ring,
+    // because it writes each frame directly to a page.
     let copybreak = "sys/class/net/synthetic/queues/rx-1/copybreak";
     let refused = place.run(&["set", copybreak, "200"]);
     let says = ": cannot set copybreak of receive queue 1: Operation not supported: ";
@@ -257,11 +257,11 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // With a loop like this one, users often set RPS on all queues of an interface.
+    // Users often set RPS on all queues of an interface with a shell loop like this one.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // Users often set the following files together with RPS.
+    // The next commands write to files that users often set together with RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"
@@ -314,8 +314,8 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // A process of another user may inherit the open file. The permission check then applies to the
-    // user who writes, and not to the user who opened the file.
+    // A process of another user may inherit the open file. Then the permission check must apply to
+    // the user who writes, and not to the user who opened the file.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -388,8 +388,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A process that is stopped does not answer requests for its control tree. Another run must
-/// therefore find out which process has mounted a tree without accessing the tree.
+/// A process that is stopped does not answer requests for its control tree. Therefore another run
+/// must find the process that has mounted a tree, without accessing the tree.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -410,8 +410,8 @@ fn a_mount_that_hangs_is_not_asked() {
 /// there, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// The number of runs that the test starts. Without the check of the path, about one of twelve
-    /// runs mounted the tree at the exchanged path.
+    /// The number of runs that the test starts. When the program did not check the path yet, about
+    /// one of twelve runs mounted the tree at the exchanged path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {
@@ -508,7 +508,8 @@ fn node_exporter_reads_the_tree() {
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
     // Other programs may use the interface lo at any time. The exporter's values must therefore lie
-    // between the values read before and the values read after.
+    // between two values: those that the test reads before the export and those that it reads after
+    // it.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()

@@ -52,7 +52,8 @@ impl Shared {
     }
 
     /// Runs a program of xdp-tools. The test fails if the program fails. The programs of xdp-tools
-    /// use a lock file. If another program holds the lock, they fail instead of waiting.
+    /// use a lock file. If another program holds the lock, the programs of xdp-tools fail instead
+    /// of waiting.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,8 +175,8 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
     }
 }
 
-/// xdp-filter has priority 10, and drops packets to port 9. steerage takes these packets only if
-/// its XDP program runs before xdp-filter.
+/// xdp-filter has priority 10, and drops packets to port 9. The run receives these packets only if
+/// steerage's XDP program runs before xdp-filter.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -230,8 +231,8 @@ fn the_program_of_a_killed_run_is_removed() {
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // At this point, no process is left that could remove the XDP program. The XDP program then
-    // passes all packets to the kernel.
+    // At this point, all processes that could remove the XDP program have ended. The XDP program
+    // then passes all packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);

@@ -47,7 +47,7 @@ fn without_tcpdump_both_say_what_to_install() {
 }
 
 /// `explain` advises masks for the kernel, and only a measurement shows whether a mask helps.
-/// `doctor` must therefore not call such a mask wrong.
+/// `doctor` must therefore not report a mask as wrong that `explain` would advise.
 #[test]
 fn a_mask_that_explain_advises_is_not_called_wrong() {
     let Some(net) = Net::new() else { return };

@@ -47,7 +47,7 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
 }
 
 /// Checks the hash with a test vector of Microsoft's "RSS hash verification suite". As in steering,
-/// the lower of the two endpoints is used as the source.
+/// the hash uses the lower of the two endpoints as the source.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -116,8 +116,8 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All packets of this capture are in one bucket. They are not a flow, so the output reports
-        // no large flow.
+        // All packets of this capture are in one bucket. But these packets are not one flow, so the
+        // output reports no large flow.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }

@@ -215,7 +215,8 @@ fn datagrams_fit_and_are_numbered() {
             let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
             let (mut decoder, mut flows) = (Decoder::default(), 0);
             loop {
-                // On the loopback interface, a datagram can be received as soon as it is sent.
+                // On the loopback interface, a datagram can be received immediately after it was
+                // sent.
                 let was_over = has_ended.try_recv().is_ok();
                 while let Ok(length) = socket.recv(&mut buffer) {
                     let message = messages(&buffer[..length]).remove(0);
@@ -242,8 +243,8 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // Templates are sent every 50 ms. The exporter sends thousands of records, and waits 50 us
-        // for each record.
+        // Templates are sent every 50 ms. The exporter sends thousands of records at a rate of one
+        // record per 50 us.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
@@ -275,8 +276,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
             while bytes.len() < taken {
                 match stream.read(&mut buffer) {
                     Ok(length) if length > 0 => bytes.extend_from_slice(&buffer[..length]),
-                    // The exporter has closed the connection, or the connection was reset although
-                    // data was unread.
+                    // The exporter has closed the connection, or the connection was reset before
+                    // all data was read.
                     _ => break,
                 }
             }

@@ -17,7 +17,7 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// The maximum time for the start and for the end of a collector. All collectors need less time.
+/// The time limit for the start of a collector, and for its end. All collectors need less time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The captures of these tests. The captures of these tests contain fragments, ICMP, TCP, IPv6,
@@ -37,7 +37,7 @@ const CAPTURES: [&str; 7] = [
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
 /// Reads the IP flows of a CSV file. Each direction of a flow has its own entry. For ICMP flows,
-/// the entry has no ports, because collectors show the ICMP type in place of the ports.
+/// the entry has no ports, because collectors show the ICMP type instead of ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -178,8 +178,8 @@ fn nfacctd_counts_what_the_csv_counts() {
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
         let log = directory.join("log");
         let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, NFACCTD_IS_READY, &args) else { return };
-        // When nfacctd ends, it passes its records to a process that prints them. Records that
-        // nfacctd has read shortly before its end are not printed.
+        // When nfacctd ends, it passes its records to a process that prints them. nfacctd does not
+        // print records that it has read shortly before its end.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
         let before = prints();
         wait_until("nfacctd looks for something to print", || prints() >= before + 2);
@@ -215,7 +215,7 @@ pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     nfacctd
 }
 
-/// The records that nfacctd has printed so far.
+/// Returns the records that nfacctd has printed so far.
 pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let mut found = Directions::new();
     let text = fs::read_to_string(csv).unwrap_or_default();

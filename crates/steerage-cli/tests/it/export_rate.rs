@@ -136,7 +136,7 @@ fn tcp_is_recommended_for_a_file() {
 /// then exported again.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Exports many flows until the collector stores all of them. The function `store` gets a
+/// Exports many flows until the collector stores all of them. The function `store` receives a
 /// directory, the collector's port, and arguments for the export. `store` returns the number of
 /// flows that the collector stored and the number of flows that were sent, or `None` if the
 /// collector is not installed.

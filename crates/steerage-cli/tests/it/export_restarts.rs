@@ -44,8 +44,8 @@ struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of missing records. This number is computed from gaps in the sequence numbers,
-    /// both within the messages of one collector and between two collectors.
+    /// The number of missing records. The number of missing records is computed from gaps in the
+    /// sequence numbers, both within the messages of one collector and between two collectors.
     missing: u64,
     /// The expected sequence number of the next message.
     next: u32,
@@ -60,8 +60,8 @@ impl Collected {
         self.missing += u64::from(sequence.wrapping_sub(self.next));
         self.next = sequence.wrapping_add((flows + options) as u32);
         (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
-        // The options records describe the exporting process: its id, the numbers of messages,
-        // records and bytes that it has sent, and the number of records that it did not send.
+        // The options records describe the exporting process: its id, and how many messages,
+        // records and bytes it has sent. They also have the number of records that it did not send.
         for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
             let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
             self.stated = Some((number(12), number(28)));
@@ -81,8 +81,8 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     // records, even if the collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // The run has only one CPU. With a second CPU, the backlog of that CPU could overflow whenever
-    // the machine stalls for seconds, independently of the collector.
+    // The run has only one CPU. The run has only one CPU. With a second CPU, the backlog of that
+    // CPU could overflow if the machine stalls for seconds, whatever the collector does.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector runs until the end of the test.
@@ -97,9 +97,9 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
 /// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
-    /// Whether the running collector is the last collector, which is not restarted any more.
+    /// True if the running collector is the last collector, which is not restarted any more.
     is_last: AtomicBool,
-    /// Whether the exporter has ended.
+    /// True after the exporter has ended.
     ended: AtomicBool,
 }
 
@@ -169,7 +169,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
         while !stop.is_over(since) {
-            // On the loopback interface, a datagram can be received as soon as it is sent.
+            // On the loopback interface, a datagram can be received immediately after it was sent.
             let ended = stop.ended.load(Ordering::Relaxed);
             match socket.recv(&mut buffer) {
                 Ok(length) => {

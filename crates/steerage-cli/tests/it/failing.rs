@@ -130,7 +130,7 @@ fn a_disk_that_fails_gives_one_line() {
         fs::write(&path, capture()).unwrap();
         // A process that another test is starting may hold the file open for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
-        // After the disk is unmounted and mounted again, no byte of the capture is in the page
+        // The disk is unmounted and mounted again, so that no byte of the capture is in the page
         // cache.
         assert!(Command::new("mount").args(["-o", "loop"]).args([&disk, at]).status().unwrap().success());
         let length = fs::metadata(&path).unwrap().len();
@@ -142,7 +142,7 @@ fn a_disk_that_fails_gives_one_line() {
     });
 }
 
-/// Returns the offset on the disk of a file's first byte. `filefrag` reports this offset in blocks.
+/// Returns the offset of a file's first byte on the disk. `filefrag` reports this offset in blocks.
 fn first_block(path: &Path) -> u64 {
     let output = Command::new("filefrag").args(["-b4096", "-v"]).arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

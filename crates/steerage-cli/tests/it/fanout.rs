@@ -39,10 +39,10 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the innermost headers. Their order is the same for both
-    /// directions of a flow. `None` if there are no ports.
+    /// The addresses and ports of the innermost headers. The order of the two endpoints is the same
+    /// for both directions of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
-    /// The values that identify the datagram, if the frame is a fragment.
+    /// If the frame is a fragment, the values that identify its datagram.
     datagram: Option<String>,
 }
 
@@ -199,8 +199,8 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
     // A file that does not fit the pattern of names is not deleted.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
-    // A file's name does not show which run wrote the file, because a run uses the names of deleted
-    // files again.
+    // A file's name does not show which run wrote the file, because a run reuses the names of
+    // deleted files.
     run("synthetic:packets=10000,size=900", &["--keep", "2"]);
     std::fs::remove_file(scratch.join("notes.txt")).unwrap();
     let kept = captures_in(&scratch);
@@ -299,7 +299,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // When the FIFO's reader continues, it gets all packets that are completely in the buffer.
+    // When the FIFO's reader continues, it receives all packets that are completely in the buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {

@@ -29,8 +29,8 @@ fn afs() -> Option<(String, Vec<String>)> {
 /// Returns tcpdump's lines for the packets of a file that pass the filter, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // In tcpdump's output, each packet has one line, and indented lines with the packet's bytes
-    // follow it.
+    // In tcpdump's output, each packet has one line, which is followed by indented lines with the
+    // packet's bytes.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();

@@ -1,6 +1,6 @@
-//! Tests the counts that `steerage meter` reports if flow records cannot be written. Each output
-//! counts every record as either written or lost, and its file contains exactly the records that
-//! were counted as written.
+//! Tests which counts `steerage meter` reports if it cannot write flow records. Each output counts
+//! every record as either written or lost, and its file contains exactly the records that were
+//! counted as written.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -161,8 +161,8 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // The records of all flows do not fit into the kernel's buffers for a connection, which are
-    // about 4 MB at the sender. When the collector closes the connection, some records are
-    // therefore not written yet.
+    // about 4 MB at the sender. Therefore some records are not written yet when the collector
+    // closes the connection.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {

@@ -33,7 +33,7 @@ pub(crate) fn linked() -> Option<Namespaces> {
 }
 
 /// Like [`linked`]. With a VLAN, the addresses belong to VLAN interfaces on the four ends of the
-/// cables, such as `r0.5`. If this kernel does not support VLAN interfaces, returns `None`.
+/// cables, such as `r0.5`. Returns `None` if this kernel does not support VLAN interfaces.
 pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = Namespaces::new(3)?;
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
@@ -66,7 +66,7 @@ impl Net {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
             // With `gso_max_segs 1`, the kernel cuts segments that are too long for a real cable.
-            // The kernel does not complete checksums that are not computed yet.
+            // The kernel does not compute the checksums that a sender has left to an offload.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -90,7 +90,7 @@ fn stop(started: Started) -> Value {
     report
 }
 
-/// Checks that `forward` has counted each handled packet under exactly one outcome.
+/// Checks that `forward` has counted exactly one outcome for each handled packet.
 fn accounted(report: &Value) {
     let sum = |of: &Value| of.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum::<u64>();
     let forward = &report["app"]["forward"];
@@ -165,8 +165,8 @@ fn two_kernels_talk_through_it() {
     // The kernel of the router itself replies to these pings.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The hosts' kernels send super-frames, and the router passes each of them in one piece. The
-    // test therefore compares the number of bytes, and not the number of frames.
+    // The hosts' kernels send super-frames, and the router forwards each super-frame in one piece.
+    // The test therefore compares the number of bytes, and not the number of frames.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -181,7 +181,7 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // The program traceroute needs these ICMP errors from each hop and from the end of the
+        // The program traceroute needs ICMP errors like these from each hop and from the end of the
         // path.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
@@ -220,7 +220,8 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// The test runs traceroute at most this many times until it shows the whole path.
+/// The test runs traceroute repeatedly until the output shows the whole path, but at most this many
+/// times.
 const TRACES_MAX: usize = 3;
 
 /// Returns the number and the address of each hop from the output of traceroute.
@@ -245,8 +246,8 @@ fn traceroute_finds_the_way() {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let expected = [["1", router], ["2", to]];
             // On a busy machine, the host sometimes receives no replies for a few seconds, although
-            // the router has forwarded them. The cause of this is not known, so the test runs
-            // traceroute several times.
+            // the router has forwarded them. The cause of the missing replies is not known, so the
+            // test runs traceroute several times.
             for _ in 0..TRACES_MAX {
                 let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
                 ways.push((hops(&way) == expected, format!("{method}: {way}")));
@@ -272,8 +273,8 @@ fn overflows_of_udp() -> u64 {
     count.parse().unwrap()
 }
 
-/// In this test, iperf3 transfers 1 GB over TCP in one direction, less data over several TCP
-/// connections in the other direction, and some data over UDP. All data arrives.
+/// In this test, iperf3 transfers 1 GB over TCP in one direction. It also transfers less data over
+/// several TCP connections in the other direction, and some data over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -301,7 +302,7 @@ fn iperf3_carries_a_gigabyte() {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
             // On a busy machine, the socket buffer of iperf3 overflows. The kernel counts the
-            // datagrams that are lost there.
+            // datagrams that are lost in this buffer.
             lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
@@ -320,7 +321,7 @@ fn iperf3_carries_a_gigabyte() {
     // The router's report counts all other lost datagrams.
     let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
-    // The router has received all data, and also the headers and the acknowledgements.
+    // The router's byte counts include all data, and also the headers and the acknowledgements.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }
 
@@ -403,8 +404,9 @@ fn neighbours_and_links_come_and_go() {
 }
 
 /// The host on the other side of the router gets a new link address. If the host announces the new
-/// address, packets go there at once. If the host does not announce it, the kernel first has to
-/// notice that the neighbour does not answer, and then has to resolve its address again.
+/// address, packets are sent to this address at once. If the host does not announce its new
+/// address, the kernel first has to notice that the neighbour does not answer. Then the kernel
+/// resolves the neighbour's address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -455,8 +457,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     assert_eq!(report["snapshot"]["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
-/// The router takes the packets from the kernel with AF_XDP. The hosts still offload checksums, so
-/// only their ICMP packets have correct checksums when they arrive.
+/// The router receives packets with AF_XDP. The hosts still offload checksums, so only their ICMP
+/// packets have correct checksums when they arrive.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };

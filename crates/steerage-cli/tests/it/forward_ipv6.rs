@@ -109,8 +109,8 @@ fn a_packet_without_a_route_gets_one_error() {
         }
         sent.insert(port, 1);
     }
-    // The kernel's own errors would arrive before these replies, because the kernel answers within
-    // the system call that sends the packet.
+    // Errors from the kernel itself would arrive before these replies, because the kernel answers
+    // within the system call that sends the packet.
     net.within(ONE, || ping(address(FAR6), 56));
     read(&errors, &mut counts);
     assert_eq!(counts, sent);
@@ -159,7 +159,7 @@ fn the_rules_last_as_long_as_the_run() {
 }
 
 /// If the rules for the routing tables `local` and `main` are in the wrong order, no other rule can
-/// come between them. The run is refused, and the error message advises no commands, because they
+/// come between them. The run is refused. The error message advises no `ip` commands, because they
 /// would not help.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
@@ -212,7 +212,7 @@ fn a_second_run_has_no_rule_of_the_first() {
     assert!(rules(&net).contains("iif r0 blackhole") && !rules(&net).contains("iif r1 blackhole"), "{}", rules(&net));
 }
 
-/// If the helper process could not remove a rule, the run prints this rule when it ends.
+/// If the helper process cannot remove a rule, the run prints this rule when it ends.
 #[test]
 fn what_is_not_removed_is_named() {
     let Some(net) = linked() else { return };

@@ -1,6 +1,6 @@
 //! Tests signals to a process that waits for a file system which does not answer, such as a hard
-//! NFS mount whose server is down. A process that waits for such a file system waits in the kernel,
-//! and only SIGKILL ends it.
+//! NFS mount whose server is down. A process that waits for a file system of this kind waits in the
+//! kernel, and only SIGKILL ends it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -30,14 +30,14 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names that every directory of the file system contains. The other constants are the inodes
-/// of these names.
+/// The names that every directory of the file system contains. The next constants are the inodes of
+/// these names.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// If a program looks up this name, the file system stops.
+/// If a program looks up this name, the process that serves the file system stops.
 const STOP: &str = "stop";
 
 /// A file system whose process stops when the name [`STOP`] is looked up. The stopped process reads
@@ -139,8 +139,8 @@ fn signals() -> Vec<Signal> {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(hup).collect()
 }
 
-/// Starts the program, waits until a request of the program waits for the file system, and then
-/// ends the program by a signal.
+/// Starts the program, and waits until the program hangs in a request to the file system. Then ends
+/// the program by a signal.
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
     let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -153,8 +153,8 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     until(&format!("{signal} ends {args:?}"), || child.try_wait().unwrap().is_some());
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
-    // If the program of a child process is in the stopped file system, the child process cannot
-    // start it, and has not received the signal.
+    // If a child process tries to execute a program in the stopped file system, the child process
+    // also hangs, and does not receive the signal.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
         // The child may end meanwhile.
@@ -347,14 +347,14 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
 }
 
 /// During a run, the first SIGINT requests a normal end, but the run may never reach it. The second
-/// SIGINT ends the program, although the main thread waits for the file system to which it writes
-/// the report.
+/// SIGINT ends the program, although the main thread hangs in a write of the report to the stopped
+/// file system.
 #[test]
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // When the test closes this file, the kernel learns that the file system does not handle
-        // requests to flush a file.
+        // When the test closes this file, the kernel finds out that the file system does not
+        // support flush requests.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);

@@ -14,8 +14,8 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// The maximum time in seconds for each of these: the start of a collector, its reading of all
-/// datagrams, and its end. All collectors need less time.
+/// The time limit in seconds for each of these steps: the start of a collector, reading all
+/// datagrams, and the end of the collector. All collectors need less time.
 const PATIENCE: &str = "30";
 
 /// The sections of docs/meter.md whose commands this test or `.ci/parquet` runs.
@@ -48,7 +48,7 @@ fn commands(heading: &str) -> String {
 }
 
 /// The commands that the test inserts before a command of the page, so that the script waits as a
-/// user would. Collectors are slower than a script.
+/// user would. Collectors are slower than the script, so the script must wait for them.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each process reports when it is ready.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::program::{Started, assert_balanced, command, run, sum};
 
-/// A source of endless traffic, with a rate so low that other tests get enough CPU time.
+/// A source of endless traffic, whose rate is so low that other tests get enough CPU time.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
 
 /// Runs a command with intervals of 10 ms until it has printed three reports. Returns all of its
@@ -189,7 +189,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let begun = Instant::now();
     while !flows.exists() {
         assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");
-        // The short sleep leaves CPU time to the run.
+        // The short sleep leaves CPU time for the run.
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut lines = objects(&std::io::read_to_string(read).unwrap());

@@ -21,8 +21,8 @@ use crate::program::command;
 /// flows, the probability is 1 in 2^63 that it steers all of them to a single one of the two CPUs.
 const FLOWS: u16 = 64;
 
-/// The maximum number of tries. In one of them, the traffic of a single flow must use only one CPU.
-/// In a single try, other traffic of this machine may use the other CPU.
+/// The maximum number of tries. In at least one try, the traffic of a single flow must use only one
+/// CPU. In a single try, other traffic of this machine may use the other CPU.
 const TRIES: usize = 100;
 
 /// In at least this many of `SPREAD_TRIES` tries, traffic of many flows must use both CPUs. Some

@@ -29,7 +29,8 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Opens the receiving socket, so that datagrams to it cause no ICMP errors.
+/// Opens the receiving socket. Without this socket, the kernel would answer datagrams with ICMP
+/// errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
 }
@@ -73,8 +74,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         send(&net, 40, 50);
         talk(&net);
         // The test waits until the packets that close the connection have passed. Each of these
-        // packets is then either in both counts, that of the run and that of the kernel, or in
-        // neither count.
+        // packets is then either in both counts (the run's count and the kernel's count) or in
+        // neither.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -114,8 +115,8 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// By default, steerage's own hash decides the CPU of a packet. The kernel's hash decides it only
-/// if the user requests this. The kernel gives each packet a hash with a random key.
+/// By default, steerage's own hash decides the CPU of a packet. The kernel's hash decides the CPU
+/// only if the user requests this. The kernel gives each packet a hash with a random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -283,8 +284,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// The device `any` stands for all interfaces, each of which is a separate device. The program
-/// receives a packet once on each interface that the packet passes.
+/// The device `any` stands for all interfaces, each of which is a separate device. If a packet
+/// passes several interfaces, the program receives it once on each of them.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

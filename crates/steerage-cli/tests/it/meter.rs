@@ -162,7 +162,7 @@ fn all_flows_in_a_file() {
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
     // The JSON lines have the same columns as the CSV, in the same order. The order of the flows
-    // may differ between the two outputs, because the flows may have ended in another order.
+    // may differ between the two runs, because the flows may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -254,7 +254,7 @@ fn what_cannot_be_written_ends_the_run() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // In the second case of this test, the disk is full, and the source of packets is endless.
+    // In the second case of this test, the disk is full, and the packet source is endless.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -293,8 +293,8 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     }
 }
 
-/// If the input of a run has ended, the run waits for the reader of its output, such as a pager,
-/// until the user stops the run.
+/// When the input of a run has ended, the run still waits for the reader of its output, such as a
+/// pager. The wait ends when the user stops the run.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];

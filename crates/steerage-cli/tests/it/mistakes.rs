@@ -149,10 +149,10 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Typical mistakes. Each option comes with a part of the advice that the error message must
-/// contain.
+/// Typical mistakes. For each option, the table has a part of the advice that the error message
+/// must contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Options that users of tcpdump are used to.
+    // Options of tcpdump that its users may try with steerage.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),

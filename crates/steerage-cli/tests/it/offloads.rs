@@ -1,5 +1,5 @@
-//! Tests of `steerage forward` with merged packets, which stand for several packets on the cable.
-//! tcpdump checks the packets on the cables on both sides of the router.
+//! Tests `steerage forward` with merged packets, each of which stands for several packets on the
+//! cable. tcpdump checks the packets on the cables on both sides of the router.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -33,11 +33,12 @@ const BYTES: usize = 2_000_000;
 /// received all packets.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// Creates the links of [`linked_by`] with offloads that let tcpdump check each packet.
+/// Creates the links of [`linked_by`], with offloads that are set so that tcpdump can check each
+/// packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
-    // The packets on the cables are not merged, and their checksums are complete, so that tcpdump
-    // can check each packet. The router merges the packets that it receives.
+    // The packets on the cables are not merged, and have valid checksums. The router merges the
+    // packets that it receives.
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
         (OTHER, "other0", "tx off tso off gso off"),
@@ -83,7 +84,7 @@ impl Dump {
     }
 }
 
-/// Returns the UDP packets among these packets.
+/// Returns those of the given packets that are UDP packets.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -377,7 +378,7 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames in the other direction are not cut, and their checksums may not be computed yet.
+    // Frames in the other direction are not cut, and may still need a checksum offload.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

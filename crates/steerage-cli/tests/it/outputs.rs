@@ -1,5 +1,6 @@
 //! Tests that write capture files and FIFOs while disks are full, readers are slow or missing, or
-//! another user has created links. In each test, the report must match the contents of the files.
+//! another user has created links. In each test, the counts in the report must match the contents
+//! of the files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -171,8 +172,8 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program waits until a reader opens the FIFO. Opening the FIFO for reading waits until the
-    // program opens it.
+    // The program waits until a reader opens the FIFO. When the test opens the FIFO for reading, it
+    // blocks until the program opens the FIFO for writing.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);

@@ -1,7 +1,8 @@
 //! Tests what happens if one of the writes to a capture file fails. The contents of the file match
 //! the report, and the run fails with the true reason.
 //!
-//! With the limit `RLIMIT_FSIZE`, the kernel makes a write fail, although the program is unchanged.
+//! With the limit `RLIMIT_FSIZE`, the kernel makes a write fail, so the program need not be changed
+//! for this test.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,8 +22,9 @@ const BLOCK: usize = 512;
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The file size limits of the runs. For each of the first writes, one limit ends in the middle of
-/// the write and one limit ends exactly after it. With the last of these limits, no write fails.
+/// The file size limits of the runs. For each of the first writes, one limit is reached in the
+/// middle of the write, and another limit is reached exactly at its end. With the last of these
+/// limits, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])

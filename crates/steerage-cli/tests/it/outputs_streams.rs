@@ -133,7 +133,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // The chosen port was free a moment ago, so probably no process listens on it.
+    // Another process could take the chosen port before the run does, but this is unlikely.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

@@ -5,8 +5,8 @@
 //!
 //! A ```` ```toml ```` block that begins with `# NAME:` contains the file of that name.
 
-/// Some pages start the program with this command. The tests instead start the program that was
-/// built together with them.
+/// Some pages start the program by this command. The tests instead start the program that was built
+/// together with them.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
 /// Report lines that begin with these words differ between machines and runs.

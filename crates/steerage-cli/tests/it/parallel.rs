@@ -90,8 +90,8 @@ fn sixty_four_jobs() {
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
 }
 
-/// Without privileges, the pipes of a user can take at most 64 MiB. The last jobs therefore get
-/// smaller pipes, but still get all of their packets.
+/// Without privileges, all pipes of a user together can take at most 64 MiB. The last jobs
+/// therefore get smaller pipes, but still get all of their packets.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
     if !is_root() {
@@ -308,7 +308,7 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
     // If the input can wait, the run also ends. The run ends after the jobs have read all packets
-    // that they were given.
+    // that were passed to them.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());

@@ -77,7 +77,7 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// This process may have descriptors open that belong to other programs. The test therefore
+/// The test's process may have inherited open descriptors from other programs. The test therefore
 /// compares the descriptors of one job with those of the other job.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
@@ -120,7 +120,7 @@ fn a_job_that_ends_early_fails_with_the_reason() {
     assert_eq!((&early["exit_status"], &whole["incomplete"]), (&0.into(), &serde_json::Value::Null));
     assert_eq!(early["incomplete"], "it ended before the end of its input");
     assert!(ran.err.contains("job 1 exited with 0, but did not get"), "{ran:?}");
-    // All jobs have ended, so the program does not read the rest of the input.
+    // All jobs have ended, so the program does not read the input to its end.
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "--json", "--", "true"];
     let ran = run(&endless);
     assert_eq!(ran.code, Some(2), "{ran:?}");

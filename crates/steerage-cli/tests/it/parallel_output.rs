@@ -1,5 +1,6 @@
 //! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel with
-//! the same jobs must write the same bytes, and so must a single job.
+//! the same jobs must write the same bytes, and a single job without `parallel` must also write the
+//! same bytes.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -33,7 +34,7 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Scripts whose outputs end in different ways, or use different separators.
+/// Scripts for jobs: their outputs end in different ways, or use different separators.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -85,7 +86,7 @@ fn lines_of_two_jobs_do_not_join() {
 }
 
 /// The header line is printed once, as the first line, in whichever order the outputs of the jobs
-/// are merged. The columns may have any separator.
+/// are merged. The columns of a header line may have any separator.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {

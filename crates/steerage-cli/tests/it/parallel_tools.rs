@@ -29,8 +29,8 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// A capture that contains a packet whose time is out of range. For this packet, the jobs see the
-/// time at which steerage passed the packet to a job.
+/// A capture that contains a packet whose time is out of range. For this packet, a job sees the
+/// time at which steerage passed the packet to the job.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
 /// The real captures, the capture of the examples (DNS, HTTP, voice), and a generated capture. Each

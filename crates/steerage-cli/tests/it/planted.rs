@@ -1,4 +1,4 @@
-//! Tests every option that takes a path to which the program writes. At this path, another user has
+//! Tests every option that takes a path to which the program writes. At each path, another user has
 //! planted a link or another object that could redirect the output.
 //!
 //! The test takes the list of options from the definition of the command line. If an argument can
@@ -255,8 +255,8 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // The paths are absolute and relative in turn. Relative paths start at the other
-                // user's directory.
+                // The test uses absolute paths and relative paths in turn. Relative paths start at
+                // the other user's directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -340,8 +340,9 @@ fn the_owner_of_a_directory_does_not_choose_who_reads() {
         return;
     }
     /// An access list in the format of linux/posix_acl_xattr.h: a version, and entries with a tag,
-    /// permissions and a user. The access list has entries for the owner, the other user, the
-    /// group, all remaining users, and the mask, which limits the rights of users and groups.
+    /// permissions and a user. The access list has entries for the owner, the other user, the group
+    /// and all remaining users. Its last entry is the mask, which limits the rights of users and
+    /// groups.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

@@ -240,9 +240,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 /// Compares the flows in captures that can be read to their end.
 ///
 /// `meter` counts an ICMP error as a separate flow, but steering assigns it to the flow of the
-/// packet that it quotes. If the fragment table is full, fragments count as separate flows. Whether
-/// the table is full depends on time. `explain` uses the clock of the receive path, and `meter`
-/// uses the times of the packets.
+/// packet that it quotes. If the fragment table is full, fragments count as separate flows. Time
+/// determines whether the fragment table is full. `explain` uses the clock of the receive path, and
+/// `meter` uses the times of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

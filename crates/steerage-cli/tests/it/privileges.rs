@@ -339,8 +339,8 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // This file handle keeps the FIFO open, but nothing is written to it. The run therefore waits
-    // for data from the FIFO.
+    // This file handle keeps the FIFO open, but the test writes nothing to the FIFO. The run
+    // therefore waits for data from the FIFO.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -355,7 +355,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. Only the thread that
-/// creates output files keeps the capability to do so.
+/// creates output files keeps this capability.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {

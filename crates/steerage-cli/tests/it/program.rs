@@ -135,7 +135,7 @@ impl DerefMut for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // `kill` does nothing if the process has ended and was waited for.
+        // If the process has already ended and was waited for, `kill` does nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -231,7 +231,7 @@ impl Started {
         }
     }
 
-    /// Reads one byte of standard output, and leaves the rest in the pipe.
+    /// Reads one byte of standard output, and leaves all other bytes in the pipe.
     pub(crate) fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.out.get_mut().read_exact(&mut byte).unwrap();
@@ -245,8 +245,8 @@ impl Started {
         Unread { child, err }
     }
 
-    /// Waits for the end. Returns the exit code, and the rest of standard output and standard
-    /// error.
+    /// Waits for the end. Returns the exit code, and the remaining text of standard output and
+    /// standard error.
     pub(crate) fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
@@ -262,7 +262,7 @@ impl Started {
     }
 }
 
-/// A run whose standard output has no reader any more.
+/// A run whose standard output is a pipe without a reader.
 pub(crate) struct Unread {
     child: Ends,
     err: BufReader<std::process::ChildStderr>,

@@ -81,7 +81,8 @@ fn what_stands_behind_the_file_takes_its_place() {
     assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["snapshot"]["received"], 7);
-    // On a command line, this device could be mistaken for the value of the option before it.
+    // If this device were on a command line, it could be mistaken for the value of the option
+    // before it.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
@@ -233,8 +234,8 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option of a command is a valid key of a run file. The program refuses such a key only
-/// if its value is wrong.
+/// Every long option of a command is a valid key of a run file. The program refuses the name of a
+/// long option as a key only if the key's value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {

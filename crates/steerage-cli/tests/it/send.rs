@@ -70,7 +70,7 @@ fn what_cannot_be_sent_is_said() {
 
 /// Writes a pcap file with times in nanoseconds and the link type `link`. `packets` lists the
 /// captured length and the original length of each packet. Each packet is an IPv4 packet to
-/// 10.0.0.2. If the link type is Ethernet, an Ethernet header comes before it.
+/// 10.0.0.2. If the link type is Ethernet, an Ethernet header precedes the IPv4 packet.
 fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     let path = place(name);
     let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_le_bytes());

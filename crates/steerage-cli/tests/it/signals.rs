@@ -18,7 +18,7 @@ use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// A source of endless traffic, with a rate so low that other tests get enough CPU time.
+/// A source of endless traffic, whose rate is so low that other tests get enough CPU time.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -168,8 +168,8 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Continues the program to the start or the end of its next system call. If a signal arrives,
-    /// passes it on to the program.
+    /// Continues the program to the start or the end of its next system call. If a signal for the
+    /// program arrives, passes it on to the program.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
@@ -189,7 +189,7 @@ impl Stepped {
         }
     }
 
-    /// Returns whether the program blocks the signal, so that the kernel delivers the signal later.
+    /// Returns whether the program blocks the signal. The kernel delivers a blocked signal later.
     fn holds(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
@@ -222,8 +222,8 @@ impl Stepped {
 
 /// Sends a stop signal after one system call of the program. Repeats this for each of the program's
 /// first system calls. The first tested call is shortly before the program blocks signals. At the
-/// last tested call, the run has all of its threads. An early signal kills the program, and a later
-/// signal ends the run normally. No signal is lost.
+/// last tested call, the run has all of its threads. If the signal arrives early, it kills the
+/// program. If it arrives later, it ends the run normally. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The number of threads of a run: the main thread, the threads of two CPUs, two threads for

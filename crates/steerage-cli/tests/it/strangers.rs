@@ -23,8 +23,8 @@ use crate::metrics;
 use crate::program::{Ran, Started, command};
 use crate::web;
 
-/// Text that a hostile server may send: escape sequences that clear a terminal, in both encodings,
-/// and text that overwrites its line.
+/// Text that a hostile server may send: escape sequences in both encodings that clear a terminal,
+/// and characters that overwrite the current line.
 const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
 
 /// A directory for sockets to which all users may write, like /tmp.
@@ -110,8 +110,8 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// Every user can create a socket in /tmp. Programs of other users do not treat such a socket as an
-/// instance.
+/// Every user can create a socket in /tmp. The program does not treat a socket of another user as
+/// an instance.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
     if !is_root() {
@@ -206,8 +206,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// Collects all data of a run that another user can get: the replies of the control socket, the
-/// metrics, the live page and the output of `top`.
+/// Collects all data about a run that another user can get: replies of the control socket, metrics,
+/// the live page, and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);
@@ -231,10 +231,10 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
     report
 }
 
-/// Whatever the command, other users see the counters of root's runs, but no address of the
-/// traffic. The test searches the whole report for addresses, so it also covers parts of the report
-/// that are added later. The names of devices and collectors may contain addresses. These names are
-/// public, because every user sees the command line of a run.
+/// For every command, other users see the counters of root's runs, but no address of the traffic.
+/// The test searches the whole report for addresses, so it also covers parts of the report that are
+/// added later. The names of devices and collectors may contain addresses. These names are public,
+/// because every user sees the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {

@@ -39,7 +39,7 @@ fn toeplitz(source: u8) -> u32 {
     (0..96).filter(|at| bit(&input, *at) == 1).fold(0, |hash, at| hash ^ window(at))
 }
 
-/// Computes the busiest CPU's share of the packets if an even map spreads the buckets.
+/// Computes which share of the packets the busiest CPU gets if an even map spreads the buckets.
 fn busiest(sources: &[u8], cpus: u32) -> f64 {
     let mut packets = BTreeMap::<u32, usize>::new();
     for source in sources {
@@ -140,8 +140,8 @@ fn a_capture_ends_with_the_command_that_divides_it() {
 }
 
 /// Fragments count as packets of their flow, and ICMP errors count as packets of the flow that they
-/// quote. The share of a flow must equal the share of packets that have the flow's ports according
-/// to tshark.
+/// quote. The share of packets that `explain` prints for a flow must equal the share of packets for
+/// which tshark prints the flow's ports.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };

@@ -208,7 +208,8 @@ fn doctor_fits_a_terminal() {
         page
     };
     let plain = shown("1");
-    // If a command or a path does not fit into the rest of a line, it is not divided.
+    // A command or a path that does not fit into the remaining line is not divided, but moves to
+    // the next line.
     let long = plain.lines().filter(|line| line.chars().count() > 60);
     assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
     let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();

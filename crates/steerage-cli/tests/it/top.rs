@@ -104,8 +104,8 @@ fn one_table_into_a_pipe() {
     assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
 }
 
-/// A program on a terminal of 80 columns and 24 lines. The program is killed when the test that
-/// started it ends.
+/// A program on a terminal of 80 columns and 24 lines. The program on the terminal is killed when
+/// the test that started it ends.
 struct OnTerminal {
     child: Child,
     keys: File,
@@ -163,7 +163,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // `kill` does nothing if the process has ended and was waited for.
+        // If the process has already ended and was waited for, `kill` does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -216,7 +216,8 @@ fn after_a_kill_undo_restores_every_file() {
             until("the undo file or the end", || {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
             });
-            // The moment of the kill is arbitrary, and may even be after the end of the command.
+            // The moment of the kill is arbitrary. The command may already have ended at this
+            // moment.
             thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
             let _ = child.kill();
             child.wait().unwrap();
@@ -354,8 +355,8 @@ fn a_read_only_sys_is_explained() {
 }
 
 /// In this test, `tune` writes the mask to a .link file and not to the interface. The new file must
-/// repeat the settings of the .link file that is in force. The sandbox must therefore allow reading
-/// that file.
+/// repeat the settings of the .link file that currently applies to the interface. The sandbox must
+/// therefore allow reading that file.
 #[test]
 fn a_link_file_is_written_and_removed_again() {
     let Some(net) = Net::new() else { return };

@@ -22,7 +22,7 @@ fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
     Started::of(namespaces.within(0, || command(&args).spawn().unwrap()))
 }
 
-/// Sends some messages from each of the two addresses, with one socket per address.
+/// Sends some messages from each of the two loopback addresses, with one socket per address.
 fn send(namespaces: &Namespaces) {
     for ip in ENDS {
         let socket = namespaces.within(0, || cutting_socket(address(ip), DATAGRAM_BYTES));

@@ -37,7 +37,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     try_get(address, path, headers).unwrap()
 }
 
-/// Requests reports until the run has ended, as a page that is open in a browser does. Returns the
+/// Requests reports until the run has ended, like a page that is open in a browser. Returns the
 /// last report.
 pub(crate) fn last_report(address: SocketAddr) -> Value {
     let mut last = Value::Null;

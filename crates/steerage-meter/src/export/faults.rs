@@ -32,7 +32,8 @@ const RECORDS: u64 = 60;
 #[derive(Clone, Copy, Debug)]
 enum To {
     File,
-    /// A file for each of three periods. The first file is completed while later files are open.
+    /// The output writes a file for each of three periods. The first file is completed while later
+    /// files are open.
     Rotated,
     Stdout,
 }
@@ -89,7 +90,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     assert_eq!(written + lost, handed + 3, "{case}");
     let error = result.err().map(|error| error.to_string());
     assert!(lost == 3 || error.is_some(), "{case}: {lost} lost without an error");
-    // If the output could not truncate a file, its error reports this.
+    // If the output could not truncate a file, the output's error message says so.
     let is_whole = error.as_ref().is_none_or(|error| !error.contains("ends within a record"));
     let files: BTreeMap<String, u64> = fs::read_dir(&*scratch)
         .unwrap()
@@ -188,8 +189,8 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating the file and renaming the file are two operations. If a run has more operations,
-        // it also wrote to the file.
+        // Creating the file and renaming the file are two operations. If a run has more than two
+        // operations, it has also written to the file.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }

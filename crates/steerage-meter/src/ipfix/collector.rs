@@ -81,18 +81,18 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Sets the rate, unless the address has a `rate`. If there is no rate, a collector over UDP
-    /// gets as many records per second as fit into a receive buffer of the default size. A
-    /// collector over TCP gets all records at once. If more than half of the queue of a live run is
-    /// in use, a collector without a rate gets the records as fast as they come.
+    /// Sets the rate, unless the address has a `rate`. If no rate is set, a collector over UDP gets
+    /// records at a rate that suits a receive buffer of the default size. A collector over TCP gets
+    /// all records without delay. If no rate is set and more than half of the queue of a live run
+    /// is in use, the collector gets the records as fast as they come.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// Returns the address for TCP with its options, if this address is for UDP. Over UDP, a
-    /// program that exports records does not learn which records arrived.
+    /// If this address is for UDP, returns the same address for TCP, with its options. Over UDP,
+    /// the program that sends records cannot find out which records arrived.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The address for TCP has neither the options that exist only for UDP nor the rate, which only
-    /// UDP needs.
+    /// The address for TCP is without the options that exist only for UDP, and without the rate,
+    /// which only UDP needs.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {
         let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();

@@ -20,7 +20,7 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// The time for which records wait for a new connection. A collector needs less time for a restart.
+/// The time for which records wait for a new connection. A restart of a collector takes less time.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
 /// The longest time for which the thread sleeps. The thread must notice a request to stop soon.
@@ -193,9 +193,9 @@ impl Export {
     }
 
     /// Encodes records from the front of `records`: as many as can be sent together. Returns the
-    /// number of encoded records. The second result is true if the records form a single message,
-    /// which the encoder does not count as sent yet. A message with templates is sent alone,
-    /// because the send may fail.
+    /// number of encoded records. The second result is true if the records form a single message.
+    /// The encoder does not count this message as sent yet. A message with templates is sent in a
+    /// system call of its own, because the system call may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains();
         let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
@@ -233,8 +233,8 @@ impl Export {
 
     /// Waits until the rate allows further records, and counts `count` records towards the rate. If
     /// the source is live and the user has set no rate, records are sent at once while more than
-    /// half of the queue is in use. The collector might lose records that come too fast, but a full
-    /// queue would certainly lose records.
+    /// half of the queue is in use. The collector might lose records that come too fast. But if the
+    /// queue became full, records would certainly be lost.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

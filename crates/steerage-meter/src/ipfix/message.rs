@@ -124,8 +124,8 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A message with a single record is accepted at any length. If the message is too long,
-            // the network reports an error.
+            // A message with a single record may have any length. If the message is too long, the
+            // network reports an error.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -174,8 +174,8 @@ impl Encoder {
         &self.message
     }
 
-    /// The caller has sent the current message: the records in the message now count, and the
-    /// collector knows the templates in the message.
+    /// Records that the caller has sent the current message. Its records now count as sent, and its
+    /// templates as known to the collector.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -210,7 +210,7 @@ impl Encoder {
     }
 
     /// Writes an options record. If the collector does not know the template of the record, writes
-    /// the template first. The first element is the scope.
+    /// the template first. The first element of an options record is its scope.
     fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
         let put =
             |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));

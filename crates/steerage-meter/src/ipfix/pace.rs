@@ -2,29 +2,30 @@
 //! overflow.
 //!
 //! Linux gives a UDP socket a receive buffer of 212,992 bytes by default (`net.core.rmem_default`).
-//! The kernel charges each datagram with the memory of its buffer: 2,304 bytes for a full datagram
-//! on loopback, and up to 4,352 bytes from network cards. So the buffer holds 48 to 92 messages
-//! while the collector does not read.
+//! For each datagram, the kernel counts the memory of its buffer. A full datagram counts 2,304
+//! bytes on loopback, and up to 4,352 bytes if a network card received it. Therefore 48 to 92
+//! messages fit into the receive buffer while the collector does not read.
 
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The default rate over UDP, in records per second: 500 full messages per second. The smallest
-/// buffer then lasts for 90 ms without a read by the collector.
+/// The default rate over UDP, in records per second: 500 full messages per second. At this rate,
+/// even the smallest of these buffers is not full until the collector has read nothing for 90 ms.
 const UDP_DEFAULT: u64 = 10_000;
 
 /// The largest number of messages that are sent in one system call if a rate is set. Together these
 /// messages fill a sixth of the smallest receive buffer.
 const TOGETHER_MAX: u64 = 8;
 
-/// For each message in a system call, the rate must allow this many records per second. At a rate
-/// of 2,000 records per second, a message of 20 records stands for 10 ms.
+/// A system call may send one message for each multiple of this number in the rate, which is in
+/// records per second. At a rate of 2,000 records per second, a message of 20 records stands for 10
+/// ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// If the sender is late, it makes up for at most this delay. Making up for a longer delay would
-/// cause a burst. At the default rate, 10 ms are 5 messages.
+/// If the sending thread runs late, it makes up for at most this delay. Making up for a longer
+/// delay would cause a burst. At the default rate, 5 messages are sent in 10 ms.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.

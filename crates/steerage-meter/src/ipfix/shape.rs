@@ -24,8 +24,8 @@ const NTP_BEFORE_UNIX: u64 = 2_208_988_800;
 /// The segment type for VXLAN, in the upper byte of layer2SegmentId (IANA).
 const SEGMENT_IS_VXLAN: u64 = 0x01 << 56;
 
-/// The direction value of a record with both directions: the forward direction is the initiator's
-/// (RFC 5103, section 6.3).
+/// The value of the direction element in a record with both directions: packets of the initiator
+/// have the forward direction (RFC 5103, section 6.3).
 const DIRECTION_INITIATOR: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +281,7 @@ mod tests {
         // Figure 4 of RFC 5905 gives 2,208,988,800 for 1 January 1970.
         assert_eq!(ntp(0), [0x83, 0xaa, 0x7e, 0x80, 0, 0, 0, 0]);
         assert_eq!(ntp(500_000_000)[4..], [0x80, 0, 0, 0]);
-        // Each nanosecond must have a distinct fraction.
+        // Different nanoseconds must have different fractions.
         for nanos in [1, 2, 999_999_998, 999_999_999] {
             let fraction = u64::from(u32::from_be_bytes(ntp(nanos)[4..].try_into().unwrap()));
             assert_eq!((fraction * 1_000_000_000 + (1 << 31)) >> 32, nanos);

@@ -117,8 +117,8 @@ pub(super) enum Sent {
 impl Way {
     /// Opens the socket. For TCP, this function also tries to connect.
     ///
-    /// If the collector does not answer, the transport tries to connect again later. The second
-    /// result has the reason why the collector does not answer.
+    /// If the collector does not answer, the transport tries to connect again later. If the
+    /// collector does not answer, the second result is the reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -181,7 +181,8 @@ impl Way {
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Messages are as large as possible, so Nagle's algorithm would bring no advantage.
+                // Nagle's algorithm is off: messages are as large as possible, so it would bring no
+                // advantage.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -202,9 +203,9 @@ impl Way {
         self.takes_trains
     }
 
-    /// Sends all messages of a train, or none of them. If the collector is slow, calls
-    /// `progress(true)` each time the collector has taken some bytes. Calls `progress(false)` if
-    /// the collector has taken no bytes for a while.
+    /// Sends all messages of a train, or none of them. If the collector is slow, this function
+    /// calls `progress(true)` each time the collector has accepted some bytes. If the collector has
+    /// accepted no bytes for a while, this function calls `progress(false)`.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -256,9 +257,10 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports that an earlier datagram was refused, and does not send the current
-        // datagram. The program that listens now does not know the templates. A program that was
-        // started in the meantime must get at most one message without templates.
+        // The kernel reports that the collector's host has refused an earlier datagram. The kernel
+        // then does not send the current datagram. The program that listens at the address now may
+        // not know the templates. If a program was started at the collector's address in the
+        // meantime, it must get at most one message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
@@ -267,9 +269,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: before Linux 6.11, the interface must support checksum offload. The errors other
-        // than EIO mean that datagrams are too long or too many, or that the kernel does not
-        // support `UDP_SEGMENT`.
+        // EIO: before Linux 6.11, the interface must support checksum offload. The other errors
+        // mean that the datagrams are too long, that there are too many, or that the kernel does
+        // not support `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }

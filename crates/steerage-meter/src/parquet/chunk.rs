@@ -61,7 +61,8 @@ impl Field {
         to.i32(1, self.physical());
         to.i32(3, if self.is_optional { OPTIONAL } else { REQUIRED });
         to.binary(4, self.name.as_bytes());
-        // The next field has the type in its older form. The type "nanoseconds" has no older form.
+        // The next field is the older description of the type (`ConvertedType`). The older
+        // description has no type for nanoseconds.
         match self.kind {
             Kind::Time => {}
             Kind::Count => to.i32(6, 14),
@@ -203,7 +204,8 @@ impl Values {
     fn encode(&mut self) -> Encoded {
         match self {
             Self::Times(values) => {
-                // Times rarely repeat and increase slowly, so their differences are encoded.
+                // Times increase slowly and are rarely equal. Therefore the differences between
+                // consecutive times are encoded.
                 let mut bytes = Vec::new();
                 differences(values, &mut bytes);
                 let range = range(values.iter(), |time| time.to_le_bytes().to_vec());
@@ -232,8 +234,8 @@ impl Values {
     }
 }
 
-/// Writes the values of a column. If it is shorter, writes a dictionary and the index of each
-/// value. Otherwise writes each value in full. `plain` appends one value.
+/// Writes the values of a column. If a dictionary makes the column shorter, writes a dictionary and
+/// the index of each value. Otherwise writes each value in full. `plain` appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The number of values that are packed together. The bits of the packed values fill whole bytes.
+/// The number of values that are packed together. Packed values of any width then fill whole bytes.
 const GROUP: usize = 8;
 
 /// The number of values in a block of differences. The next constant is the number of values in
-/// each part of a block. Both numbers are the smallest that the Parquet format allows.
+/// each part of a block. The Parquet format allows no smaller values for these two constants.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
@@ -16,8 +16,8 @@ const PART: usize = 32;
 /// two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this many values, a dictionary is dropped if it has more than half as many entries. Such a
-/// dictionary would be longer than the values themselves.
+/// A dictionary is dropped if it has more than half of this many entries after this many values.
+/// With so many entries, the dictionary would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest first.
@@ -75,7 +75,7 @@ pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     packed(&values[packed_from..], width, to);
 }
 
-/// Appends a run of packed values. The last group is filled up with zeros.
+/// Appends a run of bit-packed values. The last group is filled up with zeros.
 fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     if values.is_empty() {
         return;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(encoded(&|to| runs(&[0, 1, 2, 3, 4, 5, 6, 7], 3, to)), [3, 0b1000_1000, 0b1100_0110, 0b1111_1010]);
         assert_eq!(encoded(&|to| runs(&[4; 100], 3, to)), [200, 1, 4]);
         assert_eq!(encoded(&|to| runs(&[], 3, to)), [0; 0]);
-        // The numbers are 1 to 5, so each difference is 1.
+        // The encoded numbers are 1 to 5, so each difference is 1.
         let header = [0x80, 0x01, 4, 5, 2];
         assert_eq!(encoded(&|to| differences(&[1, 2, 3, 4, 5], to)), [&header[..], &[2, 0, 0, 0, 0]].concat());
     }

@@ -31,8 +31,8 @@ fn append(to: &mut Vec<u8>, fields: impl FnOnce(&mut Thrift<'_>)) {
 }
 
 impl Thrift<'_> {
-    /// Writes the type of a field, and the difference of its number from the number of the previous
-    /// field.
+    /// Writes the type of a field, and the difference between the field's number and the number of
+    /// the previous field.
     fn field(&mut self, number: u8, kind: u8) {
         debug_assert!(number > self.last && number - self.last < 16, "{number} after {}", self.last);
         self.to.push((number - self.last) << 4 | kind);

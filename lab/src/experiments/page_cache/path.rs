@@ -17,7 +17,7 @@ use crate::runs::ReadsHeaders;
 
 /// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
 /// is the part that a packet function reads. With a real network card, the frame arrives by DMA,
-/// and the rest of the frame does not pass through the CPU's caches.
+/// and its other bytes do not pass through the CPU's caches.
 struct Frames {
     pace: Pace,
     rng: Rng,
@@ -52,7 +52,7 @@ pub(super) struct Path {
     pub(super) cpu_ns: f64,
     /// The packets handled per second.
     pub(super) per_second: f64,
-    /// The part of the time in which the CPUs worked.
+    /// The share of the time in which the CPUs were busy.
     pub(super) cpu_percent: f64,
     pub(super) lost_percent: f64,
 }

@@ -22,7 +22,7 @@ use crate::placement::pin;
 /// half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
-/// The number of packets that the sender sends at once. A shorter burst would end before the sender
+/// The number of packets in a burst of the sender. A shorter burst would end before the sender
 /// could sleep.
 const BURST: usize = 64;
 

@@ -1,5 +1,5 @@
-//! The machines of the published measurements. docs/scale.md says which costs follow from which
-//! published figures.
+//! Simulates the machines of published measurements. docs/scale.md says from which published
+//! figures each cost is derived.
 
 use std::time::Duration;
 
@@ -10,38 +10,40 @@ use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 
-/// Herbert's number of streams with one request under way each.
+/// The number of streams in Herbert's measurement. Each stream has one request in flight.
 const STREAMS: usize = 500;
 
-/// A smoke test takes this part of the time.
+/// The divisor for the length of a run in a smoke test.
 const QUICK: u32 = 50;
 
-/// The time from a response to the next request, of two machines at one switch in 2010: short
-/// beside the time in the queues.
+/// The time from a response to the next request, for two machines at one switch in 2010. This time
+/// is short compared with the waiting time in the queues.
 const THERE_AND_BACK: f64 = 50_000.0;
 
-/// The part of the kernel's work on a packet that stays on the CPU that receives. Zhang's collector
-/// leaves 1 / 1.43 of the work to the other CPU.
+/// The share of the kernel's work on a packet that the receiving CPU does. With Zhang's collector,
+/// the other CPU does 1 / 1.43 of this work.
 const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 
-/// What all machines have in common.
+/// The settings that all machines have in common.
 #[derive(Clone)]
 struct With {
     profile: Profile,
     seed: u64,
-    /// By what the time of each run is divided.
+    /// The divisor for the length of each run.
     short: u32,
 }
 
-/// A machine with request-response streams, by its published figures without RPS.
+/// A machine with request-response streams, described by its published figures without RPS.
 struct Streams {
     series: &'static str,
     cpus: usize,
-    /// The queues without RPS, which follow the published figures, and the queues of this row.
+    /// The number of queues without RPS, according to the published figures. The next field is the
+    /// number of queues of this row.
     published_queues: usize,
     queues: usize,
     has_rps: bool,
-    /// Transactions per second, and the share of all CPUs that they take, without RPS.
+    /// The number of transactions per second without RPS. The next field is the share of all CPUs
+    /// that these transactions use.
     per_second: f64,
     cpu_share: f64,
 }
@@ -78,8 +80,8 @@ const STREAM_ROWS: [Streams; 7] = [
 ];
 
 impl Streams {
-    /// The nanoseconds of a transaction on the CPU that receives, on the CPU that handles the
-    /// packet, and of the program.
+    /// Returns the three times of a transaction in nanoseconds: on the receiving CPU, on the CPU
+    /// that handles the packet, and in the program.
     fn costs(&self) -> (f64, f64, f64) {
         let kernel = self.published_queues as f64 / self.per_second * 1e9;
         let all = self.cpu_share * self.cpus as f64 / self.per_second * 1e9;
@@ -89,7 +91,7 @@ impl Streams {
     fn measure(&self, with: &With) -> Result<Measurement, LabError> {
         let With { profile, seed, short } = with;
         let (receive, handle, program) = self.costs();
-        // With RPS, the program runs where its packets are handled.
+        // With RPS, the program runs on the CPU that handles its packets.
         let work = if self.has_rps { handle + program } else { handle };
         let run = ScaleRun {
             profile: Profile { receive, hash: 0.0, ..profile.clone() },
@@ -112,7 +114,7 @@ impl Streams {
             backlog: BACKLOG,
         };
         let scaled = run.once()?;
-        // Without RPS, the program runs on the CPUs that do not receive.
+        // Without RPS, the program runs on CPUs that do not receive.
         let others = (self.cpus - self.queues) as f64 / program * 1e9;
         let per_second = if self.has_rps { scaled.per_second } else { scaled.per_second.min(others) };
         let cpus =
@@ -142,7 +144,7 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
             flows: super::FLOWS,
             kind: Flows::Uniform,
             bursts: None,
-            // One package without collectors forwards 60 % of what is sent.
+            // Without collectors, one package forwards 60 % of the packets that are sent.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
             seed: *seed,
         },
@@ -156,7 +158,7 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
     Ok(run.once()?)
 }
 
-/// What collectors forward relative to CPUs that do everything.
+/// The rate that is forwarded with collectors, as a multiple of the rate without collectors.
 fn gain(with: &With) -> Result<Measurement, LabError> {
     let (alone, collected) = (forward(false, with)?, forward(true, with)?);
     Ok(Measurement::of("gain", collected.per_second / alone.per_second)
@@ -174,8 +176,8 @@ const ENA_CPU_SHARE: f64 = 0.56;
 fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
     let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
-    // A page that comes from the shared allocator was used by another CPU, and its list is: two
-    // lines come from far CPUs.
+    // Another CPU used the page before the shared allocator returned it, and another CPU also used
+    // the allocator's list. Therefore two cache lines come from far CPUs.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
         // Two packages of 48 CPUs.

@@ -205,11 +205,12 @@ impl<'a> Needs<'a> {
 }
 
 thread_local! {
-    /// True if this thread handles packets and has already entered its filter.
+    /// True if this thread handles packets and has already installed its seccomp filter.
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The sandbox of a command. The command enters it in two steps: first `of_files`, then `of_calls`.
+/// The sandbox of a command. The command enters its sandbox in two steps: first `of_files`, then
+/// `of_calls`.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     packet_groups: Vec<Group>,
@@ -269,7 +270,7 @@ impl Confinement {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
             // After a panic of its handler, a thread creates a new handler. A thread with a new
-            // handler has already entered its filter.
+            // handler has already installed its seccomp filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // If the filter cannot be installed, the program exits, because no packet may be

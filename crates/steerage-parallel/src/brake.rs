@@ -57,7 +57,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // The pause was too long, because a job had almost no input left at its end.
+            // The pause was too long: at the end of the pause, a job had almost no input left.
             (false, false) => micros / 2,
             (false, true) => micros,
         };

@@ -254,8 +254,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record of the job with the number `job`, or marks the job as finished if no
-    /// record follows.
+    /// Finds the next record in the output of the job with the number `job`. If no record follows,
+    /// marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];

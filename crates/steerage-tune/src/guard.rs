@@ -1,5 +1,5 @@
-//! Determines whether an administrator is connected to this machine through an interface. The link
-//! of that interface must not go down without the user's permission.
+//! Determines whether an administrator is connected to this machine through an interface. Without
+//! the user's permission, the link of that interface must not go down.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -164,7 +164,7 @@ impl Search {
 /// result.
 ///
 /// # Errors
-/// Fails if a setting cannot be undone. All other settings are undone nevertheless.
+/// Fails if a setting cannot be undone. Even then, all other settings are undone.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,

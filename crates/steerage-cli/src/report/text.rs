@@ -195,8 +195,8 @@ fn head(report: &Report) -> String {
 /// are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives packets does not count for the evenness. A CPU that also handles
-    // packets counts.
+    // A CPU that only receives packets does not count for the evenness. A CPU that receives and
+    // handles packets counts.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;

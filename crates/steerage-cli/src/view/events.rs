@@ -19,8 +19,8 @@ pub(crate) struct Event {
     pub(crate) is_bad: bool,
 }
 
-/// For these drop reasons, an event names the queue. For all other drop reasons, it names the CPU,
-/// which is more informative.
+/// For these drop reasons, an event names the queue. For all other drop reasons, the event names
+/// the CPU, which is more informative.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
 /// Returns the events, in the order in which the report lists their queues and CPUs. `dropping`

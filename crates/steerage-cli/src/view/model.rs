@@ -63,7 +63,8 @@ pub(crate) struct Bucket {
 }
 
 impl Model {
-    /// Returns true if a report has been received. A run that began in 1970 stands for no report.
+    /// Returns true if a report has been received. Before the first report, the model contains a
+    /// placeholder whose run began in 1970.
     pub(crate) fn has_report(&self) -> bool {
         self.seen.document.started != SystemTime::UNIX_EPOCH
     }

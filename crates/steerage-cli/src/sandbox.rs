@@ -103,7 +103,8 @@ impl SandboxProfile {
     }
 
     /// Returns the groups of system calls that packet threads may make, or `None` if the command
-    /// has no packet threads. Devices need [additional groups](groups_of_device).
+    /// has no packet threads. To use devices, the threads need [additional
+    /// groups](groups_of_device) of system calls.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -218,8 +219,8 @@ pub(crate) struct Confinement {
 }
 
 impl Confinement {
-    /// Restricts the files that the process may use. Call `of_files` while the process has only one
-    /// thread, and after all files and devices that need more permissions are open.
+    /// Restricts the files that the process may use. Call `of_files` after all files and devices
+    /// that need more permissions are open, while the process still has only one thread.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(&needs.devices);

@@ -37,7 +37,7 @@ pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum number of simultaneous clients of the control socket. Usually, only a person, an
-/// exporter and a few scripts are connected.
+/// exporter and a few scripts are connected to the control socket.
 pub const CLIENTS_MAX: usize = 64;
 
 /// The number of connections to the control socket that only root can use. The same number of other

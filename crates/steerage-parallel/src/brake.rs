@@ -2,8 +2,8 @@
 //! reading alternate with long pauses.
 //!
 //! Without these pauses, the packet CPU would check every millisecond whether the fullest buffer
-//! has room for more packets. Each check costs a wake-up. Most checks would find no room, because
-//! the jobs read more slowly than the packet CPU.
+//! has room for more packets. Each check costs a wake-up. Most of these checks would find no room
+//! in the buffer, because the jobs read more slowly than the packet CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -25,7 +25,7 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// The merged output is written to standard output when it has at least this number of bytes.
+/// When the merged output has at least this number of bytes, it is written to standard output.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The reason why the merge ended before the jobs ended.

@@ -71,7 +71,8 @@ pub struct Facts {
     pub deferral: Option<(u64, u64)>,
     /// The counters of lost packets that are not 0, each with its name.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often a CPU stopped polling because its budget was used up, although packets were left.
+    /// The number of times that a CPU stopped polling because its budget was used up, although
+    /// packets were left.
     pub time_squeeze: u64,
     /// The flows that arrived while `tune` listened.
     pub flows: Flows,

@@ -10,7 +10,8 @@ use steerage_netlink::{Entry, Rtnetlink};
 use crate::root::Root;
 
 /// The environment variable of the SSH server is searched in at most this number of parent
-/// processes. Programs such as sudo, su and shells may have removed the variable.
+/// processes. Programs such as sudo, su and shells may have removed the variable from the
+/// environment of this process.
 const PARENTS_MAX: usize = 16;
 
 /// Returns the reason why the interface must not go down, or `None` if there is no reason. There

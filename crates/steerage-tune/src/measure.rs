@@ -26,7 +26,7 @@ pub const PAIRS: usize = 6;
 /// time, a CPU handles the largest backlog that `tune` sets, at 100,000 packets per second.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How many times the measurement checks for dropped packets in one window.
+/// The number of times that the measurement checks for dropped packets in one window.
 const LOOKS: u32 = 10;
 
 /// How to measure.

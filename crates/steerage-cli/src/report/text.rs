@@ -146,7 +146,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds several lines to the page. Only the first line gets the label.
+/// Adds several lines to the page. Only the first of these lines gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);

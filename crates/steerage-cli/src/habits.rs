@@ -18,7 +18,7 @@ const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "paral
 /// The options of tcpdump that change how packets are printed.
 const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U", "-x", "-X"];
 
-/// Returns the correct command line, if users of tcpdump often make this mistake.
+/// If the mistake is common among users of tcpdump, returns the correct command line.
 pub(crate) fn advice(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
     if let Some(advice) = no_dashes(&words) {

@@ -12,8 +12,8 @@ use steerage::{
 use crate::error::Error;
 
 /// Returns the CPUs and caches of this machine. The first call of `topology` reads a dozen files
-/// for each CPU. Later calls return the stored result. The stored result still contains CPUs that
-/// have gone offline since then. [`online_cpus`] reads the current state.
+/// for each CPU. Later calls return the stored result. The stored result also contains CPUs that
+/// went offline after the first call. [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)

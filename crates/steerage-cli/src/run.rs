@@ -25,8 +25,8 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// The maximum time to wait for an event if no timed event is due. Any event ends the wait, so any
-/// duration would work.
+/// The maximum time to wait for an event if no timed event is due. Every event ends the wait, so
+/// this duration could have any value.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The maximum delay before the run notices that a key was pressed.

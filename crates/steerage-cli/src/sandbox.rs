@@ -103,7 +103,8 @@ impl SandboxProfile {
     }
 
     /// Returns the groups of system calls that packet threads may make, or `None` if the command
-    /// has no packet threads. Devices need [additional groups](groups_of_device).
+    /// has no packet threads. To use devices, the threads need [additional
+    /// groups](groups_of_device) of system calls.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -205,11 +206,12 @@ impl<'a> Needs<'a> {
 }
 
 thread_local! {
-    /// True if this thread handles packets and has already entered its filter.
+    /// True if this thread handles packets and has already installed its seccomp filter.
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The sandbox of a command. The command enters it in two steps: first `of_files`, then `of_calls`.
+/// The sandbox of a command. The command enters its sandbox in two steps: first `of_files`, then
+/// `of_calls`.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     packet_groups: Vec<Group>,
@@ -217,8 +219,8 @@ pub(crate) struct Confinement {
 }
 
 impl Confinement {
-    /// Restricts the files that the process may use. Call `of_files` while the process has only one
-    /// thread, and after all files and devices that need more permissions are open.
+    /// Restricts the files that the process may use. Call `of_files` after all files and devices
+    /// that need more permissions are open, while the process still has only one thread.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(&needs.devices);
@@ -269,7 +271,7 @@ impl Confinement {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
             // After a panic of its handler, a thread creates a new handler. A thread with a new
-            // handler has already entered its filter.
+            // handler has already installed its seccomp filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // If the filter cannot be installed, the program exits, because no packet may be

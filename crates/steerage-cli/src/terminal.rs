@@ -52,7 +52,7 @@ const COLUMNS_DEFAULT: usize = 80;
 /// does not know its width.
 const COLUMNS_MIN: usize = 40;
 
-/// Reads the keys of the terminal one by one. The terminal does not echo them. The terminal's
+/// Reads the keys of the terminal one by one. The terminal does not echo the keys. The terminal's
 /// settings are restored when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Keys {

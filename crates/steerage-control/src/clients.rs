@@ -266,7 +266,7 @@ mod tests {
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
         // Two hosts still have clients: the first host has one client, and the second host has two
-        // clients. The older client of the second host is disconnected.
+        // clients. Therefore the older client of the second host is disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

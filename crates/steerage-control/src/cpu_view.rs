@@ -17,7 +17,7 @@ pub struct CpuView {
 
 impl CpuView {
     /// Returns the view of a machine with the CPUs 0 to `nr_cpu_ids - 1`. All of these CPUs are
-    /// online, and none is isolated.
+    /// online, and none of them is isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }

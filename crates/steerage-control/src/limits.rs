@@ -17,7 +17,7 @@ pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
 /// Each later interval between two checks is the time since the write began, divided by this
-/// number. Therefore the checks make a write longer by at most an eighth.
+/// number. Therefore the checks delay the end of a write by at most an eighth of its duration.
 pub const SETTLE_LOOK_PART: u32 = 8;
 
 /// The longest interval between two checks whether a change has taken effect. Users do not notice a
@@ -37,7 +37,7 @@ pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum number of simultaneous clients of the control socket. Usually, only a person, an
-/// exporter and a few scripts are connected.
+/// exporter and a few scripts are connected to the control socket.
 pub const CLIENTS_MAX: usize = 64;
 
 /// The number of connections to the control socket that only root can use. The same number of other

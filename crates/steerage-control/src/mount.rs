@@ -413,8 +413,8 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
-        // A read from the start of the file reads the attribute again. The lock is not held
-        // meanwhile, so that other reads can continue.
+        // A read from the start of the file reads the attribute again. The lock is not held while
+        // the attribute is read, so that other reads can continue.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };

@@ -24,7 +24,7 @@ impl Party {
         // address.
         Self::Host(match address.to_canonical() {
             // Every user of this machine can use all addresses of 127.0.0.0/8 and the address ::1.
-            // Therefore all of them count as one host.
+            // Therefore all loopback addresses count as one host.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))

@@ -1,8 +1,8 @@
 //! The tree of attributes. Each path leads to a directory or to an attribute.
 //!
 //! The structure of the tree never changes, because the devices and queues of an instance never
-//! change. The value of an attribute is computed when the attribute is read. The name of a device's
-//! directory is also computed at each read, because a network interface may be renamed.
+//! change. When an attribute is read, its value is computed. The name of a device's directory is
+//! also computed at each read, because a network interface may be renamed.
 
 mod buckets;
 mod devices;

@@ -24,7 +24,7 @@ pub use crate::http::{BindError, Listener, Server};
 /// The port is the next one after the port of the [metrics](crate::metrics::ADDRESS_DEFAULT).
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_778);
 
-/// The length of a key in bytes. A key of this length is too long to be guessed.
+/// The length of a key in bytes. A random key of this length cannot be guessed.
 const KEY_BYTES: usize = 16;
 
 /// The live page counts as open in a browser if it requested a report within this time. An open

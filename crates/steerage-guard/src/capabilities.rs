@@ -1,10 +1,10 @@
 //! Drops the capabilities of a program after the program has opened its devices.
 //!
 //! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
-//! program needs a capability to open an interface. The program needs no capability to receive from
-//! an open interface, or for the later steps of a run. Therefore a program calls [`drop_all`] after
-//! it has opened its devices. The function drops all capabilities. `drop_all` also sets
-//! `no_new_privs`, which prevents the process from regaining capabilities.
+//! program needs a capability to open an interface. To receive from an open interface, the program
+//! needs no capability. The later steps of a run need none either. Therefore a program calls
+//! [`drop_all`] after it has opened its devices. The function drops all capabilities. `drop_all`
+//! also sets `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
 //! starts it. Threads that already run keep their capabilities, so call `drop_all` while the

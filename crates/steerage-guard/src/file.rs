@@ -163,8 +163,8 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // An error is ignored here, because it cannot be reported. If the file remains, it does
-            // no harm.
+            // An error is ignored here, because it cannot be reported. A file that remains does no
+            // harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }

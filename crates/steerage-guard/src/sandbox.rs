@@ -226,8 +226,8 @@ impl InForce {
     }
 
     /// Returns the kernel's error if it supports Landlock but refused to use it. In some cases, the
-    /// user can change this, for example if the seccomp profile of a container forbids the system
-    /// call.
+    /// user can permit Landlock, for example if the seccomp profile of a container forbids its
+    /// system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

@@ -2,8 +2,8 @@
 //! reading alternate with long pauses.
 //!
 //! Without these pauses, the packet CPU would check every millisecond whether the fullest buffer
-//! has room for more packets. Each check costs a wake-up. Most checks would find no room, because
-//! the jobs read more slowly than the packet CPU.
+//! has room for more packets. Each check costs a wake-up. Most of these checks would find no room
+//! in the buffer, because the jobs read more slowly than the packet CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // The pause was too long, because a job had almost no input left at its end.
+            // The pause was too long: at the end of the pause, a job had almost no input left.
             (false, false) => micros / 2,
             (false, true) => micros,
         };

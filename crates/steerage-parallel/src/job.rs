@@ -96,8 +96,8 @@ impl Job {
 
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // A write error is ignored: it means that the process has ended, and the exit status of
-            // the process shows why.
+            // A write error is ignored, because it means that the process has ended. The exit
+            // status of the process shows why.
             let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());

@@ -85,8 +85,8 @@ impl Jobs {
         started
     }
 
-    /// Declares that no other job will be started. The waiting processes of jobs that were not
-    /// started end then.
+    /// Declares that no other job will be started. Then the waiting processes of jobs that were not
+    /// started end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);

@@ -32,8 +32,8 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line that is too long to be kept in memory is passed on in pieces. Such a line counts
-        // as a complete line here.
+        // A line that is too long to be kept in memory is passed on in pieces. Here, a line that is
+        // passed on in pieces counts as a complete line.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {

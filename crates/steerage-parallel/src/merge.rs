@@ -20,8 +20,8 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. To
-/// wake up for each write would take longer than to read the data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time.
+/// Waking up for each write would take longer than reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
 /// If a read returns at least this many bytes, the job fills its pipe so fast that it would soon

@@ -25,7 +25,7 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// The merged output is written to standard output when it has at least this number of bytes.
+/// When the merged output has at least this number of bytes, it is written to standard output.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The reason why the merge ended before the jobs ended.
@@ -254,8 +254,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record of the job with the number `job`, or marks the job as finished if no
-    /// record follows.
+    /// Finds the next record in the output of the job with the number `job`. If no record follows,
+    /// marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];

@@ -53,7 +53,7 @@ impl Watch<'_> {
                 if all_have_ended && asked.end.is_none() && self.jobs.streams().iter().any(goes_on) {
                     self.jobs.outlived.store(true, Ordering::Relaxed);
                 }
-                // No packet needs to be read any more, because no job will read it.
+                // The run stops reading packets, because no job will read them.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {
                     (self.stop)();

@@ -156,8 +156,8 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the predicted throughput if all queues have this mask. In the prediction, one CPU
-    /// handles the largest flow. The other flows are divided equally among the CPUs, as the kernel
-    /// does it.
+    /// handles the largest flow. The other flows are divided equally among the CPUs, as in the
+    /// kernel.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {

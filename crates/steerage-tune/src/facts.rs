@@ -71,7 +71,8 @@ pub struct Facts {
     pub deferral: Option<(u64, u64)>,
     /// The counters of lost packets that are not 0, each with its name.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often a CPU stopped polling because its budget was used up, although packets were left.
+    /// The number of times that a CPU stopped polling because its budget was used up, although
+    /// packets were left.
     pub time_squeeze: u64,
     /// The flows that arrived while `tune` listened.
     pub flows: Flows,
@@ -93,9 +94,9 @@ pub enum Flows {
 
 impl Facts {
     /// Reads the facts. `card` contains the values that ethtool reports. `lately` contains the
-    /// counters of the time in which `tune` listened, and `ever` the counters since the machine
-    /// started. The load is computed from `lately`, or from `ever` if too few packets arrived while
-    /// `tune` listened.
+    /// increases of the counters while `tune` listened, and `ever` contains the counters since the
+    /// machine started. The load is computed from `lately`, or from `ever` if too few packets
+    /// arrived while `tune` listened.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);

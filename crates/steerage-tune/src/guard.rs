@@ -1,5 +1,5 @@
-//! Determines whether an administrator is connected to this machine through an interface. The link
-//! of that interface must not go down without the user's permission.
+//! Determines whether an administrator is connected to this machine through an interface. Without
+//! the user's permission, the link of that interface must not go down.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +10,8 @@ use steerage_netlink::{Entry, Rtnetlink};
 use crate::root::Root;
 
 /// The environment variable of the SSH server is searched in at most this number of parent
-/// processes. Programs such as sudo, su and shells may have removed the variable.
+/// processes. Programs such as sudo, su and shells may have removed the variable from the
+/// environment of this process.
 const PARENTS_MAX: usize = 16;
 
 /// Returns the reason why the interface must not go down, or `None` if there is no reason. There

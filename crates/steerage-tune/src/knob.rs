@@ -43,7 +43,8 @@ impl Knob {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
 
-    /// Returns true if this knob belongs to the interface. Other knobs belong to the whole machine.
+    /// Returns true if this knob belongs to the interface. Knobs that belong to no interface affect
+    /// the whole machine.
     pub(crate) fn is_of(&self, interface: &str) -> bool {
         let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
         rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))

@@ -26,7 +26,7 @@ pub const PAIRS: usize = 6;
 /// time, a CPU handles the largest backlog that `tune` sets, at 100,000 packets per second.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How many times the measurement checks for dropped packets in one window.
+/// The number of times that the measurement checks for dropped packets in one window.
 const LOOKS: u32 = 10;
 
 /// How to measure.
@@ -164,7 +164,7 @@ impl Search {
 /// result.
 ///
 /// # Errors
-/// Fails if a setting cannot be undone. All other settings are undone nevertheless.
+/// Fails if a setting cannot be undone. Even then, all other settings are undone.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,

@@ -26,8 +26,8 @@ pub enum Value {
     Text(String),
 }
 
-/// The values that a candidate wants to set, by the name of the stage. A stage without a value
-/// stays as it is.
+/// The values that a candidate wants to set, by the name of the stage. The knobs of a stage without
+/// a value stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 

@@ -6,7 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of bytes that are read from a file of /sys or /proc. On a machine with 8,192
-/// CPUs, only /proc/interrupts needs most of this size. A mask has 2,304 characters there.
+/// CPUs, only /proc/interrupts needs most of this size. On such a machine, a mask has 2,304
+/// characters.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.

@@ -140,7 +140,8 @@ mod tests {
     fn a_table_is_evened_only_if_it_is_uneven() {
         assert_eq!(evened("0 1 2 0 1", 3), None);
         assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
-        // The first table lacks a queue, and the second table contains a queue that does not exist.
+        // The first indirection table lacks a queue, and the second table contains a queue that
+        // does not exist.
         assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));

@@ -70,7 +70,7 @@ const BASE: Stage = Stage {
     not_restored: "",
 };
 
-/// All stages. A plan changes the stages in this order.
+/// All stages. A plan changes the stages in the order of this table.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "channels",

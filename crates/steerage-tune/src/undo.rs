@@ -206,7 +206,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
         // One kept candidate may have set a knob, and a later kept candidate may have set it back.
@@ -218,7 +218,7 @@ impl Undo {
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
         // Values that the kernel has set meanwhile count as values of `tune`, so an undo may
-        // replace them. Any value that appears later belongs to another program.
+        // replace them. If a knob gets yet another value later, another program has set it.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -231,7 +231,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn extend(&mut self, machine: &mut Machine, more: &Setting) -> Result<(), TuneError> {
         for (knob, value) in &more.0 {
             let Ok(now) = machine.read(knob) else { continue };
@@ -248,7 +248,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn renew(&mut self, machine: &mut Machine) -> Result<bool, TuneError> {
         let here = Identity::of(machine.root(), &self.record.interface);
         if here == self.record.identity {
@@ -266,7 +266,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn record_bans(&mut self, interrupts: &[u32]) -> Result<(), TuneError> {
         self.record.banned = interrupts.to_vec();
         self.save()
@@ -277,7 +277,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn release_interrupts(&mut self, root: &Root) -> Result<(), TuneError> {
         let kept = irq::interrupts(self.kept().into_iter().flat_map(|kept| kept.0.keys()));
         let free: Vec<u32> = self.record.banned.iter().copied().filter(|irq| !kept.contains(irq)).collect();

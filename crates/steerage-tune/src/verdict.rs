@@ -54,8 +54,8 @@ pub struct Window {
 impl Window {
     /// Creates a window from the difference between two readings of the counters.
     /// `losses_are_received` is true if the interface counts a packet as received even if it is
-    /// lost later. Network cards do so, and a veth does not. `threads` is true if packets may also
-    /// be handled outside of interrupts.
+    /// lost later. Network cards count such packets as received, and a veth does not. `threads` is
+    /// true if packets may also be handled outside of interrupts.
     pub fn of(passed: &Sample, seconds: f64, losses_are_received: bool, threads: bool) -> Self {
         let time = |cpu: &CpuCounts| (cpu.softirq + if threads { cpu.system } else { 0 }) as f64;
         let backlogs: u64 = passed.cpus.values().map(|cpu| cpu.dropped + cpu.flow_limit).sum();

@@ -46,7 +46,7 @@ struct Counted {
 }
 
 /// The names of the counts of the kernel's messages, by subject. `lost` counts how often messages
-/// were lost because too many arrived. After a loss, the watch compares all values.
+/// were lost because too many arrived. After it has lost messages, the watch compares all values.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;

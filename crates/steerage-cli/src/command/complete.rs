@@ -132,7 +132,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
         sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
         found
     };
-    // If a name contained a line break, the shell would offer it as two values.
+    // If a name contained a line break, the shell would offer the name as two values.
     let lines = found.iter().filter(|value| !value.contains(char::is_control)).map(|value| format!("{value}\n"));
     stdout::print(lines.collect::<String>().as_bytes())
 }

@@ -102,7 +102,7 @@ struct Seen {
 }
 
 /// Runs the traffic through an instance with a single CPU, so that the packets are numbered in
-/// order. The packets are hashed with the fragment table, as on many CPUs.
+/// order. The packets are hashed with the fragment table, as in a run on several CPUs.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             inactive: flows.inactive,
             flows_max: flows.max_flows,
             // A run with live inputs reports its largest flows while it runs. A run that reads a
-            // file reports them only at its end.
+            // file reports its largest flows only at its end.
             top: if can_wait || flows.by.is_some() { seen.max(live_top) } else { live_top },
             layers: args.run.steering.hash.layers(),
             epoch: now(),

@@ -1,8 +1,8 @@
 //! The report of a run as one JSON object. `--json` prints the report, the control socket sends it,
 //! and `top` reads it. docs/report.md describes its keys. A new version may add keys without
 //! changing [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a new drop
-//! reason or a new cause of moves is added. If a reader ignored the new reason, its sums would be
-//! wrong.
+//! reason or a new cause of moves is added. If a reader of the report ignored the new reason, the
+//! reader's sums would be wrong.
 //!
 //! Every user of the machine may see a [`Document`], which contains counters. Only root and the
 //! user of the run may see the traffic itself, for which there is a separate type, [`Traffic`].
@@ -56,7 +56,7 @@ pub(crate) struct Document {
     schema: u32,
     r#type: Cow<'static, str>,
     pub(crate) version: Cow<'static, str>,
-    /// The time at which the run began. A report with another time belongs to another run.
+    /// The time at which the run began. A report with another start time belongs to another run.
     #[serde(with = "rfc3339")]
     pub(crate) started: SystemTime,
     /// The reason why the run ended, or `None` if the run continues.

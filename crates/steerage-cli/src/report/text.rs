@@ -146,7 +146,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds several lines to the page. Only the first line gets the label.
+/// Adds several lines to the page. Only the first of these lines gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
@@ -195,8 +195,8 @@ fn head(report: &Report) -> String {
 /// are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives packets does not count for the evenness. A CPU that also handles
-    // packets counts.
+    // A CPU that only receives packets does not count for the evenness. A CPU that receives and
+    // handles packets counts.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;

@@ -140,7 +140,7 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
 
 /// Builds the merged command line. Options without a value come last. If they came earlier, clap
 /// would use a later word as the value of an option. Words after `--` on the command line replace
-/// the job in the file.
+/// the jobs' command in the run file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -293,8 +293,8 @@ fn packet_threads_may_use_few_arguments() {
     // PACKET_STATISTICS.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. At this level, the
-    // filter allows reading SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
+    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. It also allows
+    // reading SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID at this level.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());

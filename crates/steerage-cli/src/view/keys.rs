@@ -2,8 +2,8 @@
 
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The maximum length in characters of a mask that the user types. Only a list of hundreds of
-/// single CPUs would be longer.
+/// The maximum length in characters of a mask that the user types. Only a mask that lists hundreds
+/// of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
 /// The column by which the CPUs are sorted.
@@ -66,8 +66,8 @@ pub(crate) struct Ui {
     pub(crate) mode: Mode,
     pub(crate) sort: SortBy,
     pub(crate) flows_by: FlowsBy,
-    /// True if the section with the flows is the first section on the screen. The first section is
-    /// shortened last.
+    /// True if the section with the flows is the first section on the screen. If not all sections
+    /// fit, the first section is shortened last.
     pub(crate) flows_first: bool,
     /// The index of the selected queue. The screen shows the buckets of this queue, and the user
     /// can change its mask.

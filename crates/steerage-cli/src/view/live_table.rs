@@ -118,7 +118,8 @@ impl LiveTable {
     fn draw(&mut self) {
         let mut frame = self.erasure();
         // This escape sequence turns line wrapping off, so that each line occupies one row of the
-        // terminal. Therefore the first line is reached by moving up by the number of lines.
+        // terminal. Therefore the cursor reaches the first line by moving up by the number of
+        // lines.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
@@ -168,7 +169,7 @@ fn bar(done: u64, all: u64) -> String {
 }
 
 /// Returns the estimated time for the rest of a run: `done` of `all` units took the time `elapsed`.
-/// Returns `None` if nothing is done yet.
+/// Returns `None` if no unit is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }

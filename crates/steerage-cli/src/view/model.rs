@@ -41,8 +41,8 @@ pub(crate) struct Model {
     /// The active flows of the last report with their rates. A report contains only the largest
     /// flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The drops that have begun and not ended. Each entry names the queue or CPU, and the drop
-    /// reason.
+    /// The drops of packets that have begun and not ended. Each entry names the queue or CPU, and
+    /// the drop reason.
     dropping: BTreeSet<String>,
     /// The events of the run, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
@@ -63,7 +63,8 @@ pub(crate) struct Bucket {
 }
 
 impl Model {
-    /// Returns true if a report has been received. A run that began in 1970 stands for no report.
+    /// Returns true if a report has been received. Before the first report, the model contains a
+    /// placeholder whose run began in 1970.
     pub(crate) fn has_report(&self) -> bool {
         self.seen.document.started != SystemTime::UNIX_EPOCH
     }
@@ -117,7 +118,7 @@ impl Model {
     }
 
     /// Updates the buckets of the selected queue. If another queue was selected before, all packets
-    /// so far count as new.
+    /// of the buckets so far count as new.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {

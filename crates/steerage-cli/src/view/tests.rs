@@ -147,7 +147,8 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// In a virtual machine, the screen shows about the CPUs only what is known for certain.
+/// The host of a virtual machine may move its CPUs, so the screen shows only facts about them that
+/// are certain.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();

@@ -34,11 +34,11 @@ const ACCEPTED_A_TURN: usize = 256;
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// If the process has no file descriptor left, the thread stops accepting clients for this time.
-/// Without the pause, the next `accept` would fail at once.
+/// Without this pause, the next `accept` would fail at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// When the server stops, it waits at most this long for clients that are still reading their
-/// reply. A client on the same machine needs milliseconds.
+/// reply. A client on the same machine reads its reply within milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
 /// The maximum number of reads per turn from a client that already has its reply. Each read returns

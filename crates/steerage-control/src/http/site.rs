@@ -94,8 +94,8 @@ impl Site {
 }
 
 /// The reply bodies that the server has created in one turn. All clients that request the same
-/// resource in this turn get the same body. A flood of requests therefore costs little more than
-/// one request.
+/// resource in this turn get the same body. A flood of requests therefore takes little more time
+/// than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
     /// For each resource, the reply body for the public and the reply body for the owner of the

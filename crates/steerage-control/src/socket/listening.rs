@@ -218,8 +218,8 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // Only the names of the directory entries are read. Reading the type of an entry could hang if
-    // the entry is a mount that a stopped process serves.
+    // For this search, only the names of the directory entries are read. Reading the type of an
+    // entry could hang if the entry is a mount that a stopped process serves.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

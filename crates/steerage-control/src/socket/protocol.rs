@@ -126,7 +126,7 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        // The caller creates the replies to these two kinds of request.
+        // The caller creates the replies to `snapshot` and `packets` requests.
         Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// Returns the text of the file. Each count in the file has 32 bits. After its maximum, a count
+/// Returns the text of the file. Each count in the file has 32 bits. A count that exceeds 32 bits
 /// continues at 0.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();

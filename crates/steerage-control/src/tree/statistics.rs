@@ -36,8 +36,8 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_bytes", RxBytes),
     ("rx_dropped", RxDropped),
     ("rx_missed_errors", RxMissed),
-    // Every packet has a handler, so no packet lacks one. Packets are never compressed, because
-    // compression is only used on slow serial lines.
+    // In steerage, every packet has a handler, so no packet is dropped for lack of a handler.
+    // Packets are never compressed, because compression is only used on slow serial lines.
     ("rx_nohandler", Never),
     ("rx_compressed", Never),
     ("tx_packets", TxPackets),

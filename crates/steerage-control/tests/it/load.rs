@@ -29,8 +29,8 @@ fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // The loop writes every mask except the empty mask. The order makes consecutive masks
-        // differ in many CPUs.
+        // The loop writes every mask except the empty mask. In this order, consecutive masks differ
+        // in many CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
         tree.write(path, mask.as_bytes()).unwrap();

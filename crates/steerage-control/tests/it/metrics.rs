@@ -268,7 +268,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
     /// request. The number is twice the maximum number of the server's clients.
     const MEANWHILE: u64 = 32;
     /// After this time, the server may disconnect a client that has not sent a request. On a busy
-    /// machine, the flood may last that long.
+    /// machine, the flood of connections may last as long as this time.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);

@@ -1,5 +1,5 @@
-//! Tests that `rps_cpus` is parsed, stored and printed as in Linux. The tests access it through the
-//! tree itself, the socket, and files.
+//! Tests that `rps_cpus` is parsed, stored and printed as in Linux. The tests access `rps_cpus`
+//! through the tree itself, the socket, and files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,7 @@ fn of_36_cpus() {
         MASK,
         &[
             // In the bitmap that a read returns, the first chunk has as many digits as its bits
-            // need. Every other chunk has 8 digits.
+            // need. Every later chunk of the bitmap has 8 digits.
             ("1", Ok("0,00000001")),
             // Commas and white space separate the chunks of a bitmap. Several separators in a row
             // count as one separator.

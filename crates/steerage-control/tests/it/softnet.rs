@@ -350,7 +350,8 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // The first packet of the burst woke CPU 1. Later packets of the burst did not wake it again.
+    // The first packet of the burst woke CPU 1. Later packets of the burst did not wake CPU 1
+    // again.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 

@@ -15,8 +15,8 @@ use rustix::process::geteuid;
 use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
-/// The maximum number of files with the same time in their names. Each of these files has 1 MiB or
-/// more, so the maximum is reached only after 98 GiB within one second.
+/// The maximum number of files with the same time in their names. Each file of a series has 1 MiB
+/// or more, so this maximum is reached only after 98 GiB within one second.
 const SAME_NAME_MAX: u32 = 100_000;
 
 /// Returns the start of the period that contains the time `nanos`. Periods begin at 1970 and last

@@ -18,7 +18,7 @@ pub(super) enum Access {
     /// The directory is sticky: other users can add entries, but cannot rename or remove the
     /// entries of root and of the effective user.
     Sticky(Who),
-    /// Other users can change the directory.
+    /// Other users can change the entries of the directory.
     Others(Who),
 }
 

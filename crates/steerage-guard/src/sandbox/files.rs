@@ -56,8 +56,8 @@ pub(crate) enum Enforced {
     /// The kernel enforces some of the rules. The value is the kernel's version of Landlock.
     Part(i32),
     Nothing,
-    /// This process may not use Landlock, although the kernel may support it. For example, a
-    /// container's filter may deny the system call. The value is the error number.
+    /// The kernel does not permit this process to use Landlock, although the kernel may support it.
+    /// For example, a container's filter may deny the system call. The value is the error number.
     Refused(i32),
 }
 

@@ -104,7 +104,7 @@ fn a_machine_of_128_cpus() {
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
     // CPUs 0 to 3 spend less than a hundredth of their time in interrupts. CPU 127 spends 134 of
-    // 1,194 ticks there.
+    // 1,194 ticks in interrupts.
     assert_eq!(facts.interrupted.len(), 123);
     let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
     assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");
@@ -114,7 +114,7 @@ fn a_machine_of_128_cpus() {
     );
 }
 
-/// The packets that arrived while `tune` listened count more than earlier packets.
+/// The counters since `tune` began to listen take precedence over earlier counters.
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
     let tree = large("lately");

@@ -126,8 +126,8 @@ impl Writers {
     /// Passes the records of the open flows to the outputs, and waits until the threads of all
     /// outputs have ended. The returned error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // If there are no outputs, no records are created. Only the outputs use records, and
-        // records need more memory than flows.
+        // If there are no outputs, no records are created. Only the outputs use flow records, and a
+        // record needs more memory than a flow.
         if self.0.is_empty() {
             return Ok(());
         }

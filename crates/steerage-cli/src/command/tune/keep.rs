@@ -87,8 +87,8 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // No setting has been kept yet. Therefore the candidates are measured before the watch
-        // maintains the result.
+        // No setting has been kept yet, so the candidates are measured first. Then the watch
+        // maintains the setting that was kept.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));

@@ -18,7 +18,7 @@ use crate::terminal::print_to_stderr;
 
 /// Returns the flows that arrive while `explain` listens. `explain` runs in a separate process with
 /// its own sandbox, because the packets come from untrusted hosts. Returns `None` if a signal
-/// arrived meanwhile.
+/// arrived while `explain` ran.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
     // A test of the program listens for at most two of its windows.
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));

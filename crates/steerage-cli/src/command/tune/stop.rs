@@ -24,7 +24,7 @@ impl Stop {
         held.map(Self).map_err(|error| Error::System { operation: "catch signals", error: error.into() })
     }
 
-    /// Waits for the duration `time`. Returns false at once if a signal arrives.
+    /// Waits for the duration `time`. If a signal arrives, returns false at once.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         loop {

@@ -134,20 +134,21 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Returns true if the checksums are correct. A partial transport checksum counts as correct if
-    /// completing it gives the correct value. A wrong checksum must stay wrong, so that the
-    /// receiver detects the damage.
+    /// Returns true if splitting a super-frame gives back the checksums of this packet. A wrong
+    /// checksum must stay wrong, so that the receiver detects the damage. In one's complement
+    /// arithmetic, 0 and 0xffff stand for the same number: [`Segments`](super::Segments) writes 0
+    /// in IPv4 and 0xffff in TCP and UDP, and a packet with the other one is not merged. A partial
+    /// transport checksum counts as correct if completing it gives the correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
-        if self.layout.is_v4 && finish(sum(network, 0)) != 0 {
+        if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
             return false;
         }
         let transport = self.transport();
         let pseudo = pseudo_sum(network, self.layout.is_v4, self.layout.protocol, transport.len());
-        let Some(offload) = self.offload else { return finish(sum(transport, pseudo)) == 0 };
-        // In one's complement arithmetic, two bit patterns stand for zero.
-        let is_begun = || fold(pseudo) % 0xffff == be16(transport, self.layout.checksum_at()) % 0xffff;
-        offload.leaves_checksum_of(&self.layout) && is_begun()
+        let checksum = be16(transport, self.layout.checksum_at());
+        let Some(offload) = self.offload else { return checksum != 0 && finish(sum(transport, pseudo)) == 0 };
+        offload.leaves_checksum_of(&self.layout) && fold(pseudo) % 0xffff == checksum % 0xffff
     }
 
     fn identification(&self) -> u16 {

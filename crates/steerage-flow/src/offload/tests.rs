@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
-use crate::wire::put;
+use crate::wire::{be16, ipv4, put};
 
 #[derive(Clone, Debug)]
 struct Spec {
@@ -304,6 +304,63 @@ fn any_bytes(bytes: &[u8], link: u8) {
         if let Some(offload) = Offload::from_bytes(*offload) {
             Segments::of_frame(&offload, frame).take(100).for_each(drop);
         }
+    }
+}
+
+/// In one's complement arithmetic, 0 and 0xffff stand for the same number. A checksum in either
+/// form is returned as it was.
+#[test]
+fn both_forms_of_zero_are_kept() {
+    for ((is_v4, is_tcp), in_network, form) in [(true, true), (true, false), (false, true), (false, false)]
+        .into_iter()
+        .flat_map(|kind| [(kind, false, 0), (kind, false, 0xffff), (kind, true, 0), (kind, true, 0xffff)])
+        .filter(|((is_v4, is_tcp), in_network, form)| (*is_v4 || !in_network) && (*is_tcp || *in_network || *form != 0))
+    {
+        let packet = |nth: u32| {
+            let mut spec = Spec {
+                tags: 9,
+                is_v4,
+                is_tcp,
+                options: 0,
+                dont_fragment: true,
+                number: 0,
+                flow: 1,
+                sequence: nth * 60,
+                flags: 0x10,
+                payload: vec![0; 60],
+            };
+            let layout = layout::read(&spec.bytes(), LinkType::RAW).unwrap();
+            let at = if in_network { ipv4::CHECKSUM_AT } else { layout.transport_at + layout.checksum_at() };
+            // Another word that is covered takes the value of the checksum.
+            let checksum = be16(&spec.bytes(), at);
+            if in_network {
+                spec.number = checksum
+            } else {
+                put(&mut spec.payload, 0, checksum.to_be_bytes())
+            }
+            let mut bytes = spec.bytes();
+            assert_eq!(be16(&bytes, at) % 0xffff, 0);
+            put(&mut bytes, at, u16::to_be_bytes(form));
+            bytes
+        };
+        let packets = [packet(0), packet(1)];
+        let (mut left, mut are_merged) = (Vec::new(), false);
+        coalesce(&packets.each_ref().map(|packet| Some((&packet[..], None))), LinkType::RAW, |merged| {
+            let positions: Vec<usize> = merged.positions().collect();
+            let Some((header, offload)) = merged.frame else { return left.push(packets[positions[0]].clone()) };
+            are_merged = true;
+            let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
+            left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
+        });
+        // The identification of a packet that must not be fragmented counts up.
+        if is_v4 && are_merged {
+            for at in [4, ipv4::CHECKSUM_AT] {
+                let word = be16(&packets[1], at);
+                put(&mut left[1], at, word.to_be_bytes());
+            }
+        }
+        assert_eq!(left, packets, "{is_v4} {is_tcp} {in_network} {form:#x}");
+        assert_eq!(are_merged, form == if in_network { 0 } else { 0xffff }, "{is_v4} {is_tcp} {in_network} {form:#x}");
     }
 }
 

@@ -359,10 +359,10 @@ def scale_delay():
 
 
 def scale_queues():
-    """What 1,024 CPUs handle with each number of queues."""
+    """What 256 CPUs handle with each number of queues."""
     rows = rows_of("scale/scale-queues.csv")
     series = [(name.split(":")[0], {queues: rates[name] for queues, rates in rows.items()}) for name in next(iter(rows.values())) if name.endswith("Mpps")]
-    return lines("Simulated: million packets per second of 1,024 CPUs", "queues", series)
+    return lines("Simulated: million packets per second of 256 CPUs", "queues", series)
 
 
 def draw(check):

@@ -176,7 +176,8 @@ fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write)
 }
 
 /// Runs all cases once, in parallel on all CPUs of this machine, because simulated runs do not
-/// disturb each other. The lines are in the order of the cases. Returns the same as [`run`].
+/// disturb each other. The longest runs begin first, so that no CPU waits for a long run at the
+/// end. The lines are in the order of the cases. Returns the same as [`run`].
 fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let about: Vec<(&str, String)> =
         experiments.iter().map(|of| (of.name, of.simulated.clone().unwrap_or_default())).collect();
@@ -190,7 +191,9 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
     let (all, mut runs) = (cases.len(), 0);
     let began = Instant::now();
     let mut left = Left::new(cases.iter().map(|(_, case)| case.takes).sum(), threads);
-    let todo = Mutex::new(cases.into_iter().enumerate());
+    let mut todo: Vec<_> = cases.into_iter().enumerate().collect();
+    todo.sort_by_key(|(_, (_, case))| std::cmp::Reverse(case.takes));
+    let todo = Mutex::new(todo.into_iter());
     let (done, results) = mpsc::channel();
     let next = || todo.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {

@@ -19,6 +19,10 @@ const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 
+/// The number of CPUs in the experiment with different numbers of queues. In most of its runs, the
+/// CPUs that receive are overloaded, and with more CPUs such a run takes many minutes.
+const CPUS_OF_QUEUES: usize = 256;
+
 /// The work of a packet in nanoseconds.
 const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 
@@ -41,10 +45,12 @@ const PACKETS_MIN: f64 = 40_000.0;
 const QUICK: u32 = 20;
 
 /// The work of a packet in a run with the policy `balance`, in nanoseconds, after the
-/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms. A full backlog takes
-/// less than 20 ms, which is the time limit of a move.
+/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms, or 2.6 ms with more
+/// than [`MANY`] CPUs, so that the policy learns from half as many packets. A full backlog takes
+/// half of 20 ms, which is the time limit of a move.
 const STRETCHED_WORK: f64 = 20_000.0;
-const STRETCHED_BACKLOG: usize = 500;
+const STRETCHED_WORK_OF_MANY: f64 = 40_000.0;
+const STRETCHED_BACKLOG: f64 = 10_000_000.0;
 
 /// The warm-up in which `balance` finds its CPUs. This constant, [`LEARNS_OF_MANY`] and
 /// [`MEASURES`] are times of the library, which [`ScaleRun::stretch`] does not multiply.
@@ -95,7 +101,8 @@ impl Point {
         let Self { cpus, queues, steering, kind, bursts, work } = self;
         let per_second = LOAD * cpus as f64 / work * 1e9;
         let is_learned = steering == Steering::Balance;
-        let stretch = if is_learned { (STRETCHED_WORK / work).max(1.0) } else { 1.0 };
+        let stretched = if cpus > MANY { STRETCHED_WORK_OF_MANY } else { STRETCHED_WORK };
+        let stretch = if is_learned { (stretched / work).max(1.0) } else { 1.0 };
         let packets = (cpus as f64 * PACKETS_PER_CPU).max(PACKETS_MIN);
         let short = short(settings);
         let time = Duration::from_secs_f64(packets / per_second) / short;
@@ -124,7 +131,7 @@ impl Point {
             warm_up,
             measured,
             stretch,
-            backlog: if is_learned { STRETCHED_BACKLOG } else { BACKLOG },
+            backlog: if is_learned { (STRETCHED_BACKLOG / stretched) as usize } else { BACKLOG },
         }
     }
 }
@@ -205,7 +212,7 @@ impl Planner<'_> {
 
     fn by_queues(&mut self) -> Experiment {
         let mut experiment = experiment("scale-queues", self.settings);
-        let cpus = if self.settings.ends_only { 8 } else { 1024 };
+        let cpus = if self.settings.ends_only { 8 } else { CPUS_OF_QUEUES };
         for queues in self.settings.points(&QUEUES[..if self.settings.ends_only { 2 } else { QUEUES.len() }]) {
             for (name, steering) in WAYS {
                 let point = Point { queues, ..Point::new(cpus, steering) };
@@ -266,7 +273,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
 mod tests {
     use super::*;
 
-    /// 1,024 CPUs with 256 queues and with 1 queue are points of two experiments, and so are 64 CPUs with a work of 1,000 ns.
+    /// 256 CPUs with 64 queues and with 1 queue are points of two experiments, and so are 64 CPUs
+    /// with a work of 1,000 ns.
     #[test]
     fn equal_runs_run_once() {
         let planned = plan(&Settings::new(vec![0]));

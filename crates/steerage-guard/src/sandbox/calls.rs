@@ -32,6 +32,8 @@ pub enum Group {
     /// Read and change the maps of loaded XDP programs, check whether the programs are attached, and
     /// replace the program of a link that is open.
     XdpMaps,
+    /// Bind open sockets. A filter cannot see the address.
+    BindSockets,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
     /// Read and change the settings of network cards that netlink does not have, such as rules for
@@ -338,6 +340,7 @@ const XDP_MAPS: &[Call] = &[only(
     Sysno::bpf,
     Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD, BPF_LINK_UPDATE]),
 )];
+const BIND_SOCKETS: &[Call] = &[any(Sysno::bind)];
 const FLOW_DISSECTORS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
 /// Commands of bpf(2): linux/bpf.h.
@@ -372,7 +375,7 @@ const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Run,
         Self::Receive,
         Self::Send,
@@ -381,6 +384,7 @@ impl Group {
         Self::Threads,
         Self::Files,
         Self::XdpMaps,
+        Self::BindSockets,
         Self::FlowDissectors,
         Self::CardRules,
         Self::Clients,
@@ -403,6 +407,7 @@ impl Group {
             Self::Threads => "threads",
             Self::Files => "files",
             Self::XdpMaps => "xdp maps",
+            Self::BindSockets => "bind sockets",
             Self::FlowDissectors => "flow dissectors",
             Self::CardRules => "card rules",
             Self::Clients => "clients",
@@ -425,6 +430,7 @@ impl Group {
             Self::Threads => (THREADS, &[]),
             Self::Files => (FILES, FILES_OLD),
             Self::XdpMaps => (XDP_MAPS, &[]),
+            Self::BindSockets => (BIND_SOCKETS, &[]),
             Self::FlowDissectors => (FLOW_DISSECTORS, &[]),
             Self::CardRules => (CARD_RULES, &[]),
             Self::Clients => (CLIENTS, &[]),

@@ -108,8 +108,8 @@ fn a_place_has_one_port_after_another() {
     for nth in [1, 2] {
         let next = sender(nth);
         let near = format!("near{nth}");
-        let index = ends.within(0, || interface::look(&near).unwrap().index);
-        let _link = taking.program.attach(index, Mode::Native).unwrap();
+        let attach = || taking.program.attach(interface::look(&near).unwrap().index, Mode::Native).unwrap();
+        let _link = ends.within(0, attach);
         ends.must(0, &format!("link set {near} master br0"));
         taking.takes(&next, 1, &near);
         taking.takes(&first, 0, "first");

@@ -326,19 +326,20 @@ impl AfXdpOptions {
         let program = Arc::new(attached.program);
         let hash = affinity.filter(|_| program.functions.hash.is_some());
         let of_ports = program.mode == sys::Mode::Native && !bond.ports.is_empty();
-        let links: Vec<(&Link, u32, (u32, Option<u32>))> = if of_ports {
+        let links: Vec<(&Link, u32, u32)> = if of_ports {
             let keys = (0..).map(|nth| nth * ports.queues);
             let ports = bond.ports.iter().zip(keys);
-            ports.map(|(port, first_key)| (&port.link, port.queues, (first_key, Some(interface.index)))).collect()
+            ports.map(|(port, first_key)| (&port.link, port.queues, first_key)).collect()
         } else {
-            vec![(&interface, all, (0, None))]
+            vec![(&interface, all, 0)]
         };
         let mut devices = Vec::new();
-        for (link, count, place) in links {
+        for (link, count, first_key) in links {
+            let keys = (first_key, of_ports.then_some(interface.index));
             let queues = self.queues.clone().unwrap_or(0..=count - 1);
             let sockets = queues.clone().map(|_| first.take().map_or_else(Socket::new, Ok)).collect::<io::Result<_>>();
             let sockets = sockets.map_err(|e| self.error("open an AF_XDP socket", e))?;
-            let device = Device::new(self, link, place, Arc::clone(&program), *queues.start(), sockets)?.listed();
+            let device = Device::new(self, link, keys, Arc::clone(&program), *queues.start(), sockets)?.listed();
             devices.push((link, device, queues));
         }
         let most = self.queues.clone().unwrap_or(0..=all - 1);

@@ -5,9 +5,12 @@
 //! these changes. A helper process handles no packets. If the run is killed, the helper process
 //! notices this, because its standard input ends.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 use nix::sys::signal::SigSet;
 use steerage_guard::program;
@@ -17,7 +20,7 @@ use crate::error::Error;
 /// A running helper process.
 #[derive(Debug)]
 pub(crate) struct Helper {
-    ends: Option<ChildStdin>,
+    input: Option<Arc<OwnedFd>>,
     lines: BufReader<ChildStdout>,
     reports: Option<ChildStderr>,
 }
@@ -32,10 +35,10 @@ impl Helper {
         // The helper process gets its own process group, so that Ctrl-C sends it no signal.
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = program::start(&mut process).map_err(failed)?;
-        let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(input), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
-        Ok(Self { ends: Some(ends), lines: BufReader::new(says), reports: child.stderr.take() })
+        Ok(Self { input: Some(Arc::new(input.into())), lines: BufReader::new(says), reports: child.stderr.take() })
     }
 
     /// Returns the next line that the helper process writes. The line is empty if the helper
@@ -47,8 +50,13 @@ impl Helper {
         line.trim_end().to_owned()
     }
 
-    /// Returns the pipe with the lines that the helper process [reports](report). Only the first
-    /// call returns the pipe.
+    /// The pipe to the process. A clone of it should not outlive the run, because the process ends
+    /// when the pipe is closed.
+    pub(crate) fn input(&self) -> Option<&Arc<OwnedFd>> {
+        self.input.as_ref()
+    }
+
+    /// The pipe with the lines that the process [reports](report). Only the first call returns it.
     pub(crate) fn reports(&mut self) -> Option<ChildStderr> {
         self.reports.take()
     }
@@ -56,7 +64,7 @@ impl Helper {
     /// Makes the helper process end, and returns the last line that it writes. The method does not
     /// wait for the end of the process, because the sandbox does not allow that.
     pub(crate) fn last_line(&mut self) -> String {
-        self.ends = None;
+        self.input = None;
         self.next_line()
     }
 }
@@ -79,7 +87,18 @@ pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Waits until the run ends, which closes standard input.
+/// Waits for lines of the run. Returns `None` if the run has ended. Reads no more than there is, so
+/// that standard input is readable if there are further lines.
+pub(crate) fn next_lines() -> Option<String> {
+    let mut input = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let mut bytes = [0; 4096];
+    match input.read(&mut bytes) {
+        Ok(count @ 1..) => Some(String::from_utf8_lossy(&bytes[..count]).into_owned()),
+        _ => None,
+    }
+}
+
+/// Waits until the run ends.
 pub(crate) fn wait_for_end() {
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }

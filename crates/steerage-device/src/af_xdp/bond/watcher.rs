@@ -1,0 +1,228 @@
+//! The thread that watches a bond. It opens the queues of new ports, which takes system calls that
+//! a packet thread may not make, and that wait for the kernel's lock of all interfaces.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use steerage::DeviceError;
+use steerage::flow::wire::ethernet;
+use steerage_netlink::ethtool::Ethtool;
+use steerage_netlink::{Changes, Entry, Link, Rtnetlink};
+
+use super::places::{Place, Places, State};
+use super::uses;
+use crate::af_xdp::device::Device;
+use crate::af_xdp::sys;
+
+/// The sockets of the thread, and what it has reported.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    changes: Changes,
+    kernel: Rtnetlink,
+    ethtool: Option<Ethtool>,
+    /// The last state of the port in each place.
+    known: Vec<Option<Known>>,
+    /// The ports whose packets go to the kernel.
+    refused: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    up: bool,
+    mtu: Option<usize>,
+}
+
+impl Known {
+    fn of(link: &Link) -> Self {
+        Self { up: link.up, mtu: link.mtu }
+    }
+}
+
+impl Watcher {
+    /// Opens the sockets in the network namespace of this thread. `ports` have the first of the
+    /// places.
+    pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
+        let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
+        known.resize(places, None);
+        Ok(Self {
+            changes: Changes::of_links()?,
+            kernel: Rtnetlink::open()?,
+            ethtool: Ethtool::open().ok(),
+            known,
+            refused: Vec::new(),
+        })
+    }
+
+    /// Watches until the queues of the bond have ended. Confirms that the thread has no
+    /// capabilities.
+    pub(super) fn run(mut self, places: &Weak<Places>, ends: &EventFd, ready: &Sender<()>) {
+        if let Err(error) = sys::drop_capabilities() {
+            tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
+        }
+        let _ = ready.send(());
+        // Whether all ports have to be read: changes before the start, or too many changes.
+        let mut reads_all = true;
+        loop {
+            let Some(there) = places.upgrade() else { return };
+            if std::mem::take(&mut reads_all) {
+                self.read_all(&there);
+            }
+            drop(there);
+            let mut fds =
+                [PollFd::new(ends.as_fd(), PollFlags::POLLIN), PollFd::new(self.changes.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the bond is watched no more");
+                    return;
+                }
+            }
+            if fds[0].any().unwrap_or(false) {
+                return;
+            }
+            let mut links = Vec::new();
+            reads_all = !self.changes.read(&mut |change| {
+                if let Entry::Link(link) = change.entry {
+                    links.push((link, change.is_there));
+                }
+            });
+            let Some(there) = places.upgrade() else { return };
+            links.iter().for_each(|(link, is_there)| self.changed(&there, link.index, is_there.then_some(link)));
+        }
+    }
+
+    /// Compares the kernel's ports with the places.
+    fn read_all(&mut self, places: &Places) {
+        let ports = match self.kernel.ports(places.bond) {
+            Ok(ports) => ports,
+            Err(error) => return tracing::warn!(%error, "the ports of the bond cannot be read"),
+        };
+        for place in &places.places {
+            let Some(port) = place.state().port.filter(|port| ports.iter().all(|link| link.index != port.index)) else {
+                continue;
+            };
+            // The interface left the bond, or was deleted.
+            match self.kernel.link_at(port.index) {
+                Ok(link) => self.changed(places, port.index, Some(&link)),
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => self.changed(places, port.index, None),
+                Err(error) => tracing::debug!(%error, device = %port.name, "a port cannot be read"),
+            }
+        }
+        ports.iter().for_each(|link| self.changed(places, link.index, Some(link)));
+    }
+
+    /// An interface has a new state, or was deleted if there is no `link`.
+    fn changed(&mut self, places: &Places, index: u32, link: Option<&Link>) {
+        if index == places.bond {
+            return match link {
+                Some(link) => places.program().attachment.changed(link),
+                None => places.end(),
+            };
+        }
+        let has = |place: &Place| place.state().port.is_some_and(|port| port.index == index);
+        match (places.places.iter().position(has), link) {
+            (Some(nth), Some(link)) => self.update(places, nth, link),
+            (Some(nth), None) => self.leave(places, nth, index),
+            (None, Some(link)) if link.controller == Some(places.bond) => self.enter(places, link),
+            (None, _) => self.refused.retain(|refused| *refused != index),
+        }
+    }
+
+    /// The state of the port in a place has changed.
+    fn update(&mut self, places: &Places, nth: usize, link: &Link) {
+        let place = &places.places[nth];
+        let State { port: Some(port), receives } = place.state() else { return };
+        if let Some(known) = self.known[nth].replace(Known::of(link)) {
+            report(&port, known, link);
+        }
+        if uses(places.bond, link) != receives {
+            place.set(State { port: Some(port), receives: !receives });
+        }
+    }
+
+    /// The port in a place was deleted.
+    fn leave(&mut self, places: &Places, nth: usize, index: u32) {
+        let place = &places.places[nth];
+        if let Some(port) = place.state().port {
+            tracing::warn!(device = %port.name, "the port of the bond was deleted");
+        }
+        self.known[nth] = None;
+        if let Some(new_ports) = &places.program().new_ports {
+            // Ports that were there at the start are not in the map.
+            let _ = new_ports.clear(index);
+        }
+        place.set(State::default());
+    }
+
+    /// The bond has a port that has no place.
+    fn enter(&mut self, places: &Places, link: &Link) {
+        if self.refused.contains(&link.index) {
+            return;
+        }
+        let port = link.name.as_deref().unwrap_or_default();
+        let free = places.places.iter().position(|place| place.state().port.is_none());
+        let Some(nth) = free else {
+            self.refused.push(link.index);
+            return tracing::warn!(
+                port,
+                "the bond has a new port, whose packets go to the kernel until a new start: there is no room for it (af_xdp: option `ports`)"
+            );
+        };
+        match self.open_queues(places, nth, link) {
+            Ok((device, queues)) => {
+                self.known[nth] = Some(Known::of(link));
+                places.places[nth].set(State { port: Some(device), receives: uses(places.bond, link) });
+                tracing::info!(port, queues, "the bond has a new port, whose packets are taken too");
+            }
+            Err(error) => {
+                self.refused.push(link.index);
+                tracing::warn!(port, %error, "the bond has a new port, whose packets go to the kernel until a new start");
+            }
+        }
+    }
+
+    /// Binds sockets to the queues of a new port. Returns how many queues it has.
+    fn open_queues(&mut self, places: &Places, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
+        let name = link.name.clone().unwrap_or_default();
+        let channels = self.ethtool.as_mut().and_then(|ethtool| ethtool.channels(&name).ok());
+        let count = channels.map_or(1, |channels| channels.receiving()).max(1);
+        let Some((mut sockets, region)) = places.spare() else {
+            let cause = io::Error::other("the sockets for new ports are used up");
+            return Err(DeviceError::new(name, "receive from it", cause));
+        };
+        let model = places.model();
+        let last = model.first_queue + sockets.len() as u32;
+        if count > last {
+            tracing::warn!(port = %name, queues = count, taken = last, "the packets of the port's other queues go to the kernel");
+        }
+        sockets.truncate(count.saturating_sub(model.first_queue) as usize);
+        let (first_key, queues) = (places.places[nth].first_key, sockets.len());
+        let device = model.of_port(link, first_key, sockets, &region)?;
+        if let Some(new_ports) = &places.program().new_ports {
+            let set = new_ports.set_number(link.index, first_key);
+            set.map_err(|e| device.error("give the program its number", e))?;
+        }
+        Ok((device, queues))
+    }
+}
+
+/// Logs what has changed.
+fn report(port: &Device, before: Known, link: &Link) {
+    let (device, longest) = (&port.name, port.longest());
+    match (before.up, link.up) {
+        (false, true) => tracing::info!(%device, "the port of the bond is up again"),
+        (true, false) => tracing::warn!(%device, "the port of the bond is down; going on when it is up"),
+        _ => {}
+    }
+    let Some(mtu) = link.mtu.filter(|mtu| before.mtu.is_some_and(|before| before != *mtu)) else { return };
+    if mtu + ethernet::TAGGED_BYTES > longest {
+        tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
+    } else {
+        tracing::info!(%device, mtu, "the MTU was changed");
+    }
+}

@@ -103,7 +103,7 @@ fn a_table_or_sentence_without_a_source_is_found() {
             replace(&folder.join("README.md"), "to another CPU takes", "to a close CPU takes")
         }),
         ("add the figures of this line", |folder| {
-            let row = "| netring | listening.";
+            let row = "| netring | packets per second while listening";
             replace(&folder.join("README.md"), row, &format!("| a new peer | receiving | 1.5 |\n{row}"));
         }),
         ("add the figures of this line", |folder| {

@@ -4,6 +4,7 @@
 //! nothing.
 
 mod places;
+mod table;
 #[cfg(test)]
 mod tests;
 mod watcher;

@@ -14,7 +14,7 @@ use steerage::flow::wire::ethernet;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Changes, Entry, Link, Rtnetlink};
 
-use super::places::{Place, Places, State};
+use super::table::{Place, State, Table};
 use super::uses;
 use crate::af_xdp::device::Device;
 use crate::af_xdp::sys;
@@ -60,7 +60,7 @@ impl Watcher {
 
     /// Watches until the queues of the bond have ended. Confirms that the thread has no
     /// capabilities.
-    pub(super) fn run(mut self, places: &Weak<Places>, ends: &EventFd, ready: &Sender<()>) {
+    pub(super) fn run(mut self, table: &Weak<Table>, ends: &EventFd, ready: &Sender<()>) {
         if let Err(error) = sys::drop_capabilities() {
             tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
         }
@@ -68,7 +68,7 @@ impl Watcher {
         // Whether all ports have to be read: changes before the start, or too many changes.
         let mut reads_all = true;
         loop {
-            let Some(there) = places.upgrade() else { return };
+            let Some(there) = table.upgrade() else { return };
             if std::mem::take(&mut reads_all) {
                 self.read_all(&there);
             }
@@ -91,68 +91,68 @@ impl Watcher {
                     links.push((link, change.is_there));
                 }
             });
-            let Some(there) = places.upgrade() else { return };
+            let Some(there) = table.upgrade() else { return };
             links.iter().for_each(|(link, is_there)| self.changed(&there, link.index, is_there.then_some(link)));
         }
     }
 
-    /// Compares the kernel's ports with the places.
-    fn read_all(&mut self, places: &Places) {
-        let ports = match self.kernel.ports(places.bond) {
+    /// Compares the kernel's ports with the table.
+    fn read_all(&mut self, table: &Table) {
+        let ports = match self.kernel.ports(table.bond) {
             Ok(ports) => ports,
             Err(error) => return tracing::warn!(%error, "the ports of the bond cannot be read"),
         };
-        for place in &places.places {
+        for place in &table.places {
             let Some(port) = place.state().port.filter(|port| ports.iter().all(|link| link.index != port.index)) else {
                 continue;
             };
             // The interface left the bond, or was deleted.
             match self.kernel.link_at(port.index) {
-                Ok(link) => self.changed(places, port.index, Some(&link)),
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => self.changed(places, port.index, None),
+                Ok(link) => self.changed(table, port.index, Some(&link)),
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => self.changed(table, port.index, None),
                 Err(error) => tracing::debug!(%error, device = %port.name, "a port cannot be read"),
             }
         }
-        ports.iter().for_each(|link| self.changed(places, link.index, Some(link)));
+        ports.iter().for_each(|link| self.changed(table, link.index, Some(link)));
     }
 
     /// An interface has a new state, or was deleted if there is no `link`.
-    fn changed(&mut self, places: &Places, index: u32, link: Option<&Link>) {
-        if index == places.bond {
+    fn changed(&mut self, table: &Table, index: u32, link: Option<&Link>) {
+        if index == table.bond {
             return match link {
-                Some(link) => places.program().attachment.changed(link),
-                None => places.end(),
+                Some(link) => table.program().attachment.changed(link),
+                None => table.end(),
             };
         }
         let has = |place: &Place| place.state().port.is_some_and(|port| port.index == index);
-        match (places.places.iter().position(has), link) {
-            (Some(nth), Some(link)) => self.update(places, nth, link),
-            (Some(nth), None) => self.leave(places, nth, index),
-            (None, Some(link)) if link.controller == Some(places.bond) => self.enter(places, link),
+        match (table.places.iter().position(has), link) {
+            (Some(nth), Some(link)) => self.update(table, nth, link),
+            (Some(nth), None) => self.leave(table, nth, index),
+            (None, Some(link)) if link.controller == Some(table.bond) => self.enter(table, link),
             (None, _) => self.refused.retain(|refused| *refused != index),
         }
     }
 
     /// The state of the port in a place has changed.
-    fn update(&mut self, places: &Places, nth: usize, link: &Link) {
-        let place = &places.places[nth];
+    fn update(&mut self, table: &Table, nth: usize, link: &Link) {
+        let place = &table.places[nth];
         let State { port: Some(port), receives } = place.state() else { return };
         if let Some(known) = self.known[nth].replace(Known::of(link)) {
             report(&port, known, link);
         }
-        if uses(places.bond, link) != receives {
+        if uses(table.bond, link) != receives {
             place.set(State { port: Some(port), receives: !receives });
         }
     }
 
     /// The port in a place was deleted.
-    fn leave(&mut self, places: &Places, nth: usize, index: u32) {
-        let place = &places.places[nth];
+    fn leave(&mut self, table: &Table, nth: usize, index: u32) {
+        let place = &table.places[nth];
         if let Some(port) = place.state().port {
             tracing::warn!(device = %port.name, "the port of the bond was deleted");
         }
         self.known[nth] = None;
-        if let Some(new_ports) = &places.program().new_ports {
+        if let Some(new_ports) = &table.program().new_ports {
             // Ports that were there at the start are not in the map.
             let _ = new_ports.clear(index);
         }
@@ -160,12 +160,12 @@ impl Watcher {
     }
 
     /// The bond has a port that has no place.
-    fn enter(&mut self, places: &Places, link: &Link) {
+    fn enter(&mut self, table: &Table, link: &Link) {
         if self.refused.contains(&link.index) {
             return;
         }
         let port = link.name.as_deref().unwrap_or_default();
-        let free = places.places.iter().position(|place| place.state().port.is_none());
+        let free = table.places.iter().position(|place| place.state().port.is_none());
         let Some(nth) = free else {
             self.refused.push(link.index);
             return tracing::warn!(
@@ -173,10 +173,10 @@ impl Watcher {
                 "the bond has a new port, whose packets go to the kernel until a new start: there is no room for it (af_xdp: option `ports`)"
             );
         };
-        match self.open_queues(places, nth, link) {
+        match self.open_queues(table, nth, link) {
             Ok((device, queues)) => {
                 self.known[nth] = Some(Known::of(link));
-                places.places[nth].set(State { port: Some(device), receives: uses(places.bond, link) });
+                table.places[nth].set(State { port: Some(device), receives: uses(table.bond, link) });
                 tracing::info!(port, queues, "the bond has a new port, whose packets are taken too");
             }
             Err(error) => {
@@ -187,23 +187,23 @@ impl Watcher {
     }
 
     /// Binds sockets to the queues of a new port. Returns how many queues it has.
-    fn open_queues(&mut self, places: &Places, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
+    fn open_queues(&mut self, table: &Table, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
         let name = link.name.clone().unwrap_or_default();
         let channels = self.ethtool.as_mut().and_then(|ethtool| ethtool.channels(&name).ok());
         let count = channels.map_or(1, |channels| channels.receiving()).max(1);
-        let Some((mut sockets, region)) = places.spare() else {
+        let Some((mut sockets, region)) = table.spare() else {
             let cause = io::Error::other("the sockets for new ports are used up");
             return Err(DeviceError::new(name, "receive from it", cause));
         };
-        let model = places.model();
+        let model = &table.model;
         let last = model.first_queue + sockets.len() as u32;
         if count > last {
             tracing::warn!(port = %name, queues = count, taken = last, "the packets of the port's other queues go to the kernel");
         }
         sockets.truncate(count.saturating_sub(model.first_queue) as usize);
-        let (first_key, queues) = (places.places[nth].first_key, sockets.len());
+        let (first_key, queues) = (table.places[nth].first_key, sockets.len());
         let device = model.of_port(link, first_key, sockets, &region)?;
-        if let Some(new_ports) = &places.program().new_ports {
+        if let Some(new_ports) = &table.program().new_ports {
             let set = new_ports.set_number(link.index, first_key);
             set.map_err(|e| device.error("give the program its number", e))?;
         }

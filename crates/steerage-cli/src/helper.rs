@@ -50,13 +50,14 @@ impl Helper {
         line.trim_end().to_owned()
     }
 
-    /// The pipe to the process. A clone of it should not outlive the run, because the process ends
-    /// when the pipe is closed.
+    /// Returns the pipe to the helper process. No clone of the pipe may outlive the run, because the
+    /// helper process ends when the pipe is closed.
     pub(crate) fn input(&self) -> Option<&Arc<OwnedFd>> {
         self.input.as_ref()
     }
 
-    /// The pipe with the lines that the process [reports](report). Only the first call returns it.
+    /// Returns the pipe with the lines that the helper process [reports](report). Only the first
+    /// call returns the pipe.
     pub(crate) fn reports(&mut self) -> Option<ChildStderr> {
         self.reports.take()
     }
@@ -87,8 +88,8 @@ pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Waits for lines of the run. Returns `None` if the run has ended. Reads no more than there is, so
-/// that standard input is readable if there are further lines.
+/// Waits for lines that the run writes to standard input. Returns `None` if the run has ended. Uses
+/// no buffer, so that standard input stays readable if there are further lines.
 pub(crate) fn next_lines() -> Option<String> {
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let mut bytes = [0; 4096];
@@ -98,7 +99,7 @@ pub(crate) fn next_lines() -> Option<String> {
     }
 }
 
-/// Waits until the run ends.
+/// Waits until the run ends, which closes standard input.
 pub(crate) fn wait_for_end() {
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }

@@ -95,7 +95,7 @@ pub const SEND_RING_DEFAULT: u32 = 1024;
 /// The highest number of ports of a bond that [`AfXdpOptions::ports`] can make room for.
 pub const PORTS_MAX: u32 = 64;
 
-/// The bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
+/// The number of bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
 /// The length of the longest chunk that the kernel supports: one page of the kernel.
 const CHUNK_BYTES_MAX: usize = 4096;
@@ -108,25 +108,25 @@ pub fn components() -> Vec<Component> {
     Device::components()
 }
 
-/// Whether this process takes packets from the ports of a bond, in the network namespace of this
-/// thread. Then building the instance starts a thread that binds sockets to the queues of new
-/// ports.
+/// Returns true if this process takes packets from the ports of a bond, in the network namespace of
+/// this thread. In this case, building the instance starts a thread that binds sockets to the queues
+/// of new ports.
 pub fn follows_bonds() -> bool {
     Device::follows_bonds()
 }
 
-/// The interfaces of the network namespace of this thread that this process polls busily, by their
-/// numbers. Their interrupts should be deferred (`napi_defer_hard_irqs` and `gro_flush_timeout`),
-/// which `steerage-tune` does.
+/// Returns the numbers of the interfaces that this process polls busily, in the network namespace
+/// of this thread. The interrupts of these interfaces should be deferred (`napi_defer_hard_irqs`
+/// and `gro_flush_timeout`), which `steerage-tune` does.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
 }
 
-/// Lets this process write a line to the pipe `to` for each interface that [`busily_polled`]
-/// returned and that cannot be polled busily: the number of the interface. Then its interrupts
-/// should not be deferred any more, because only the kernel's timer would run the driver. A packet
-/// shows whether a driver can be polled: it must say which of its NAPI instances delivered the
-/// packet.
+/// Lets this process write a line to the pipe `to` for each interface of [`busily_polled`] whose
+/// driver cannot be polled busily. The line is the number of the interface. The interrupts of this
+/// interface should not be deferred any more, because only the kernel's timer would run the driver.
+/// The first packet shows whether the driver can be polled: the driver must report which of its
+/// NAPI instances delivered the packet.
 ///
 /// Nothing is written after the last clone of `to` is dropped. A writer that waits for its reader
 /// would stop a packet thread, so the pipe should have room for a line for each interface.
@@ -134,9 +134,10 @@ pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
     Device::report_vain_busy_polling(to);
 }
 
-/// Lets the [`components`] stay in their dispatchers at the end. For a process that drops its
-/// privileges: another process removes the programs with [`dispatcher::remove`]. Without this
-/// process, they leave all packets to the next program.
+/// Lets the [`components`] stay in their dispatchers when this process ends. This function is for a
+/// process that drops its privileges. Another process then removes the programs with
+/// [`dispatcher::remove`]. After this process has ended, the programs leave all packets to the next
+/// program.
 ///
 /// After this call, this process does not notice if other software removes one of its components.
 /// The other process waits for the removal of a component ([`dispatcher::wait_for_removal`]), and
@@ -205,7 +206,7 @@ pub struct AfXdpOptions {
     /// The number of ports for which there is room if the interface is a bond: 1 to [`PORTS_MAX`].
     /// `None` means one more than the bond has at the start.
     pub ports: Option<u32>,
-    /// Whether to replace an XDP program that is attached already.
+    /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
     /// The priority of the program in libxdp's dispatcher. With a priority, a dispatcher is
     /// attached if no program is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a
@@ -272,11 +273,11 @@ impl AfXdpOptions {
         /// Sets whether steerage uses the hash that the hardware computed. Default: no. Fragments
         /// have no hash of the hardware, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
-        /// The number of ports for which there is room if the interface is a bond: 1 to
+        /// Sets the number of ports for which there is room if the interface is a bond: 1 to
         /// [`PORTS_MAX`]. Packets of further ports go to the kernel. Each place for a port takes as
         /// much memory as a port. Default: one more than the bond has when it is opened.
         ports: u32 => Some;
-        /// Whether to replace an XDP program that is attached already. Default: no.
+        /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
         /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs programs
         /// in the order of their priorities, the lowest first. Default:
@@ -361,7 +362,7 @@ impl AfXdpOptions {
         let places = places.transpose()?;
         let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
-            // No port has these places yet. Their queues resemble those of the first port.
+            // No port has the other places yet. Their queues resemble those of the first port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();

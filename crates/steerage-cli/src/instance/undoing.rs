@@ -142,9 +142,9 @@ fn found(index: u32) -> Option<(Machine, String)> {
     (read("ifindex") == index.to_string() && read("address") == address).then_some((machine, name))
 }
 
-/// The process itself: watches the dispatchers until the end of standard input, and undoes the
-/// changes. Each line of standard input is the number of an interface whose interrupts must not be
-/// deferred any more, because busy polling does not reach its driver.
+/// Runs in the helper process. Watches the dispatchers until standard input ends, and then undoes
+/// the changes. Each line of standard input is the number of an interface whose interrupts must not
+/// be deferred any more, because busy polling does not reach its driver.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     loop {
@@ -156,22 +156,24 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// An error is reported at the end, when the deferral is undone once more.
+/// Undoes the deferral of an interface's interrupts. An error is reported at the end, when the
+/// deferral is undone once more.
 fn undo_deferral(done: &[String], index: u32) {
     let of_interface = |done: &Done| matches!(done, Done::Knob { interface, .. } if *interface == index);
     let knobs = done.iter().filter_map(|done| done.parse().ok()).filter(of_interface);
     knobs.for_each(|knob| drop(undo(&knob)));
 }
 
-/// Undoes each change, also if another one cannot be undone. Returns the last line of the process.
+/// Undoes each change, even if another change cannot be undone. Returns the last line that the
+/// helper process writes.
 fn undo_all(done: &[String]) -> String {
     let failed = done.iter().filter_map(|done| done.parse::<Done>().and_then(|done| undo(&done)).err());
     let failed: Vec<String> = failed.collect();
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Reports the programs that another process removes from their dispatchers, until there is a line
-/// on standard input, or the run ends.
+/// Watches the dispatchers until there is a line on standard input, or the run ends. Reports each
+/// program of the run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),

@@ -25,8 +25,7 @@ const FAR: &str = "10.210.0.2";
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The state of an end of a cable that the bond uses, with all bits but those for errors (IEEE
-/// 802.1AX,
-/// 6.4.2.3). A port shows its own state, and that of the other end.
+/// 802.1AX, 6.4.2.3). A port shows its own state, and that of the other end.
 const LACP_IN_USE: &str = "port state: 63";
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
@@ -76,7 +75,7 @@ impl Bonds {
                 // Both ends of such a cable receive and send.
                 count(LACP_IN_USE) / 2
             } else {
-                // Each port has such a line, and so has the bond.
+                // The file has such a line for each port, and one more line for the bond itself.
                 count("MII Status: up") - 1
             }
         })
@@ -143,7 +142,7 @@ impl Bonds {
         })
     }
 
-    /// The number of datagrams that the kernel received since the last call.
+    /// Returns the number of datagrams that the kernel has received since the last call.
     fn passed(&self) -> usize {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
@@ -212,8 +211,8 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
-/// A port that is new to the bond is received from while the others are under load, and so is a
-/// port that replaces a deleted one. No datagram is missing.
+/// The run takes the packets of a port that joins the bond under load, and of a port that replaces a
+/// deleted one. No datagram is missing.
 #[test]
 fn a_new_port_of_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -288,7 +287,7 @@ fn a_new_port_without_room_is_left_to_the_kernel() {
     assert!(counted >= passed as u64, "{report}");
 }
 
-/// A port that loses its link is used no more, and is used again after the link returns.
+/// Packets of a port are taken again after the port has lost its link and the link has returned.
 #[test]
 fn a_port_of_a_bond_loses_its_link() {
     const MODES: [&str; 3] = [
@@ -327,7 +326,7 @@ fn a_port_of_a_bond_loses_its_link() {
     }
 }
 
-/// The number of packets that the run has received.
+/// Returns the number of packets that the run has received so far.
 fn received_so_far(started: &Started) -> u64 {
     let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);
     ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))

@@ -173,8 +173,8 @@ fn interrupts_are_deferred_while_a_run_polls_busily() {
     assert_eq!(values(), ["0", "70000"]);
 }
 
-/// A veth of Linux 6.13 and later cannot be polled busily. The run says so with the first packet,
-/// and its interrupts are deferred no more.
+/// A veth of Linux 6.13 and later cannot be polled busily. After the first packet, the run says so,
+/// and the interrupts are no longer deferred.
 #[test]
 fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
     let Some(net) = Net::new() else { return };
@@ -201,14 +201,15 @@ fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
     assert_eq!(deferral(), "0");
 }
 
-/// Whether this kernel has an earlier version.
+/// Returns true if this kernel is older than `version`.
 fn older_than(version: (u32, u32)) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap(), numbers.next().unwrap()) < version
 }
 
-/// Packets that wait in the ring arrive completely, and the stop does not wait for the ring's time.
+/// At the end of a run, all packets that wait in the ring arrive. The end does not wait for the
+/// timeout of the ring.
 #[test]
 fn packets_that_may_wait_arrive() {
     let Some(net) = Net::new() else { return };

@@ -260,7 +260,7 @@ impl Attempt<'_> {
         let number = |map: &Map| map.as_fd().as_raw_fd();
         let (sockets, counters, new_ports) = self.maps;
         let (sockets, counters, new_ports) = (number(sockets), number(counters), new_ports.map(number));
-        // After the driver, the frames of all ports are the bond's.
+        // A program that runs after the driver sees the frames of all ports as frames of the bond.
         let no_ports = Ports::default();
         let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
         program(self.take, Maps { sockets, ports, new_ports, counters, functions })

@@ -19,8 +19,8 @@ use super::interface;
 use super::program::Ports;
 pub(super) use places::{Places, View};
 
-/// How many ports a run takes in that were no ports of the bond at the start. Each of them takes a
-/// set of sockets that is created at the start.
+/// The number of times that a new port of the bond can get a place during a run. Each new port takes
+/// a set of sockets that is created at the start.
 const NEW_PORTS_MAX: usize = 4;
 
 /// The kind of interface, as rtnetlink(7) names it.
@@ -79,7 +79,7 @@ impl Bond {
     }
 }
 
-/// Whether the bond uses this port to receive.
+/// Returns true if the bond uses this port to receive.
 pub(super) fn uses(bond: u32, port: &Link) -> bool {
     port.controller == Some(bond) && !port.is_backup
 }

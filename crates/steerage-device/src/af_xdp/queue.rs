@@ -166,8 +166,8 @@ impl Queue {
         })
     }
 
-    /// Fills up the fill ring. A received frame is replaced by another page at once. So the ring
-    /// has gaps only at the start, and as long as too few pages were free at the start.
+    /// Fills up the fill ring. A received frame is replaced by another page at once. Therefore the
+    /// fill ring is full except at the start, or if too few pages were free at the start.
     fn refill(&mut self, out: &mut Completions<'_>) {
         self.starved = false;
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
@@ -293,7 +293,7 @@ impl Queue {
         added.map_err(|e| self.device.error("wait for the socket", e.into()))
     }
 
-    /// Whether the interface of the socket was deleted.
+    /// Returns true if the interface of the socket was deleted.
     fn is_deleted(&self) -> bool {
         let port = self.view.as_ref().map(|view| view.state().port.as_ref());
         port.is_some_and(|port| port.is_none_or(|port| !Arc::ptr_eq(port, &self.device)))
@@ -312,7 +312,7 @@ impl Queue {
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Open(ready) => {
-                // The entry may be gone already, together with the interface.
+                // The map's entry may be gone already, together with the interface.
                 let _ = self.device.program.sockets.clear(self.key);
                 Stage::Ready(ready)
             }
@@ -353,7 +353,7 @@ impl Queue {
     fn leave(&mut self, then: Then) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
-                // The entry may be gone already, together with the interface.
+                // The map's entry may be gone already, together with the interface.
                 let _ = self.device.program.sockets.clear(self.key);
                 // The kernel has done the same before it reported that a port was deleted.
                 if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {

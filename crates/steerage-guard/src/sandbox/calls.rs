@@ -8,8 +8,8 @@ use syscalls::Sysno;
 /// ```
 /// use steerage_guard::sandbox::Group;
 ///
-/// assert!(Group::Files.names().contains(&"openat")); assert!(Group::ALL.iter().all(|group|
-/// !group.names().contains(&"execve")), "no group starts a program");
+/// assert!(Group::Files.names().contains(&"openat"));
+/// assert!(Group::ALL.iter().all(|group| !group.names().contains(&"execve")), "no group starts a program");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -380,7 +380,7 @@ const SIGNAL: &[Call] = &[any(Sysno::kill)];
 const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
 
 impl Group {
-    /// All groups.
+    /// All groups of system calls.
     pub const ALL: [Self; 18] = [
         Self::Run,
         Self::Receive,

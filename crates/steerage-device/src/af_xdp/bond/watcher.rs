@@ -44,7 +44,7 @@ impl Known {
 }
 
 impl Watcher {
-    /// Opens the sockets in the network namespace of this thread. `ports` have the first of the
+    /// Opens the sockets in the network namespace of this thread. `ports` are the ports in the first
     /// places.
     pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
         let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
@@ -58,14 +58,14 @@ impl Watcher {
         })
     }
 
-    /// Watches until the queues of the bond have ended. Confirms that the thread has no
-    /// capabilities.
+    /// Watches the bond until its queues have ended. Sends to `ready` after the thread has given up
+    /// its capabilities.
     pub(super) fn run(mut self, table: &Weak<Table>, ends: &EventFd, ready: &Sender<()>) {
         if let Err(error) = sys::drop_capabilities() {
             tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
         }
         let _ = ready.send(());
-        // Whether all ports have to be read: changes before the start, or too many changes.
+        // All ports are read at the start, and if the kernel dropped messages about changes.
         let mut reads_all = true;
         loop {
             let Some(there) = table.upgrade() else { return };
@@ -159,7 +159,7 @@ impl Watcher {
         place.set(State::default());
     }
 
-    /// The bond has a port that has no place.
+    /// Gives a place to a port of the bond that has none.
     fn enter(&mut self, table: &Table, link: &Link) {
         if self.refused.contains(&link.index) {
             return;

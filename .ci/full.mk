@@ -230,8 +230,9 @@ $(STAMPS)/rounds:
 # Another kernel than this machine's, which has VLAN interfaces and bonds.
 $(STAMPS)/other_kernel:
 	@needs qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio tcpdump:tcpdump xdp-loader:xdp-tools
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$$PWD/.ci/other-kernel CI=true STEERAGE_VLANS=1 \
-	    cargo test -p steerage-cli --test it --locked -- offloads:: bonds:: dispatcher::
+	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$$PWD/.ci/other-kernel CI=true STEERAGE_VLANS=1
+	cargo test -p steerage-device --lib --locked -- bond::
+	cargo test -p steerage-cli --test it --locked -- offloads:: bonds:: dispatcher::
 
 # The real drivers of cards that qemu emulates, under the newest kernel of Debian's backports. Without KVM, this takes half an hour.
 $(STAMPS)/cards:

@@ -5,9 +5,12 @@
 //! these changes. A helper process handles no packets. If the run is killed, the helper process
 //! notices this, because its standard input ends.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 use nix::sys::signal::SigSet;
 use steerage_guard::program;
@@ -17,7 +20,7 @@ use crate::error::Error;
 /// A running helper process.
 #[derive(Debug)]
 pub(crate) struct Helper {
-    ends: Option<ChildStdin>,
+    input: Option<Arc<OwnedFd>>,
     lines: BufReader<ChildStdout>,
     reports: Option<ChildStderr>,
 }
@@ -32,10 +35,10 @@ impl Helper {
         // The helper process gets its own process group, so that Ctrl-C sends it no signal.
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = program::start(&mut process).map_err(failed)?;
-        let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(input), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
-        Ok(Self { ends: Some(ends), lines: BufReader::new(says), reports: child.stderr.take() })
+        Ok(Self { input: Some(Arc::new(input.into())), lines: BufReader::new(says), reports: child.stderr.take() })
     }
 
     /// Returns the next line that the helper process writes. The line is empty if the helper
@@ -47,6 +50,12 @@ impl Helper {
         line.trim_end().to_owned()
     }
 
+    /// Returns the pipe to the helper process. No clone of the pipe may outlive the run, because the
+    /// helper process ends when the pipe is closed.
+    pub(crate) fn input(&self) -> Option<&Arc<OwnedFd>> {
+        self.input.as_ref()
+    }
+
     /// Returns the pipe with the lines that the helper process [reports](report). Only the first
     /// call returns the pipe.
     pub(crate) fn reports(&mut self) -> Option<ChildStderr> {
@@ -56,7 +65,7 @@ impl Helper {
     /// Makes the helper process end, and returns the last line that it writes. The method does not
     /// wait for the end of the process, because the sandbox does not allow that.
     pub(crate) fn last_line(&mut self) -> String {
-        self.ends = None;
+        self.input = None;
         self.next_line()
     }
 }
@@ -77,6 +86,17 @@ pub(crate) fn say(line: &str) {
 /// go to standard error, which the helper process does not need for other output.
 pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Waits for lines that the run writes to standard input. Returns `None` if the run has ended. Uses
+/// no buffer, so that standard input stays readable if there are further lines.
+pub(crate) fn next_lines() -> Option<String> {
+    let mut input = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let mut bytes = [0; 4096];
+    match input.read(&mut bytes) {
+        Ok(count @ 1..) => Some(String::from_utf8_lossy(&bytes[..count]).into_owned()),
+        _ => None,
+    }
 }
 
 /// Waits until the run ends, which closes standard input.

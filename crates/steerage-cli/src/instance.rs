@@ -26,6 +26,7 @@ use steerage_capture::CaptureInfo;
 use steerage_capture::tap::{Tap, Tapped};
 use steerage_control::directory_names;
 use steerage_device::Opened;
+use steerage_device::af_xdp;
 use steerage_device::drain::{Downstream, Drain};
 use steerage_device::rate::Rate;
 use steerage_guard::capabilities::{self, Needed};
@@ -165,6 +166,7 @@ where
     let outputs = (sending.outputs)(&opened)?;
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
     let needs = kinds.into_iter().fold(needs, |needs, kind| needs.device(kind, Direction::In));
+    let needs = needs.follows_bonds(af_xdp::follows_bonds());
     let needs = outputs.iter().fold(needs, |needs, output| needs.device(output.kind, Direction::Out));
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);

@@ -198,6 +198,12 @@ impl<'a> Needs<'a> {
         Self { sandbox, ..self }
     }
 
+    /// Allows a thread that handles no packets to open the queues of new ports of a bond.
+    pub(crate) fn follows_bonds(self, follows: bool) -> Self {
+        let sandbox = if follows { self.sandbox.calls(&[Group::BindSockets]) } else { self.sandbox };
+        Self { sandbox, ..self }
+    }
+
     pub(crate) fn device(mut self, kind: &str, direction: Direction) -> Self {
         let groups = groups_of_device(kind, direction);
         self.devices.extend(groups);

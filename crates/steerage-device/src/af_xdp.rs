@@ -41,12 +41,13 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use steerage::{DeviceError, Input, device::RxQueue};
+use steerage_netlink::Link;
 
 use crate::af_packet::{AfPacketOptions, Direction};
 use crate::device_hash::{self, DeviceHash};
 use crate::options::setters;
 use attach::attach;
-use bond::Bond;
+use bond::{Bond, Places, View};
 use device::Device;
 use interface::ETHERNET;
 use queue::Queue;
@@ -91,6 +92,9 @@ pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 /// like the ring of a network card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
+/// The highest number of ports of a bond that [`AfXdpOptions::ports`] can make room for.
+pub const PORTS_MAX: u32 = 64;
+
 /// The number of bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
 /// The length of the longest chunk that the kernel supports: one page of the kernel.
@@ -104,11 +108,30 @@ pub fn components() -> Vec<Component> {
     Device::components()
 }
 
+/// Returns true if this process takes packets from the ports of a bond, in the network namespace of
+/// this thread. In this case, building the instance starts a thread that binds sockets to the queues
+/// of new ports.
+pub fn follows_bonds() -> bool {
+    Device::follows_bonds()
+}
+
 /// Returns the numbers of the interfaces that this process polls busily, in the network namespace
 /// of this thread. The interrupts of these interfaces should be deferred (`napi_defer_hard_irqs`
 /// and `gro_flush_timeout`), which `steerage-tune` does.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
+}
+
+/// Lets this process write a line to the pipe `to` for each interface of [`busily_polled`] whose
+/// driver cannot be polled busily. The line is the number of the interface. The interrupts of this
+/// interface should not be deferred any more, because only the kernel's timer would run the driver.
+/// The first packet shows whether the driver can be polled: the driver must report which of its
+/// NAPI instances delivered the packet.
+///
+/// Nothing is written after the last clone of `to` is dropped. A writer that waits for its reader
+/// would stop a packet thread, so the pipe should have room for a line for each interface.
+pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
+    Device::report_vain_busy_polling(to);
 }
 
 /// Lets the [`components`] stay in their dispatchers when this process ends. This function is for a
@@ -180,11 +203,14 @@ pub struct AfXdpOptions {
     /// Sets whether steerage uses the hash that the hardware computed, if the driver reports the
     /// hash. The page docs/af_xdp.md lists packets that this hash does not keep together.
     pub device_hash: DeviceHash,
+    /// The number of ports for which there is room if the interface is a bond: 1 to [`PORTS_MAX`].
+    /// `None` means one more than the bond has at the start.
+    pub ports: Option<u32>,
     /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
-    /// The priority of the program in libxdp's dispatcher. With a priority, a dispatcher is attached
-    /// if no program is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is
-    /// attached.
+    /// The priority of the program in libxdp's dispatcher. With a priority, a dispatcher is
+    /// attached if no program is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a
+    /// dispatcher is attached.
     pub priority: Option<u32>,
 }
 
@@ -214,6 +240,7 @@ impl AfXdpOptions {
             busy_poll: None,
             coalesce: None,
             device_hash: DeviceHash::Never,
+            ports: None,
             replace: false,
             priority: None,
         }
@@ -246,10 +273,14 @@ impl AfXdpOptions {
         /// Sets whether steerage uses the hash that the hardware computed. Default: no. Fragments
         /// have no hash of the hardware, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
+        /// Sets the number of ports for which there is room if the interface is a bond: 1 to
+        /// [`PORTS_MAX`]. Packets of further ports go to the kernel. Each place for a port takes as
+        /// much memory as a port. Default: one more than the bond has when it is opened.
+        ports: u32 => Some;
         /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
-        /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs programs in
-        /// the order of their priorities, the lowest first. Default:
+        /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs programs
+        /// in the order of their priorities, the lowest first. Default:
         /// [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is attached. If no program is attached,
         /// the default is to attach the program alone.
         priority: u32 => Some;
@@ -291,7 +322,7 @@ impl AfXdpOptions {
         }
         let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
         let affinity = self.device_hash.of_af_xdp(hashed_by);
-        let ports = bond.for_program();
+        let ports = bond.for_program(self)?;
         let is_held = Device::takes_from(interface.index);
         let attached = attach(self, take, &interface, all, &ports, (affinity.is_some(), is_held))?;
         let mut notes = attached.notes;
@@ -305,22 +336,40 @@ impl AfXdpOptions {
         notes.extend(bond.note);
         let program = Arc::new(attached.program);
         let hash = affinity.filter(|_| program.functions.hash.is_some());
-        let as_port = (interface.index, ports.queues);
-        let devices: Vec<_> = match program.mode {
-            sys::Mode::Native if !bond.ports.is_empty() => {
-                let keys = (0..).map(|nth| (nth * as_port.1, Some(as_port.0)));
-                bond.ports.iter().map(|port| (&port.link, port.queues)).zip(keys).collect()
-            }
-            _ => vec![((&interface, all), (0, None))],
+        let of_ports = program.mode == sys::Mode::Native && !bond.ports.is_empty();
+        let links: Vec<(&Link, u32, u32)> = if of_ports {
+            let keys = (0..).map(|nth| nth * ports.queues);
+            let ports = bond.ports.iter().zip(keys);
+            ports.map(|(port, first_key)| (&port.link, port.queues, first_key)).collect()
+        } else {
+            vec![(&interface, all, 0)]
         };
-        let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
-        for ((link, count), place) in devices {
+        let mut devices = Vec::new();
+        for (link, count, first_key) in links {
+            let keys = (first_key, of_ports.then_some(interface.index));
             let queues = self.queues.clone().unwrap_or(0..=count - 1);
             let sockets = queues.clone().map(|_| first.take().map_or_else(Socket::new, Ok)).collect::<io::Result<_>>();
             let sockets = sockets.map_err(|e| self.error("open an AF_XDP socket", e))?;
-            let device = Device::new(self, link, place, Arc::clone(&program), *queues.start(), sockets)?.listed();
-            for number in queues.clone() {
-                let queue = Queue::new(Arc::clone(&device), number, hash, number == *queues.start());
+            let device = Device::new(self, link, keys, Arc::clone(&program), *queues.start(), sockets)?.listed();
+            devices.push((link, device, queues));
+        }
+        let most = self.queues.clone().unwrap_or(0..=all - 1);
+        let places = of_ports.then(|| {
+            let ports_now: Vec<(&Link, Arc<Device>)> =
+                devices.iter().map(|(link, device, _)| (*link, Arc::clone(device))).collect();
+            Places::new(self, &interface, &ports_now, ports.places, (ports.queues, &most))
+        });
+        let places = places.transpose()?;
+        let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
+        if let Some(places) = &places {
+            // No port has the other places yet. Their queues resemble those of the first port.
+            rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
+        }
+        let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
+        for (place, (device, queues)) in rows.into_iter().enumerate() {
+            for (nth, number) in queues.enumerate() {
+                let view = places.as_ref().map(|places| View::new(places, place, nth));
+                let queue = Queue::new(Arc::clone(&device), number, hash, nth == 0, view);
                 inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
             }
         }

@@ -74,6 +74,9 @@ impl Undoing {
             let stay = af_xdp::stay_in_dispatchers(reports.into());
             stay.map_err(|error| Error::System { operation: "read the reports of a helper process", error })?;
         }
+        if let Some(input) = helper.input() {
+            af_xdp::report_vain_busy_polling(input);
+        }
         for note in deferrals.iter().filter_map(Deferral::apply).filter(|_| !is_quiet) {
             print_to_stderr(&note);
         }
@@ -140,13 +143,25 @@ fn found(index: u32) -> Option<(Machine, String)> {
 }
 
 /// Runs in the helper process. Watches the dispatchers until standard input ends, and then undoes
-/// the changes.
+/// the changes. Each line of standard input is the number of an interface whose interrupts must not
+/// be deferred any more, because busy polling does not reach its driver.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
-    watch_components(&args.done);
-    helper::wait_for_end();
+    loop {
+        watch_components(&args.done);
+        let Some(lines) = helper::next_lines() else { break };
+        lines.lines().filter_map(|line| line.parse().ok()).for_each(|interface| undo_deferral(&args.done, interface));
+    }
     say(&undo_all(&args.done));
     Ok(())
+}
+
+/// Undoes the deferral of an interface's interrupts. An error is reported at the end, when the
+/// deferral is undone once more.
+fn undo_deferral(done: &[String], index: u32) {
+    let of_interface = |done: &Done| matches!(done, Done::Knob { interface, .. } if *interface == index);
+    let knobs = done.iter().filter_map(|done| done.parse().ok()).filter(of_interface);
+    knobs.for_each(|knob| drop(undo(&knob)));
 }
 
 /// Undoes each change, even if another change cannot be undone. Returns the last line that the
@@ -157,8 +172,8 @@ fn undo_all(done: &[String]) -> String {
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Watches the dispatchers until the run ends. Reports each program of the run that another process
-/// removes.
+/// Watches the dispatchers until there is a line on standard input, or the run ends. Reports each
+/// program of the run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),

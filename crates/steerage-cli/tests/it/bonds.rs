@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
@@ -22,6 +23,10 @@ const FAR: &str = "10.210.0.2";
 /// The time after which LACP takes a link out of use if no LACP messages arrive. This timeout is
 /// that of LACP's fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The state of an end of a cable that the bond uses, with all bits but those for errors (IEEE
+/// 802.1AX, 6.4.2.3). A port shows its own state, and that of the other end.
+const LACP_IN_USE: &str = "port state: 63";
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
 struct Bonds {
@@ -46,6 +51,7 @@ impl Bonds {
         }
         let kernel = ends.within(0, || bind_when_free((NEAR, 9)));
         kernel.set_nonblocking(true).unwrap();
+        setsockopt(&kernel, RcvBufForce, &(8 << 20)).unwrap();
         let bonds = Self { ends, kernel };
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
         // The kernels of both ends resolve their neighbours before the run takes packets.
@@ -64,10 +70,13 @@ impl Bonds {
     fn ports_up(&self) -> [usize; 2] {
         [0, 1].map(|end| {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
-            match text.lines().find_map(|line| line.trim().strip_prefix("Number of ports: ")) {
-                Some(ports) => ports.parse().unwrap(),
+            let count = |wanted: &str| text.lines().filter(|line| line.trim() == wanted).count();
+            if text.contains("802.3ad info") {
+                // Both ends of such a cable receive and send.
+                count(LACP_IN_USE) / 2
+            } else {
                 // The file has such a line for each port, and one more line for the bond itself.
-                None => text.lines().filter(|line| *line == "MII Status: up").count() - 1,
+                count("MII Status: up") - 1
             }
         })
     }
@@ -117,6 +126,22 @@ impl Bonds {
         })
     }
 
+    /// Makes this port of each end the active one.
+    fn activate(&self, port: usize) {
+        for (end, side) in [(0, 'p'), (1, 'q')] {
+            self.ends.must(end, &format!("link set bond0 type bond active_slave {side}{port}"));
+        }
+    }
+
+    /// The active port of each end.
+    fn active(&self) -> [String; 2] {
+        [0, 1].map(|end| {
+            let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
+            let line = text.lines().find_map(|line| line.strip_prefix("Currently Active Slave: "));
+            line.unwrap_or_default().to_owned()
+        })
+    }
+
     /// Returns the number of datagrams that the kernel has received since the last call.
     fn passed(&self) -> usize {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
@@ -159,9 +184,9 @@ fn a_port_leaves_a_bond_and_returns() {
         let report = started.stop_at_rest();
         assert_eq!(received(&report) + bonds.passed(), sent, "{options}: {report}");
         let by_queue = by_queue(&report);
-        assert!(by_queue.len() == 2 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        let mode = |queue: &Value| queue["mode"] == json!("native, copy");
-        assert!(report["snapshot"]["queues"].as_array().unwrap().iter().all(mode), "{report}");
+        assert!(by_queue[..2].iter().all(|received| *received > 0) && by_queue[2..] == [0], "{by_queue:?}");
+        let modes = report["snapshot"]["queues"].as_array().unwrap().iter().map(|queue| queue["mode"].clone());
+        assert_eq!(modes.collect::<Vec<_>>(), ["native, copy", "native, copy", "native, for a new port"], "{report}");
     }
 }
 
@@ -169,19 +194,14 @@ fn a_port_leaves_a_bond_and_returns() {
 #[test]
 fn the_active_port_of_a_bond_changes() {
     let Some(bonds) = Bonds::new("mode active-backup") else { return };
-    let active = |port| {
-        for (end, side) in [(0, 'p'), (1, 'q')] {
-            bonds.ends.must(end, &format!("link set bond0 type bond active_slave {side}{port}"));
-        }
-    };
-    active(0);
+    bonds.activate(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
     // Here, the far end sends packets through a port that is not active at the near end. The kernel
     // also drops packets from such a port.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
-    active(1);
+    bonds.activate(1);
     until("the other port is taken from", || {
         bonds.send(2);
         received_so_far(&started) > 5_000
@@ -191,25 +211,119 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
-/// If a new port joins the bond during a run, its packets go to the kernel. The run prints a
-/// message about this port, and counts the packets that go to the kernel.
+/// The run takes the packets of a port that joins the bond under load, and of a port that replaces a
+/// deleted one. No datagram is missing.
 #[test]
-fn a_new_port_of_a_bond_is_left_to_the_kernel() {
+fn a_new_port_of_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
-    let mut started = bonds.count("af_xdp:bond0");
+    let started = bonds.count("af_xdp:bond0");
+    let queues = |started: &Started| {
+        let ran = run(&["top", "--once", "--json", "--to", &started.id().to_string()]);
+        by_queue(&serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")))
+    };
+    assert_eq!(queues(&started).len(), 3, "there is room for one more port");
+    let mut sent = 0;
+    let mut passed = 0;
+    for name in ["p2", "p3"] {
+        let peer = name.replace('p', "q");
+        sent += bonds.send_during(|| {
+            bonds.ends.veth((0, name), (1, &peer));
+            Bonds::add(&bonds.ends, 0, name);
+            Bonds::add(&bonds.ends, 1, &peer);
+            until("all ports are in use", || bonds.ports_up() == [3, 3]);
+        });
+        let before = queues(&started)[2];
+        until("the new port is taken from", || {
+            bonds.send(2);
+            sent += 100;
+            queues(&started)[2] > before
+        });
+        // The sender's port leaves first, and what it has sent arrives before the port is deleted.
+        bonds.ends.must(1, &format!("link set {peer} nomaster"));
+        until("all datagrams have arrived", || {
+            passed += bonds.passed();
+            received_so_far(&started) as usize + passed == sent
+        });
+        sent += bonds.send_during(|| {
+            bonds.ends.must(0, &format!("link del {name}"));
+            until("the port is gone", || bonds.ports_up() == [2, 2]);
+        });
+    }
+    bonds.send(20);
+    sent += 1_000;
+    started.signal(Signal::SIGINT);
+    let ran = started.end();
+    let report = ran.report();
+    for port in ["p2", "p3"] {
+        let line = format!("the bond has a new port, whose packets are taken too port=\"{port}\"");
+        assert!(ran.code == Some(0) && ran.err.contains(&line), "{ran:?}");
+    }
+    passed += bonds.passed();
+    assert_eq!(received(&report) + passed, sent, "{report}");
+    let snapshot = &report["snapshot"];
+    assert_eq!((&snapshot["reordered"], &snapshot["in_flight"]), (&json!(0), &json!(0)), "{report}");
+    assert_eq!(snapshot["pages"], snapshot["pages_free"], "{report}");
+}
+
+/// Without room for a new port, its packets go to the kernel. The run says so, and counts them.
+#[test]
+fn a_new_port_without_room_is_left_to_the_kernel() {
+    let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
+    let started = bonds.count("af_xdp:bond0,ports=2");
     bonds.ends.veth((0, "p2"), (1, "q2"));
     Bonds::add(&bonds.ends, 0, "p2");
     Bonds::add(&bonds.ends, 1, "q2");
     until("all ports are in use", || bonds.ports_up() == [3, 3]);
-    let line = started.error_line();
-    assert!(line.contains("port=\"p2\"") && line.contains("go to the kernel until a new start"), "{line}");
     bonds.send(20);
-    let report = started.stop_at_rest();
+    started.signal(Signal::SIGINT);
+    let ran = started.end();
+    let report = ran.report();
+    let is_told = ran.err.contains("port=\"p2\"") && ran.err.contains("there is no room for it");
+    assert!(ran.code == Some(0) && is_told, "{ran:?}");
     let (taken, passed) = (received(&report), bonds.passed());
     assert!(taken + passed == 1_000 && taken > 0 && passed > 0, "{taken}, {passed}: {report}");
     let counted: u64 =
         report["snapshot"]["queues"].as_array().unwrap().iter().map(|q| q["passed"].as_u64().unwrap()).sum();
     assert!(counted >= passed as u64, "{report}");
+}
+
+/// Packets of a port are taken again after the port has lost its link and the link has returned.
+#[test]
+fn a_port_of_a_bond_loses_its_link() {
+    const MODES: [&str; 3] = [
+        "mode active-backup",
+        "mode balance-xor xmit_hash_policy layer3+4",
+        "mode 802.3ad lacp_rate fast xmit_hash_policy layer3+4",
+    ];
+    for options in MODES {
+        let Some(bonds) = Bonds::new(options) else { return };
+        let is_backup = options == MODES[0];
+        if is_backup {
+            bonds.activate(0);
+        }
+        let started = bonds.count("af_xdp:bond0");
+        let (mut sent, mut passed) = (0, 0);
+        until("packets are taken", || {
+            bonds.send(2);
+            sent += 100;
+            passed += bonds.passed();
+            received_so_far(&started) > 0
+        });
+        // The near end only loses its carrier, because the cable ends at an interface that is down.
+        bonds.ends.must(1, "link set q0 down");
+        until("one port is in use", || bonds.ports_up() == [1, 1]);
+        if is_backup {
+            until("the bond has changed to the other port", || bonds.active() == ["p1", "q1"]);
+        }
+        bonds.send(20);
+        bonds.ends.must(1, "link set q0 up");
+        until("both ports are in use", || bonds.ports_up() == [2, 2]);
+        bonds.send(20);
+        let report = started.stop_at_rest();
+        assert_eq!(received(&report) + passed + bonds.passed(), sent + 2_000, "{options}: {report}");
+        let by_queue = by_queue(&report);
+        assert!(by_queue[..2].iter().all(|received| *received > 0), "{options}: {by_queue:?}");
+    }
 }
 
 /// Returns the number of packets that the run has received so far.

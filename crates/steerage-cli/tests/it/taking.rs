@@ -12,7 +12,7 @@ use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::namespaces::bind_when_free;
-use steerage_fixtures::until;
+use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::live::{counted, start, talk};
 use crate::program::{Started, run};
@@ -171,6 +171,41 @@ fn interrupts_are_deferred_while_a_run_polls_busily() {
     assert_eq!(values(), ["0", "70000"]);
     started.stop(Signal::SIGINT);
     assert_eq!(values(), ["0", "70000"]);
+}
+
+/// A veth of Linux 6.13 and later cannot be polled busily. After the first packet, the run says so,
+/// and the interrupts are no longer deferred.
+#[test]
+fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
+    let Some(net) = Net::new() else { return };
+    if older_than((6, 13)) {
+        return skip_on_this_kernel("it can poll a veth busily");
+    }
+    let _kernel = Kernel::of(&net);
+    let deferral = || {
+        let args = ["netns", "exec", &net.near, "cat", "/sys/class/net/near0/gro_flush_timeout"];
+        String::from_utf8(Command::new("ip").args(args).output().unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let args = ["netns", "exec", &net.near, env!("CARGO_BIN_EXE_steerage"), "count", "af_xdp:near0,busy_poll=50"];
+    let mut command = Command::new("ip");
+    command.args(args).args(["--take", "udp", "--virtual-cpus", "1", "--json", "-v"]);
+    let started = Started::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    assert_eq!(deferral(), "200000");
+    until("the interrupts are no longer deferred", || {
+        send(&net, 1, 1, 9);
+        deferral() == "0"
+    });
+    started.signal(Signal::SIGINT);
+    let ran = started.end();
+    assert!(ran.code == Some(0) && ran.err.contains("busy_poll has no effect"), "{ran:?}");
+    assert_eq!(deferral(), "0");
+}
+
+/// Returns true if this kernel is older than `version`.
+fn older_than(version: (u32, u32)) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap()) < version
 }
 
 /// At the end of a run, all packets that wait in the ring arrive. The end does not wait for the

@@ -27,9 +27,9 @@ use super::{BLOCK_UNITS, BLOCKS_MIN};
 /// the block that was lent first is rescued.
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if at least this part of the ring was delivered after the block: one
-/// half. If the kernel stops at a block that was delivered later, more than one fourth of the ring
-/// has frames that were not delivered yet.
+/// A block is rescued only if at least one half of the ring was delivered after the block. The
+/// kernel cannot pass a block that is still lent. Without a rescue, more than one fourth of the
+/// ring still has undelivered frames when the kernel reaches a block that was delivered later.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);

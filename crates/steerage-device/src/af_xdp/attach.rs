@@ -48,8 +48,9 @@ pub(super) struct Attached {
     /// The metadata that the program writes in front of each frame.
     pub(super) functions: Functions,
     pub(super) mode: sys::Mode,
-    /// The ports of the bond that the program knows.
-    pub(super) ports: Ports,
+    /// The map from the interfaces that became ports of the bond later to their first queues in the
+    /// other maps. `None` if the program does not run in the ports of a bond.
+    pub(super) new_ports: Option<Map>,
     /// The program stays attached until the attachment is dropped.
     pub(super) attachment: Attachment,
 }
@@ -70,11 +71,13 @@ pub(super) fn attach(
     (wants_hash, is_held): (bool, bool),
 ) -> Result<Noted, DeviceError> {
     let cannot = |operation| move |cause| options.error(operation, cause).advise(PERMISSION);
-    let queues = queues.max(ports.interfaces.len() as u32 * ports.queues);
+    let queues = queues.max(ports.places * ports.queues);
     let sockets = Map::of_sockets(queues).map_err(cannot("make a map of sockets"))?;
     let counters = Map::of_counters(2 * queues).map_err(cannot("make a map of counters"))?;
-    let attempt =
-        Attempt { options, take, interface, ports, wants_hash, is_held, sockets: &sockets, counters: &counters };
+    let new_ports = (ports.places > 0).then(|| Map::of_numbers(ports.places));
+    let new_ports = new_ports.transpose().map_err(cannot("make a map of ports"))?;
+    let maps = (&sockets, &counters, new_ports.as_ref());
+    let attempt = Attempt { options, take, interface, ports, wants_hash, is_held, maps };
     if let Some(noted) = attempt.share()? {
         let (added, mode, notes) = noted;
         let attachment = Attachment::Component(InDispatcher::new(added));
@@ -84,7 +87,7 @@ pub(super) fn attach(
                 counters,
                 functions: Functions::default(),
                 mode,
-                ports: ports.clone(),
+                new_ports: new_ports.filter(|_| mode == sys::Mode::Native),
                 attachment,
             },
             notes,
@@ -99,7 +102,8 @@ pub(super) fn attach(
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
                 let attachment = Attachment::Link(by_link);
-                let program = Attached { sockets, counters, functions, mode: *mode, ports: ports.clone(), attachment };
+                let new_ports = new_ports.filter(|_| *mode == sys::Mode::Native);
+                let program = Attached { sockets, counters, functions, mode: *mode, new_ports, attachment };
                 return Ok(Noted { program, notes });
             }
             Err(Refused::For(error)) => return Err(error),
@@ -134,8 +138,8 @@ struct Attempt<'a> {
     wants_hash: bool,
     /// True if this process takes packets from the interface already.
     is_held: bool,
-    sockets: &'a Map,
-    counters: &'a Map,
+    /// The maps of sockets, of counters, and of new ports.
+    maps: (&'a Map, &'a Map, Option<&'a Map>),
 }
 
 impl Attempt<'_> {
@@ -253,11 +257,13 @@ impl Attempt<'_> {
     }
 
     fn instructions(&self, mode: sys::Mode, functions: Functions) -> io::Result<Vec<Instruction>> {
-        let [sockets, counters] = [self.sockets, self.counters].map(|map| map.as_fd().as_raw_fd());
+        let number = |map: &Map| map.as_fd().as_raw_fd();
+        let (sockets, counters, new_ports) = self.maps;
+        let (sockets, counters, new_ports) = (number(sockets), number(counters), new_ports.map(number));
         // A program that runs after the driver sees the frames of all ports as frames of the bond.
         let no_ports = Ports::default();
         let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
-        program(self.take, Maps { sockets, ports, counters, functions })
+        program(self.take, Maps { sockets, ports, new_ports, counters, functions })
             .ok_or_else(|| io::Error::other("what to take is too long for a program"))
     }
 

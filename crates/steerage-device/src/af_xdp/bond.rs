@@ -1,13 +1,27 @@
 //! Bonds. The XDP program is attached to the bond, and the kernel runs it in the drivers of the
-//! bond's ports, also of ports that leave the bond and return. The sockets are those of the ports'
-//! queues. A port that the bond does not use, such as a backup, receives nothing.
+//! bond's ports, also of ports that leave the bond and return, and of new ports. The sockets are
+//! those of the ports' queues. A port that the bond does not use, such as a backup, receives
+//! nothing.
+
+mod places;
+mod table;
+#[cfg(test)]
+mod tests;
+mod watcher;
 
 use std::io;
 
+use steerage::DeviceError;
 use steerage_netlink::{Link, Rtnetlink};
 
+use super::AfXdpOptions;
 use super::interface;
 use super::program::Ports;
+pub(super) use places::{Places, View};
+
+/// The number of times that a new port of the bond can get a place during a run. Each new port takes
+/// a set of sockets that is created at the start.
+const NEW_PORTS_MAX: usize = 4;
 
 /// The kind of interface, as rtnetlink(7) names it.
 const KIND: &str = "bond";
@@ -51,13 +65,21 @@ impl Bond {
     }
 
     /// The ports for the program.
-    pub(super) fn for_program(&self) -> Ports {
-        let interfaces = self.ports.iter().map(|port| port.link.index).collect();
-        Ports { interfaces, queues: self.ports.iter().map(|port| port.queues).max().unwrap_or(0) }
+    pub(super) fn for_program(&self, options: &AfXdpOptions) -> Result<Ports, DeviceError> {
+        let count = self.ports.len() as u32;
+        if count == 0 && options.ports.is_some() {
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, "it is no bond");
+            return Err(options.error("have room for its ports", cause).advise("leave out the option `ports`"));
+        }
+        Ok(Ports {
+            interfaces: self.ports.iter().map(|port| port.link.index).collect(),
+            places: if count == 0 { 0 } else { options.ports.unwrap_or(count + 1).max(count) },
+            queues: self.ports.iter().map(|port| port.queues).max().unwrap_or(0),
+        })
     }
 }
 
-/// Whether the bond uses this port to receive.
+/// Returns true if the bond uses this port to receive.
 pub(super) fn uses(bond: u32, port: &Link) -> bool {
     port.controller == Some(bond) && !port.is_backup
 }

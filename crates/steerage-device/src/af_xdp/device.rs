@@ -3,7 +3,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use steerage::flow::wire::ethernet;
@@ -39,14 +40,18 @@ pub(super) struct Device {
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
-    /// The number of receive queues that the driver reports, whose frames the program counts. 0 if it
-    /// reports none.
+    /// The number of receive queues that the driver reports, whose frames the program counts. 0 if
+    /// it reports none.
     queues: u32,
     copies: bool,
-    first_queue: u32,
+    pub(super) first_queue: u32,
     namespace: Namespace,
-    /// The senders of the same interface, which use the same memory as the receivers, and share the
-    /// completion ring of their queue.
+    /// The longest frame that the sockets have room for, in bytes. Known after they are bound.
+    longest: AtomicUsize,
+    /// The pipe for [`report_vain_busy_polling`](Self::report_vain_busy_polling).
+    vain_polling: OnceLock<Weak<OwnedFd>>,
+    /// The senders of the same interface. The senders use the same memory as the receivers, and
+    /// share the completion ring of their queue.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
@@ -56,12 +61,10 @@ pub(super) struct Device {
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
 /// The sockets of the queues, until each queue has taken its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sockets {
     unbound: Vec<Socket>,
     ready: Vec<Option<OpenSocket>>,
-    /// True if the sockets were bound so that a frame may arrive in several chunks.
-    several: bool,
 }
 
 impl Device {
@@ -78,10 +81,7 @@ impl Device {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no length for it", options.ring));
             return Err(options.error("make its rings", cause).advise("use a power of two, 128 to 32768"));
         }
-        if let Some(time) = options.busy_poll {
-            let set = unbound.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
-            set.map_err(|e| options.error("poll busily", e))?;
-        }
+        Self::set_up(options, &unbound)?;
         let queues = interface::reported_queues(interface.name.as_deref().unwrap_or_default());
         Ok(Self {
             name: interface.name.clone().unwrap_or_else(|| options.interface.clone()),
@@ -97,9 +97,51 @@ impl Device {
             copies: options.mode == Mode::Copy,
             first_queue,
             namespace: Namespace::here(),
+            longest: AtomicUsize::new(0),
+            vain_polling: OnceLock::new(),
             senders: Mutex::new(Weak::new()),
-            sockets: Mutex::new(Sockets { unbound, ready: Vec::new(), several: false }),
+            sockets: Mutex::new(Sockets { unbound, ..Sockets::default() }),
         })
+    }
+
+    /// Sets the options of new sockets. Later, the process may no longer have the permission.
+    pub(super) fn set_up(options: &AfXdpOptions, sockets: &[Socket]) -> Result<(), DeviceError> {
+        let Some(time) = options.busy_poll else { return Ok(()) };
+        let set = sockets.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
+        set.map_err(|e| options.error("poll busily", e))
+    }
+
+    /// A device like this one, for another port of the same bond. `prepared` are sockets that are
+    /// not bound yet, and the port has as many queues from the first one on.
+    pub(super) fn of_port(
+        &self,
+        port: &Link,
+        first_key: u32,
+        prepared: Vec<OpenSocket>,
+        region: &Arc<Region>,
+    ) -> Result<Arc<Self>, DeviceError> {
+        let device = Self {
+            name: port.name.clone().unwrap_or_default(),
+            index: port.index,
+            program: Arc::clone(&self.program),
+            first_key,
+            bond: self.bond,
+            frame_bytes: port.mtu.unwrap_or_default() + ethernet::TAGGED_BYTES,
+            ring: self.ring,
+            busy_poll: self.busy_poll,
+            coalesce: self.coalesce,
+            queues: self.first_queue + prepared.len() as u32,
+            copies: self.copies,
+            first_queue: self.first_queue,
+            namespace: self.namespace,
+            longest: AtomicUsize::new(0),
+            vain_polling: self.vain_polling.clone(),
+            senders: Mutex::new(Weak::new()),
+            sockets: Mutex::new(Sockets::default()),
+        };
+        device.bind_prepared(&prepared, region)?;
+        let ready = prepared.into_iter().map(Some).collect();
+        Ok(Self { sockets: Mutex::new(Sockets { unbound: Vec::new(), ready }), ..device }.listed())
     }
 
     /// Lists the device, so that [`find`](Self::find) finds it.
@@ -122,6 +164,11 @@ impl Device {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
 
+    /// Whether this process takes packets from the ports of a bond of the current namespace.
+    pub(super) fn follows_bonds() -> bool {
+        Self::here().iter().any(|device| device.bond.is_some())
+    }
+
     /// The programs of this process in dispatchers, on interfaces of the current namespace.
     pub(super) fn components() -> Vec<Component> {
         Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
@@ -132,8 +179,22 @@ impl Device {
         Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
     }
 
-    /// Makes the programs of [`components`](Self::components) stay in their dispatchers when the
-    /// process ends.
+    /// Lets the devices report to a pipe that busy polling does not reach their driver.
+    pub(super) fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
+        for device in Self::here().iter().filter(|device| device.busy_poll.is_some()) {
+            let _ = device.vain_polling.set(Arc::downgrade(to));
+        }
+    }
+
+    /// Writes the number of the interface to the pipe, on one line.
+    pub(super) fn polls_in_vain(&self) {
+        if let Some(to) = self.vain_polling.get().and_then(Weak::upgrade) {
+            // Without a reader, nobody defers interrupts.
+            let _ = nix::unistd::write(&*to, format!("{}\n", self.index).as_bytes());
+        }
+    }
+
+    /// Lets the programs of [`components`](Self::components) stay in their dispatchers at the end.
     pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
         let removed = Arc::new(Removed::from(reports));
         Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
@@ -175,10 +236,10 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// Returns true if a frame that does not fit into one chunk arrives in several chunks. This is
-    /// known only after the sockets are bound.
-    pub(super) fn takes_several(&self) -> bool {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
+    /// The longest frame that the queues can receive, in bytes. The answer is known after the
+    /// sockets are bound.
+    pub(super) fn longest(&self) -> usize {
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// The socket of queue `number`, which receives into the pages of `region`.
@@ -186,12 +247,18 @@ impl Device {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
             let unbound = std::mem::take(&mut sockets.unbound);
-            let (ready, how) = self.bind_all(unbound, region)?;
-            sockets.several = how.several;
+            let ready = self.bind_all(unbound, region)?;
             sockets.ready = ready.into_iter().map(Some).collect();
         }
-        let its = sockets.ready.get_mut((number - self.first_queue) as usize).and_then(Option::take);
-        its.ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
+        drop(sockets);
+        self.socket_of(number).ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
+    }
+
+    /// The bound socket of queue `number`, unless the interface has no such queue, or the queue has
+    /// taken its socket.
+    pub(super) fn socket_of(&self, number: u32) -> Option<OpenSocket> {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.ready.get_mut(number.checked_sub(self.first_queue)? as usize)?.take()
     }
 
     /// The mode in which the socket runs, for the user.
@@ -214,27 +281,50 @@ impl Device {
         }
     }
 
-    fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<(Vec<OpenSocket>, How), DeviceError> {
+    fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<Vec<OpenSocket>, DeviceError> {
         let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
-        let (mut ready, mut how) = (Vec::<OpenSocket>::with_capacity(unbound.len()), How::default());
-        for (nth, socket) in unbound.into_iter().enumerate() {
-            let place = InterfaceQueue { interface: self.index, queue: self.first_queue + nth as u32 };
-            let completions =
-                senders.as_ref().map_or(FEWEST, |senders| senders.completions(place.queue, shape.chunk_bytes));
-            let rings = Rings { register: ready.is_empty(), completions };
-            let next = socket.with_memory(region, shape, rings);
-            let next = next.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;
-            match ready.first() {
-                None => how = self.bind_first(&next, place, shape.chunk_bytes as usize, region.backing())?,
-                Some(first) => drop(self.bind_one(place, &[how], |how| next.bind(place, how, Some(first)))?),
-            }
-            ready.push(next);
-        }
+        let completions =
+            |queue, chunk_bytes| senders.as_ref().map_or(FEWEST, |senders| senders.completions(queue, chunk_bytes));
+        let ready = self.prepare(unbound, region, completions)?;
+        let how = self.bind_prepared(&ready, region)?;
         if let Some(senders) = senders {
             senders.bind_all(region, Some(SharedUmem { first_queue: self.first_queue, ready: &ready, how }))?;
         }
-        Ok((ready, how))
+        Ok(ready)
+    }
+
+    /// Gives the sockets of consecutive queues their memory and their rings. `completions` returns
+    /// how long the completion ring of a queue must be.
+    pub(super) fn prepare(
+        &self,
+        unbound: Vec<Socket>,
+        region: &Arc<Region>,
+        completions: impl Fn(u32, u32) -> u32,
+    ) -> Result<Vec<OpenSocket>, DeviceError> {
+        let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
+        let prepare = |(queue, socket): (u32, Socket)| {
+            let rings =
+                Rings { register: queue == self.first_queue, completions: completions(queue, shape.chunk_bytes) };
+            let prepared = socket.with_memory(region, shape, rings);
+            prepared.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))
+        };
+        (self.first_queue..).zip(unbound).map(prepare).collect()
+    }
+
+    /// Binds prepared sockets to the queues. All of them are bound as the first one is.
+    fn bind_prepared(&self, prepared: &[OpenSocket], region: &Arc<Region>) -> Result<How, DeviceError> {
+        let mut how = How::default();
+        for (queue, next) in (self.first_queue..).zip(prepared) {
+            let place = InterfaceQueue { interface: self.index, queue };
+            match prepared.first().filter(|_| queue > self.first_queue) {
+                None => how = self.bind_first(next, place, chunk_bytes(region) as usize, region.backing())?,
+                Some(first) => drop(self.bind_one(place, &[how], |how| next.bind(place, how, Some(first)))?),
+            }
+        }
+        let parts = if how.several { SEGMENTS_MAX } else { 1 };
+        // Relaxed: the number refers to no other memory.
+        self.longest.store(parts * (chunk_bytes(region) as usize - HEADROOM_BYTES), Ordering::Relaxed);
+        Ok(how)
     }
 
     /// Binds the first socket: in zero-copy mode if possible, and with frames of several chunks if

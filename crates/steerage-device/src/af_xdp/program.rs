@@ -63,21 +63,27 @@ pub(super) const WITH_PORTS: [u8; 5] =
 pub(super) struct Maps<'a> {
     /// The descriptor of the map from queue to socket.
     pub(super) sockets: i32,
-    /// The ports of the bond on which the program runs. A queue's number in the maps is then that of
-    /// the first queue of its port, plus the queue's number on the port. Empty on other interfaces.
+    /// The ports of the bond on which the program runs. A queue's number in the maps is then that
+    /// of the first queue of its port, plus the queue's number on the port. Empty on other
+    /// interfaces.
     pub(super) ports: &'a Ports,
+    /// The descriptor of the map from interfaces that became ports of the bond later to their first
+    /// queues. `None` on other interfaces.
+    pub(super) new_ports: Option<i32>,
     /// The descriptor of the map of counters. For queue q, counter 2q counts the frames that the
     /// program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
     pub(super) counters: i32,
     pub(super) functions: Functions,
 }
 
-/// The ports of a bond.
+/// The ports of a bond at the start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ports {
     /// The numbers of the interfaces.
     pub(super) interfaces: Vec<u32>,
-    /// The number of queues that each port has in the maps.
+    /// For how many ports the maps have room.
+    pub(super) places: u32,
+    /// How many queues each port has in the maps.
     pub(super) queues: u32,
 }
 
@@ -89,7 +95,7 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     parse(&mut asm, decide);
     asm.bind(decide);
     let (taken, passed, count) = (asm.label(), asm.label(), asm.label());
-    number_queue(&mut asm, maps.ports, passed);
+    number_queue(&mut asm, maps, passed);
     if !maps.ports.interfaces.is_empty() {
         // The kernel's bond runs LACP itself.
         asm.load(Size::Word, R1, FRAME, KIND);
@@ -112,9 +118,11 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Stores the number of the frame's queue in the maps. Frames of interfaces that are not ports of
-/// the bond go to `passed`, and count as frames of the first queue.
-fn number_queue(asm: &mut Assembler, ports: &Ports, passed: Label) {
+/// Stores the number of the frame's queue in the maps. Frames from other interfaces than the ports
+/// go to
+/// `passed`, and count as frames of the first queue.
+fn number_queue(asm: &mut Assembler, maps: Maps<'_>, passed: Label) {
+    let ports = maps.ports;
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
     if !ports.interfaces.is_empty() {
         let (known, unknown) = (asm.label(), asm.label());
@@ -123,6 +131,17 @@ fn number_queue(asm: &mut Assembler, ports: &Ports, passed: Label) {
         for port in &ports.interfaces {
             asm.jump_if(R1, When::Equal, *port, known);
             asm.add(R2, ports.queues as i32);
+        }
+        if let Some(new_ports) = maps.new_ports {
+            asm.store(Size::Word, FRAME, KEY, R1);
+            asm.load_map(R1, new_ports);
+            place(asm, R2, KEY);
+            asm.call(MAP_LOOKUP);
+            asm.jump_if_null(R0, unknown);
+            asm.load(Size::Word, R2, R0, 0);
+            asm.load(Size::Word, R1, R6, CTX_QUEUE);
+            asm.add_register(R2, R1);
+            asm.jump(known);
         }
         asm.bind(unknown);
         asm.store_number(Size::Word, FRAME, QUEUE, 0);
@@ -332,10 +351,10 @@ impl FrameTests for Assembler {
     }
 }
 
-/// Writes what the card knows of the frame in front of the frame: see [`metadata`](super::metadata).
-/// If the kernel has no room in front of the frame, the frame has no metadata. Fragments and packets
-/// other than IP get no hash: steerage computes their hash. R9 holds the frame's properties, and R8
-/// the mark.
+/// Writes what the card knows of the frame in front of the frame: see
+/// [`metadata`](super::metadata). If the kernel has no room in front of the frame, the frame has no
+/// metadata. Fragments and packets other than IP get no hash: steerage computes their hash. R9
+/// holds the frame's properties, and R8 the mark.
 fn note_metadata(asm: &mut Assembler, functions: Functions) {
     let none = asm.label();
     asm.load(Size::Word, R9, FRAME, KIND);

@@ -10,18 +10,15 @@ use steerage::{
     Affinity, DeviceError, Timestamp,
     device::{Capabilities, Completions, DeviceCounts, Filled, Fit, Gather, Opened, Page, Polled, Region, RxQueue},
     flow::FlowHash,
-    limits::SEGMENTS_MAX,
 };
-use steerage_netlink::Rtnetlink;
 
 use super::HEADROOM_BYTES;
-use super::bind::chunk_bytes;
-use super::bond;
+use super::bond::View;
 use super::device::Device;
 use super::metadata::{META_BYTES, Metadata};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
 use pace::{BusyPolling, Coalescing};
-use watch::{News, Watch};
+use watch::Watch;
 
 mod pace;
 mod watch;
@@ -46,10 +43,20 @@ enum Stage {
     Ready(OpenSocket),
     /// Frames go to the socket.
     Open(OpenSocket),
-    /// Frames no longer go to the socket. The queue ends after it has handed over the remaining
-    /// frames. With `Some`, the queue ends with this error.
-    Ending(OpenSocket, Option<DeviceError>),
+    /// Frames no longer go to the socket. The queue first hands over the remaining frames.
+    Ending(Option<OpenSocket>, Then),
+    /// The queue waits for a port of the bond to which it belongs from then on.
+    Vacant,
     Ended,
+}
+
+/// What a queue does after it has handed over its frames.
+#[derive(Debug)]
+enum Then {
+    /// The queue ends, with this error if there is one.
+    End(Option<DeviceError>),
+    /// The port of the bond was deleted, and the queue waits for another port.
+    AwaitPort,
 }
 
 /// A frame of several parts that has not arrived completely.
@@ -70,7 +77,10 @@ struct Begun {
 /// forgotten the program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
-/// The index of the last count.
+/// The mode of a queue that waits for a port of its bond.
+const FREE: &str = "native, for a new port";
+
+/// The position of the last count.
 const UNSEEN: usize = 3;
 
 /// One socket and its rings.
@@ -78,16 +88,18 @@ const UNSEEN: usize = 3;
 pub(super) struct Queue {
     device: Arc<Device>,
     number: u32,
+    /// The number of the queue in the maps of the program.
+    key: u32,
     /// The packets that the device's hashes keep together, if the device hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// True if frames go to the socket. Frames do not go to the socket while the queue's interface
-    /// is a port that its bond does not use.
+    /// The place of the queue, if the interface is a port of a bond.
+    view: Option<View>,
+    /// Whether frames go to the socket. They do not while the queue's interface is a port that its
+    /// bond does not use.
     receives: bool,
-    /// The longest frame that the queue can receive, in bytes.
-    longest: usize,
     begun: Begun,
     looked: Timestamp,
     /// The position of a frame in a page.
@@ -97,42 +109,56 @@ pub(super) struct Queue {
     counted: u64,
     lost: u64,
     passed: u64,
-    /// The lost frames that the socket's statistics have reported.
-    told: u64,
+    /// The kernel's counts of the current socket that are in the ledger and in `counts`: the lost
+    /// frames, and those that `COUNTS` lists.
+    told: [u64; 4],
     invalid: u64,
     counts: Arc<DeviceCounts>,
     starved: bool,
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
-    /// True if a frame has shown that busy polling reaches the driver.
+    /// Whether a frame has shown if busy polling reaches the driver, and the value of `counted`
+    /// without such a frame.
     is_polled: bool,
+    unpolled: u64,
 }
 
 impl Queue {
-    pub(super) fn new(device: Arc<Device>, number: u32, hash: Option<Affinity>, tells: bool) -> io::Result<Self> {
-        let watch = Watch::new(&device, tells)?;
+    pub(super) fn new(
+        device: Arc<Device>,
+        number: u32,
+        hash: Option<Affinity>,
+        tells: bool,
+        view: Option<View>,
+    ) -> io::Result<Self> {
+        let watch = Watch::new(&device, tells, view.is_some())?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         watch.add_to(&events)?;
+        if let Some(view) = &view {
+            events.add(view.event(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
         Ok(Self {
-            receives: Self::receives_now(&device)?,
+            key: number + view.as_ref().map_or(device.first_key, View::first_key),
+            receives: view.as_ref().is_none_or(|view| view.state().receives),
+            view,
             fit: Fit::new(device.frame_bytes_max()),
             coalescing: device.coalesce.map(Coalescing::new),
             busy_polling: device.busy_poll.map(BusyPolling::new),
             is_polled: false,
+            unpolled: 0,
             device,
             number,
             hash,
             stage: Stage::New,
             events,
             watch,
-            longest: 0,
             begun: Begun::default(),
             looked: Timestamp::ZERO,
             counted: 0,
             lost: 0,
             passed: 0,
-            told: 0,
+            told: [0; 4],
             invalid: 0,
             counts: Arc::new(DeviceCounts::new(&COUNTS)),
             starved: false,
@@ -140,19 +166,12 @@ impl Queue {
         })
     }
 
-    /// Returns true if frames are wanted in the current state of the interface. The kernel reports
-    /// later changes.
-    fn receives_now(device: &Device) -> io::Result<bool> {
-        let Some(bond) = device.bond else { return Ok(true) };
-        Ok(bond::uses(bond, &Rtnetlink::open()?.link_at(device.index)?))
-    }
-
     /// Fills up the fill ring. A received frame is replaced by another page at once. Therefore the
     /// fill ring is full except at the start, or if too few pages were free at the start.
     fn refill(&mut self, out: &mut Completions<'_>) {
+        self.starved = false;
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
         let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);
-        self.starved = false;
         if missing == 0 {
             return;
         }
@@ -166,7 +185,7 @@ impl Queue {
     /// arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let ends = matches!(self.stage, Stage::Ending(..));
-        let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else {
+        let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(Some(ready), _)) = &mut self.stage else {
             return false;
         };
         let (filled, known) = (ready.filled(), self.device.program.functions.any());
@@ -222,17 +241,62 @@ impl Queue {
         self.count_lost(out)?;
         if self.watch.is_second() {
             self.count_passed(out)?;
-            let handled = self.counted + self.passed;
+            let handled = (!matches!(self.stage, Stage::Vacant)).then_some(self.counted + self.passed);
             if let Some(error) = self.watch.look_for_program(&self.device, handled, &mut self.by_cpu, &self.counts)? {
                 self.end(Some(error));
             }
         }
-        match self.watch.look(&self.device, self.longest) {
-            News::Nothing => {}
-            News::Receives(receives) => self.follow(receives),
-            News::Ends(error) => self.end(error),
+        if self.view.is_some() {
+            self.look_for_port()?;
+        } else if let Some(error) = self.watch.look(&self.device) {
+            self.end(Some(error));
         }
         Ok(())
+    }
+
+    /// Follows the port of the bond that has the place of this queue.
+    fn look_for_port(&mut self) -> Result<(), DeviceError> {
+        let Some(view) = &mut self.view else { return Ok(()) };
+        view.refresh();
+        if let Some(error) = view.error() {
+            self.end(Some(error));
+            return Ok(());
+        }
+        let state = view.state();
+        let other = state.port.as_ref().filter(|port| !Arc::ptr_eq(port, &self.device)).map(Arc::clone);
+        let (is_here, receives) = (state.port.is_some() && other.is_none(), state.receives);
+        match other {
+            Some(port) if matches!(self.stage, Stage::Vacant) => self.move_to(port)?,
+            _ if !is_here && matches!(self.stage, Stage::Ready(_) | Stage::Open(_)) => self.leave(Then::AwaitPort),
+            _ => {}
+        }
+        self.follow(receives);
+        Ok(())
+    }
+
+    /// Receives from a port that is new to the bond.
+    fn move_to(&mut self, port: Arc<Device>) -> Result<(), DeviceError> {
+        // Without a socket, the port has fewer queues than the place.
+        if let Some(ready) = port.socket_of(self.number) {
+            self.listen_to(&ready)?;
+            self.stage = Stage::Ready(ready);
+        }
+        (self.told, self.is_polled, self.unpolled) = ([0; 4], false, self.counted);
+        self.busy_polling = port.busy_poll.map(BusyPolling::new);
+        self.watch.restart();
+        self.device = port;
+        Ok(())
+    }
+
+    fn listen_to(&self, ready: &OpenSocket) -> Result<(), DeviceError> {
+        let added = self.events.add(ready, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLERR, 0));
+        added.map_err(|e| self.device.error("wait for the socket", e.into()))
+    }
+
+    /// Returns true if the interface of the socket was deleted.
+    fn is_deleted(&self) -> bool {
+        let port = self.view.as_ref().map(|view| view.state().port.as_ref());
+        port.is_some_and(|port| port.is_none_or(|port| !Arc::ptr_eq(port, &self.device)))
     }
 
     /// Lets frames of a bond's port go to the socket, or to the kernel.
@@ -249,7 +313,7 @@ impl Queue {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Open(ready) => {
                 // The map's entry may be gone already, together with the interface.
-                let _ = self.device.program.sockets.clear(self.device.first_key + self.number);
+                let _ = self.device.program.sockets.clear(self.key);
                 Stage::Ready(ready)
             }
             stage => stage,
@@ -258,23 +322,23 @@ impl Queue {
 
     /// Counts the frames that the socket has lost since the last call.
     fn count_lost(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
-        let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(ready, _)) = &self.stage else { return Ok(()) };
+        let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(Some(ready), _)) = &self.stage else {
+            return Ok(());
+        };
         let counted = ready.statistics().map_err(|e| self.device.error("read the socket's statistics", e))?;
-        let all = counted.rx_dropped + counted.rx_ring_full;
-        let new = all.saturating_sub(self.told);
-        self.told = all;
-        for (nth, count) in [counted.rx_ring_full, counted.fill_ring_empty, counted.rx_invalid].into_iter().enumerate()
-        {
-            self.counts.raise_to(nth, count);
-        }
-        self.lost += new;
-        out.lost(new);
+        let lost = counted.rx_dropped + counted.rx_ring_full;
+        let all = [lost, counted.rx_ring_full, counted.fill_ring_empty, counted.rx_invalid];
+        let told = std::mem::replace(&mut self.told, all);
+        let new = |nth: usize| all[nth].saturating_sub(told[nth]);
+        (0..UNSEEN).for_each(|nth| self.counts.add(nth, new(nth + 1)));
+        self.lost += new(0);
+        out.lost(new(0));
         Ok(())
     }
 
     /// Counts the frames that the program has left to the kernel.
     fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
-        let passed = self.device.program.counters.sum(2 * (self.device.first_key + self.number) + 1, &mut self.by_cpu);
+        let passed = self.device.program.counters.sum(2 * self.key + 1, &mut self.by_cpu);
         let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
         out.passed(passed.saturating_sub(self.passed));
         self.passed = passed;
@@ -283,44 +347,57 @@ impl Queue {
 
     /// Sends all further frames to the kernel.
     fn end(&mut self, why: Option<DeviceError>) {
+        self.leave(Then::End(why));
+    }
+
+    fn leave(&mut self, then: Then) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
                 // The map's entry may be gone already, together with the interface.
-                let _ = self.device.program.sockets.clear(self.device.first_key + self.number);
-                if !sys::wait_for_receivers() {
+                let _ = self.device.program.sockets.clear(self.key);
+                // The kernel has done the same before it reported that a port was deleted.
+                if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }
-                Stage::Ending(ready, why)
+                Stage::Ending(Some(ready), then)
             }
+            Stage::Vacant => Stage::Ending(None, then),
             Stage::New => Stage::Ended,
+            Stage::Ending(ready, Then::AwaitPort) => Stage::Ending(ready, then),
             stage @ (Stage::Ending(..) | Stage::Ended) => stage,
         };
     }
 
-    /// Ends the queue after it has handed over all frames. Counts the lost frames and takes the
-    /// pages back from the socket.
+    /// Ends the queue after it has handed over all frames, or lets it wait for another port. Counts
+    /// the lost frames and takes the pages back from the socket.
     fn settle(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         self.count_lost(out)?;
-        let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
+        let Stage::Ending(ready, then) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
         // If only the first parts of a frame have arrived, the frame will not be completed.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
-        if let Some(mut posted) = ready.close() {
+        if let Some(mut posted) = ready.and_then(|ready| ready.close(self.is_deleted())) {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
         // Frames that the program redirected, but that were neither received nor counted as lost:
         // the socket was not in the map at that time.
-        let taken = self.device.program.counters.sum(2 * (self.device.first_key + self.number), &mut self.by_cpu);
+        let taken = self.device.program.counters.sum(2 * self.key, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);
         self.lost += missing;
         out.lost(missing);
         let Self { invalid, lost, number, .. } = *self;
         tracing::info!(device = %self.device.name, queue = number, lost, missing, invalid, "packets are taken no more");
-        why.map_or(Ok(Polled::Ended), Err)
+        match then {
+            Then::End(why) => why.map_or(Ok(Polled::Ended), Err),
+            Then::AwaitPort => {
+                self.stage = Stage::Vacant;
+                Ok(Polled::More)
+            }
+        }
     }
 }
 
@@ -333,14 +410,20 @@ impl RxQueue for Queue {
     }
 
     fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        let ready = self.device.ready(self.number, region)?;
-        self.events
-            .add(&ready, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLERR, 0))
-            .map_err(|e| self.device.error("wait for the socket", e.into()))?;
-        let mode = self.device.mode(&ready);
-        let parts = if self.device.takes_several() { SEGMENTS_MAX } else { 1 };
-        self.longest = parts * (chunk_bytes(region) as usize - HEADROOM_BYTES);
-        self.stage = Stage::Ready(ready);
+        let is_free = self.view.as_ref().is_some_and(|view| view.state().port.is_none());
+        let mode = if is_free {
+            self.stage = Stage::Vacant;
+            FREE
+        } else {
+            let ready = self.device.ready(self.number, region)?;
+            self.listen_to(&ready)?;
+            let mode = self.device.mode(&ready);
+            self.stage = Stage::Ready(ready);
+            mode
+        };
+        if let Some(view) = &self.view {
+            view.places().opened(region)?;
+        }
         let mut opened = Opened::in_mode(mode);
         opened.counts = Some(Arc::clone(&self.counts));
         Ok(opened)
@@ -388,34 +471,36 @@ impl RxQueue for Queue {
         // Frames that arrived but were not delivered are no longer wanted.
         self.end(None);
         self.begun.frame.close(region, pages);
-        if let Stage::Ending(ready, _) = std::mem::replace(&mut self.stage, Stage::Ended) {
-            let posted = ready.close();
+        let is_deleted = self.is_deleted();
+        if let Stage::Ending(Some(ready), _) = std::mem::replace(&mut self.stage, Stage::Ended) {
+            let posted = ready.close(is_deleted);
             posted.into_iter().for_each(|mut posted| pages.extend(posted.take_all()));
         }
     }
 }
 
 impl Queue {
-    /// Starts the redirection of frames to the socket. Ends busy polling that does not reach the
-    /// driver. Without busy polling, only the kernel's timer runs the driver, because the driver's
-    /// interrupts are deferred.
+    /// Ends busy polling that does not reach the driver. Then only the kernel's timer runs the
+    /// driver, because its interrupts are deferred.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
-        if self.is_polled || self.counted == 0 || self.busy_polling.is_none() {
+        if self.is_polled || self.counted == self.unpolled || self.busy_polling.is_none() {
             return;
         }
         self.is_polled = true;
         if ready.has_no_napi() {
             self.busy_polling = None;
+            self.device.polls_in_vain();
             let device = &self.device.name;
             tracing::warn!(%device, "busy_poll has no effect: the driver does not say which NAPI instance to poll; leave it out");
         }
     }
 
+    /// Starts the redirection of frames to the socket.
     fn activate(&mut self) -> Result<(), DeviceError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) => {
-                let set = self.device.program.sockets.set(self.device.first_key + self.number, ready.as_fd());
+                let set = self.device.program.sockets.set(self.key, ready.as_fd());
                 set.map_err(|e| self.device.error("give the program its socket", e))?;
                 Stage::Open(ready)
             }
@@ -428,7 +513,8 @@ impl Queue {
 #[inline(always)]
 fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page> {
     if known {
-        // Clear the old bytes in front of the frame, because they are not metadata of the next frame.
+        // Clear the old bytes in front of the frame, because they are not metadata of the next
+        // frame.
         let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
         ready.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
     }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{AfXdpOptions, BUSY_POLL_MAX, COALESCE_MAX, COALESCE_MIN, Mode, RING_MAX, RING_MIN};
+use super::{AfXdpOptions, BUSY_POLL_MAX, COALESCE_MAX, COALESCE_MIN, Mode, PORTS_MAX, RING_MAX, RING_MIN};
 use crate::device_hash::DEVICE_HASHES;
 use crate::options;
 use crate::options::SpecError;
@@ -15,7 +15,7 @@ pub(super) const DEVICE: &str = "af_xdp";
 const PREFIX: &str = "af_xdp:";
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 6] = ["queues", "mode", "ring", "busy_poll", "coalesce", "hash"];
+const OPTIONS: [&str; 7] = ["queues", "mode", "ring", "busy_poll", "coalesce", "hash", "ports"];
 
 /// An interface as the user wrote it.
 ///
@@ -104,6 +104,7 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
         "hash" => {
             options.device_hash = options::one_of(DEVICE, option, value, &DEVICE_HASHES)?;
         }
+        "ports" => options.ports = Some(options::within(DEVICE, option, value, 1, PORTS_MAX)?),
         _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
     }
     Ok(())
@@ -138,13 +139,23 @@ mod tests {
         assert!(options.device_hash == DeviceHash::Always && options.take.is_none());
         assert_eq!(read("af_xdp:eth1,hash=auto").unwrap().device_hash, DeviceHash::IfSafe);
         assert_eq!(read("af_xdp:eth1,queues=2").unwrap().queues, Some(2..=2));
+        assert_eq!(read("af_xdp:bond0,ports=3").unwrap().ports, Some(3));
         assert_eq!(read("eth1").unwrap_err(), "something else");
     }
 
     #[test]
     fn what_is_wrong_is_said() {
-        for wrong in ["queue=2", "queues=3-1", "queues", "mode=fast", "ring=100", "ring=64", "busy_poll=0", "hash=md5"]
-        {
+        for wrong in [
+            "queue=2",
+            "queues=3-1",
+            "queues",
+            "mode=fast",
+            "ring=100",
+            "ring=64",
+            "busy_poll=0",
+            "hash=md5",
+            "ports=0",
+        ] {
             let error = read(&format!("af_xdp:eth1,{wrong}")).unwrap_err();
             assert!(error.starts_with("af_xdp: option `"), "{error}");
         }

@@ -351,15 +351,16 @@ impl OpenSocket {
 
     /// Closes the socket. Returns the pages that the socket had. A zero-copy socket returns no
     /// pages: its driver may still write to the pages, so they stay out of use until the memory is
-    /// freed.
-    pub(super) fn close(self) -> Option<Posted> {
-        let zero_copy = self.is_zero_copy();
+    /// freed. `is_deleted` says that the kernel has reported the deletion of the interface. Before
+    /// the report, the kernel takes the memory away from the driver (`xsk_notifier`).
+    pub(super) fn close(self, is_deleted: bool) -> Option<Posted> {
+        let is_in_use = self.is_zero_copy() && !is_deleted;
         let Self { rx, fill, posted, socket } = self;
         // The rings keep the socket open. After the socket and both rings are dropped, no code of
         // the kernel fills pages any more: the kernel has waited for it.
         drop((rx, fill));
         drop(socket);
-        (!zero_copy).then_some(posted)
+        (!is_in_use).then_some(posted)
     }
 }
 
@@ -367,6 +368,21 @@ impl OpenSocket {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadAddress {
     pub(super) goes_on: bool,
+}
+
+/// Gives up all capabilities of this thread.
+pub(super) fn drop_capabilities() -> io::Result<()> {
+    /// `_LINUX_CAPABILITY_VERSION_3`, with which each set has 64 bits.
+    const VERSION: u32 = 0x2008_0522;
+    // The version, and this thread.
+    let mut header = [VERSION, 0];
+    // Two times the effective, permitted and inheritable capabilities.
+    let none = [0_u32; 6];
+    // SAFETY: the arrays have the layout and the length of `struct __user_cap_header_struct` and of
+    // two
+    // `struct __user_cap_data_struct`. The kernel writes only the version.
+    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), none.as_ptr()) };
+    checked(result as c_int)
 }
 
 /// Waits until every CPU has finished the network work that it was doing at the call. Returns false

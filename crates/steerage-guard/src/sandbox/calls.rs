@@ -33,6 +33,8 @@ pub enum Group {
     /// Use the maps of loaded XDP programs, check whether the programs are attached, and replace
     /// the program of an open BPF link.
     XdpMaps,
+    /// Bind open sockets. A filter cannot see the address.
+    BindSockets,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
     /// Read and change settings of network cards that are not available over netlink, such as rules
@@ -344,6 +346,7 @@ const XDP_MAPS: &[Call] = &[only(
     Sysno::bpf,
     Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD, BPF_LINK_UPDATE]),
 )];
+const BIND_SOCKETS: &[Call] = &[any(Sysno::bind)];
 const FLOW_DISSECTORS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
 /// The commands of bpf(2), from linux/bpf.h.
@@ -378,7 +381,7 @@ const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
 
 impl Group {
     /// All groups of system calls.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Run,
         Self::Receive,
         Self::Send,
@@ -387,6 +390,7 @@ impl Group {
         Self::Threads,
         Self::Files,
         Self::XdpMaps,
+        Self::BindSockets,
         Self::FlowDissectors,
         Self::CardRules,
         Self::Clients,
@@ -409,6 +413,7 @@ impl Group {
             Self::Threads => "threads",
             Self::Files => "files",
             Self::XdpMaps => "xdp maps",
+            Self::BindSockets => "bind sockets",
             Self::FlowDissectors => "flow dissectors",
             Self::CardRules => "card rules",
             Self::Clients => "clients",
@@ -431,6 +436,7 @@ impl Group {
             Self::Threads => (THREADS, &[]),
             Self::Files => (FILES, FILES_OLD),
             Self::XdpMaps => (XDP_MAPS, &[]),
+            Self::BindSockets => (BIND_SOCKETS, &[]),
             Self::FlowDissectors => (FLOW_DISSECTORS, &[]),
             Self::CardRules => (CARD_RULES, &[]),
             Self::Clients => (CLIENTS, &[]),

@@ -243,10 +243,10 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns leases in two cases. Either another process waits for the file, and copies have
-    /// replaced the file's windows before. Or the file is not used any more. Returns true if some
-    /// files still have a lease, so that frames may lie in the windows of these files. If there is
-    /// no memory for the copies, the next call tries again.
+    /// Returns the lease of a file that is not used any more. Also returns the lease of a file for
+    /// which another process waits, after copies have replaced the file's windows. If there is no
+    /// memory for the copies, the next call tries again. Returns true if some files still have a
+    /// lease, so that frames may lie in the windows of these files.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;

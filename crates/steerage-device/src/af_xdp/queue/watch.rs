@@ -10,7 +10,6 @@ use steerage::flow::wire::ethernet;
 use steerage::{DeviceError, device::DeviceCounts};
 use steerage_netlink::{Change, Changes, Entry, Link, Rtnetlink};
 
-use super::super::bond;
 use super::super::device::Device;
 use super::super::sys::ByCpu;
 use super::UNSEEN;
@@ -27,22 +26,11 @@ const SETTLED_CHECKS: u32 = 3;
 /// program.
 const UNSEEN_MIN: u64 = 32;
 
-/// What has happened to the interface.
-#[derive(Debug)]
-pub(super) enum News {
-    Nothing,
-    /// The queue ends, with this error if there is one.
-    Ends(Option<DeviceError>),
-    /// The bond begins or stops to use its port for receiving.
-    Receives(bool),
-}
-
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Reports changes of the interface, and of all interfaces if this queue watches the bond.
-    changes: Changes,
-    /// The interfaces that were added to the bond during the run.
-    new_ports: Vec<u32>,
+    /// Reports changes of the interface. `None` if the interface is a port of a bond, which another
+    /// thread watches.
+    changes: Option<Changes>,
     /// A timer that fires every second, because no event reports that the program was detached.
     seconds: TimerFd,
     /// True if the program was missing at the last check.
@@ -56,31 +44,37 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(device: &Device, tells: bool) -> io::Result<Self> {
-        let watches_bond = device.bond.is_some() && device.first_key == 0 && tells;
-        let changes = if watches_bond { Changes::of_links() } else { Changes::of_link(device.index) }?;
+    pub(super) fn new(device: &Device, tells: bool, is_port: bool) -> io::Result<Self> {
         let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         seconds.set(Expiration::Interval(TimeSpec::from_duration(COUNTERS_LOOK)), TimerSetTimeFlags::empty())?;
+        // A port that comes later may have a driver that reports its queues.
+        let can_be_forgotten = device.can_be_forgotten() || is_port && device.program.attachment.can_be_renewed();
         Ok(Self {
-            changes,
-            new_ports: Vec::new(),
+            changes: (!is_port).then(|| Changes::of_link(device.index)).transpose()?,
             seconds,
             missing: false,
-            unseen: (tells && device.can_be_forgotten()).then(Unseen::open).transpose()?,
+            unseen: (tells && can_be_forgotten).then(Unseen::open).transpose()?,
             up: true,
             mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
             tells,
         })
     }
 
-    /// True if this queue logs changes on behalf of all queues of the interface.
+    /// Begins anew, because the queue belongs to another interface from now on.
+    pub(super) fn restart(&mut self) {
+        self.unseen.iter_mut().for_each(Unseen::restart);
+    }
+
+    /// Whether this queue logs changes on behalf of all queues of the interface.
     pub(super) fn tells(&self) -> bool {
         self.tells
     }
 
     /// Makes changes of the interface and the timer wake the CPU.
     pub(super) fn add_to(&self, events: &Epoll) -> io::Result<()> {
-        events.add(&self.changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        if let Some(changes) = &self.changes {
+            events.add(changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
         events.add(&self.seconds, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(())
     }
@@ -90,90 +84,76 @@ impl Watch {
         self.seconds.wait().is_ok()
     }
 
-    /// Reads the changes of the interface. A queue has room for frames of up to `longest` bytes.
-    pub(super) fn look(&mut self, device: &Device, longest: usize) -> News {
-        let (mut last, mut others) = (None, Vec::new());
-        let read = self.changes.read(&mut |change| match change.entry {
-            Entry::Link(link) if link.index != device.index => others.push(link),
-            _ => last = Some(change),
-        });
-        others.iter().for_each(|link| self.warn_of_new_port(device, link));
-        if !read {
+    /// Reads the changes of the interface. Returns the error that ends the queue, if the interface
+    /// was deleted.
+    pub(super) fn look(&mut self, device: &Device) -> Option<DeviceError> {
+        let mut last = None;
+        if !self.changes.as_mut()?.read(&mut |change| last = Some(change)) {
             // The next message about a change contains the whole state.
             tracing::debug!(device = %device.name, "changes were missed");
         }
-        match last {
-            Some(Change { entry: Entry::Link(link), is_there: true }) => self.changed(device, &link, longest),
-            Some(Change { is_there: false, .. }) if device.bond.is_some() => {
-                tracing::warn!(device = %device.name, "the port of the bond was deleted");
-                News::Ends(None)
+        match last? {
+            Change { entry: Entry::Link(link), is_there: true } => {
+                self.changed(device, &link);
+                None
             }
-            Some(Change { is_there: false, .. }) => {
+            Change { is_there: false, .. } => {
                 let cause = io::Error::from_raw_os_error(libc::ENODEV);
-                News::Ends(Some(device.error("go on receiving", cause).advise("the interface was deleted")))
+                Some(device.error("go on receiving", cause).advise("the interface was deleted"))
             }
-            _ => News::Nothing,
+            Change { .. } => None,
         }
     }
 
-    /// Warns that the packets of a port that is new to the bond go to the kernel. A socket for such a
-    /// port takes privileges and system calls that a packet thread no longer has.
-    fn warn_of_new_port(&mut self, device: &Device, link: &Link) {
-        let known = &device.program.ports.interfaces;
-        let is_new = device.bond.is_some_and(|bond| link.controller == Some(bond));
-        if is_new && !known.contains(&link.index) && !self.new_ports.contains(&link.index) {
-            self.new_ports.push(link.index);
-            let port = link.name.as_deref().unwrap_or_default();
-            tracing::warn!(port, "the bond has a new port, whose packets go to the kernel until a new start");
-        }
-    }
-
-    fn changed(&mut self, device: &Device, link: &Link, longest: usize) -> News {
+    fn changed(&mut self, device: &Device, link: &Link) {
         device.program.attachment.changed(link);
         let mtu = link.mtu.unwrap_or(self.mtu);
         let before = (std::mem::replace(&mut self.up, link.up), std::mem::replace(&mut self.mtu, mtu));
-        if self.tells {
-            let name = &device.name;
-            match (before.0, self.up) {
-                (false, true) => tracing::info!(device = %name, "the interface is up again"),
-                (true, false) => tracing::warn!(device = %name, "the interface is down; going on when it is up"),
-                _ => {}
-            }
-            if mtu != before.1 && mtu + ethernet::TAGGED_BYTES > longest {
-                tracing::warn!(device = %name, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
-            } else if mtu != before.1 {
-                tracing::info!(device = %name, mtu, "the MTU was changed");
-            }
+        if !self.tells {
+            return;
         }
-        device.bond.map_or(News::Nothing, |bond| News::Receives(bond::uses(bond, link)))
+        let (name, longest) = (&device.name, device.longest());
+        match (before.0, self.up) {
+            (false, true) => tracing::info!(device = %name, "the interface is up again"),
+            (true, false) => tracing::warn!(device = %name, "the interface is down; going on when it is up"),
+            _ => {}
+        }
+        if mtu != before.1 && mtu + ethernet::TAGGED_BYTES > longest {
+            tracing::warn!(device = %name, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
+        } else if mtu != before.1 {
+            tracing::info!(device = %name, mtu, "the MTU was changed");
+        }
     }
 
-    /// Checks whether the program is still attached, and whether the driver still runs it. The
-    /// argument `handled` is the number of frames of this queue for which the program has run.
-    /// Returns the error that ends the queue.
+    /// Checks whether the program is still attached, and whether the driver still runs it.
+    /// `handled` is the number of frames of this queue for which it has run, or `None` if the queue
+    /// has no interface. Returns the error that ends the queue.
     pub(super) fn look_for_program(
         &mut self,
         device: &Device,
-        handled: u64,
+        handled: Option<u64>,
         by_cpu: &mut ByCpu,
         counts: &DeviceCounts,
     ) -> Result<Option<DeviceError>, DeviceError> {
         let is_there = device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| device.error("look for the XDP program", e))?;
-        // The kernel also detaches the program of an interface that is being deleted. Netlink reports
-        // the deletion before the next check.
+        // The kernel also detaches the program of an interface that is being deleted. Netlink
+        // reports the deletion before the next check.
         if !is_there && std::mem::replace(&mut self.missing, true) {
             let cause = io::Error::other("another program took the XDP program away");
             return Ok(Some(device.error("go on receiving", cause).advise("start it again")));
         }
         self.missing = !is_there;
-        let Some(unseen) = self.unseen.as_mut().filter(|_| is_there) else { return Ok(None) };
-        unseen.look(device, handled, by_cpu, counts)
+        let Some(unseen) = self.unseen.as_mut().filter(|_| is_there && device.can_be_forgotten()) else {
+            return Ok(None);
+        };
+        handled.map_or(Ok(None), |handled| unseen.look(device, handled, by_cpu, counts))
     }
 }
 
-/// The frames that an attached program does not see, because the driver no longer runs it. vmxnet3 of
-/// Linux 7.3 forgets its program when the interface goes down, and the kernel still lists the program.
+/// The frames that an attached program does not see, because the driver no longer runs it. vmxnet3
+/// of Linux 7.3 forgets its program when the interface goes down, and the kernel still lists the
+/// program.
 #[derive(Debug)]
 struct Unseen {
     kernel: Rtnetlink,
@@ -189,8 +169,13 @@ impl Unseen {
         Ok(Self { kernel: Rtnetlink::open()?, handled: 0, silence: Silence::default(), is_renewed: false })
     }
 
-    /// While the queue receives, the check takes no system call. The kernel is asked for statistics,
-    /// which takes the lock of all interfaces, only while the program does not run on any queue.
+    fn restart(&mut self) {
+        (self.silence, self.is_renewed) = (Silence::default(), false);
+    }
+
+    /// While the queue receives, the check takes no system call. The kernel is asked for
+    /// statistics, which takes the lock of all interfaces, only while the program does not run on
+    /// any queue.
     fn look(
         &mut self,
         device: &Device,
@@ -199,7 +184,7 @@ impl Unseen {
         counts: &DeviceCounts,
     ) -> Result<Option<DeviceError>, DeviceError> {
         if std::mem::replace(&mut self.handled, handled) != handled {
-            (self.silence, self.is_renewed) = (Silence::default(), false);
+            self.restart();
             return Ok(None);
         }
         let runs = device.runs(by_cpu).map_err(|e| device.error("read the program's counters", e))?;

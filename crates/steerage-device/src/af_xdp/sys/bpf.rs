@@ -22,6 +22,7 @@ const LINK_BY_ID: c_long = 30;
 const LINK_NEXT_ID: c_long = 31;
 const LINK_DETACH: c_long = 34;
 
+const TYPE_HASH: u32 = 1;
 pub(super) const TYPE_ARRAY: u32 = 2;
 const TYPE_XSKMAP: u32 = 17;
 const TYPE_PERCPU_ARRAY: u32 = 6;
@@ -111,7 +112,7 @@ pub(super) unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::
     unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// A map from 32-bit keys to sockets or to counters.
+/// A map from 32-bit keys to sockets, to counters or to 32-bit numbers.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Map(OwnedFd);
 
@@ -136,6 +137,11 @@ impl Map {
         Self::create(TYPE_PERCPU_ARRAY, 8, count)
     }
 
+    /// A map from any keys to numbers, which is empty at first.
+    pub(in crate::af_xdp) fn of_numbers(entries: u32) -> io::Result<Self> {
+        Self::create(TYPE_HASH, 4, entries)
+    }
+
     fn create(kind: u32, value_bytes: u32, entries: u32) -> io::Result<Self> {
         let attributes =
             Attributes::new().word(0, kind).word(4, 4).word(8, value_bytes).word(12, entries).name(28, NAME);
@@ -145,16 +151,20 @@ impl Map {
 
     /// Lets frames of `queue` go to `socket` from now on.
     pub(in crate::af_xdp) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let value = socket.as_raw_fd() as u32;
+        self.set_number(queue, socket.as_raw_fd() as u32)
+    }
+
+    /// Sets the value of a key, in a map of sockets or of numbers.
+    pub(in crate::af_xdp) fn set_number(&self, key: u32, value: u32) -> io::Result<()> {
         let attributes = Attributes::new().descriptor(0, self.as_fd());
-        let mut attributes = attributes.pointer(8, &raw const queue).pointer(16, &raw const value);
+        let mut attributes = attributes.pointer(8, &raw const key).pointer(16, &raw const value);
         // SAFETY: key and value have 32 bits each, like the map's. The kernel only reads them.
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    /// Stops frames of `queue` from going to a socket.
-    pub(in crate::af_xdp) fn clear(&self, queue: u32) -> io::Result<()> {
-        let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const queue);
+    /// Removes the value of a key. Frames of a queue then no longer go to a socket.
+    pub(in crate::af_xdp) fn clear(&self, key: u32) -> io::Result<()> {
+        let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const key);
         // SAFETY: the key has 32 bits. The kernel only reads it.
         unsafe { bpf(MAP_DELETE, &mut attributes) }.map(drop)
     }
@@ -315,7 +325,8 @@ pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
 pub(super) unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::Result<Attributes> {
     let attributes = Attributes::new().descriptor(0, fd).word(4, BYTES as u32);
     let mut attributes = attributes.pointer(8, info.0.as_mut_ptr().cast_const());
-    // SAFETY: the kernel writes at most `BYTES` bytes, as the request says. The lists are the caller's promise.
+    // SAFETY: the kernel writes at most `BYTES` bytes, as the request says. The lists are the
+    // caller's promise.
     unsafe { bpf(INFO_BY_FD, &mut attributes) }?;
     Ok(std::hint::black_box(info))
 }
@@ -394,8 +405,8 @@ pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction
         .pointer(8, program.as_ptr())
         .pointer(16, LICENSE.as_ptr())
         .word(68, ATTACH_TCX_EGRESS);
-    // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The kernel
-    // only reads both.
+    // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
+    // kernel only reads both.
     let program = unsafe { bpf_fd(PROG_LOAD, attributes) }?;
     let attributes = Attributes::new().descriptor(0, program.as_fd()).word(4, interface).word(8, ATTACH_TCX_EGRESS);
     // SAFETY: numbers only.

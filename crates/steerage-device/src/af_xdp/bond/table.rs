@@ -1,0 +1,133 @@
+//! The table of a bond's ports. Each port has a place in the table. The thread in `watcher` writes
+//! the table, and the queues in `places` read it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::eventfd::EventFd;
+use steerage::device::Region;
+
+use crate::af_xdp::attach::Attached;
+use crate::af_xdp::device::Device;
+use crate::af_xdp::sys::OpenSocket;
+
+/// The sockets of a port's queues, and the memory that they receive into.
+pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
+
+/// The ports of a bond.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) bond: u32,
+    pub(super) name: String,
+    /// The first port at the start, which new ports resemble.
+    pub(super) model: Arc<Device>,
+    pub(super) places: Vec<Place>,
+    /// The sockets for ports that the bond does not have yet. Each new port takes a set of sockets.
+    spares: Mutex<Vec<Prepared>>,
+    /// Whether the bond was deleted.
+    is_gone: AtomicBool,
+}
+
+/// A place for a port.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) first_key: u32,
+    state: Mutex<State>,
+    /// The number of changes of the state.
+    version: AtomicU32,
+    /// Wakes the CPUs of the queues after a change.
+    wakes: Vec<EventFd>,
+}
+
+/// The state of a place.
+#[derive(Clone, Debug, Default)]
+pub(in crate::af_xdp) struct State {
+    /// The port. `None` if the place is free.
+    pub(in crate::af_xdp) port: Option<Arc<Device>>,
+    /// Whether the bond uses the port to receive.
+    pub(in crate::af_xdp) receives: bool,
+}
+
+impl Table {
+    pub(super) fn new(bond: u32, name: String, model: Arc<Device>, places: Vec<Place>) -> Self {
+        Self { bond, name, model, places, spares: Mutex::default(), is_gone: AtomicBool::new(false) }
+    }
+
+    pub(super) fn program(&self) -> &Attached {
+        &self.model.program
+    }
+
+    /// Keeps a set of prepared sockets for a new port.
+    pub(super) fn add_spare(&self, prepared: Prepared) {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner).push(prepared);
+    }
+
+    /// A set of prepared sockets for a new port.
+    pub(super) fn spare(&self) -> Option<Prepared> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Records that the bond was deleted.
+    pub(super) fn end(&self) {
+        // Relaxed: the flag refers to no other memory.
+        self.is_gone.store(true, Ordering::Relaxed);
+        self.places.iter().for_each(Place::wake);
+    }
+
+    /// Whether the bond was deleted.
+    pub(super) fn is_gone(&self) -> bool {
+        // Relaxed: the flag refers to no other memory.
+        self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
+impl Place {
+    pub(super) fn new(first_key: u32, state: State, wakes: Vec<EventFd>) -> Self {
+        Self { first_key, state: Mutex::new(state), version: AtomicU32::new(0), wakes }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, state: State) {
+        let before = std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state);
+        // Release pairs with the Acquire in `refresh`, so that a queue that sees the new version
+        // does not find the old state.
+        self.version.fetch_add(1, Ordering::Release);
+        self.wake();
+        drop(before);
+    }
+
+    /// Copies the state and its version if the state has changed since that version. The caller
+    /// never waits for the thread that changes the state. `nth` is the number of the caller's queue
+    /// among those of the place.
+    pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
+        // The event is read first: a change after this line wakes the CPU again.
+        let _ = self.wakes[nth].read();
+        // Acquire pairs with the Release in `set`.
+        let now = self.version.load(Ordering::Acquire);
+        if now == *version {
+            return;
+        }
+        match self.state.try_lock() {
+            Ok(locked) => (*state, *version) = (locked.clone(), now),
+            // The next check reads it.
+            Err(_) => {
+                let _ = self.wakes[nth].write(1);
+            }
+        }
+    }
+
+    /// Becomes readable for the queue `nth` of the place when the state changes.
+    pub(super) fn event(&self, nth: usize) -> BorrowedFd<'_> {
+        self.wakes[nth].as_fd()
+    }
+
+    fn wake(&self) {
+        for wake in &self.wakes {
+            let _ = wake.write(1);
+        }
+    }
+}

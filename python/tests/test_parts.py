@@ -39,7 +39,7 @@ def metered(number, packets, **options):
     return pa.table(part), part.edges
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_parts_in_any_order_and_tree_are_the_whole(seed):
     chance = random.Random(seed)
     packets = recording()
@@ -101,7 +101,8 @@ def test_what_are_no_edges():
 def work(given):
     number, data = given
     part = steerage.meter_part(data, part=number)
-    return pa.table(part).select(EQUAL), part.edges
+    # pa.table would import pandas in each process.
+    return pa.RecordBatchReader.from_stream(part).read_all().select(EQUAL), part.edges
 
 
 def test_a_pool_of_processes():

@@ -263,8 +263,14 @@ impl TcpState {
     /// Adds the counts of the segments that follow those of this state. The handshake and the initial
     /// numbers are known as after all segments, if this state had any.
     pub(super) fn join(&mut self, later: &Self) {
+        if *later == Self::default() {
+            return; // There are no segments.
+        }
         let earlier = *self;
         self.merge(later, false);
+        if later.reply == 0 {
+            self.reply = earlier.reply;
+        }
         for side in 0..2 {
             if earlier.knows_initial(side) {
                 self.initial[side] = earlier.initial[side];
@@ -465,6 +471,19 @@ mod tests {
         assert!(!state(&[syn]).is_left_by(1, 0) && !state(&[syn]).is_left_by(1, 7));
         let wraps = state(&[(0, 0, SYN, u32::MAX, 0, 0), (10, 1, SYN | ACK, 5, 0, 0)]);
         assert!(!wraps.is_left_by(0, u32::MAX) && wraps.is_left_by(0, 0));
+    }
+
+    /// When the active timeout cuts a record, the next record begins without segments. The round-trip
+    /// time tells segments that are out of order from retransmissions.
+    #[test]
+    fn the_next_record_knows_what_the_last_one_knew() {
+        let before = state(&HANDSHAKE).restarted();
+        let mut next = before;
+        next.join(&TcpState::default());
+        assert_eq!(next, before);
+        next.join(&state(&[(25_000, 0, ACK, 101, 501, 10)]));
+        assert_eq!((next.reply, next.next[0]), (before.reply, 111));
+        assert_ne!(next.reply, 0);
     }
 
     #[test]

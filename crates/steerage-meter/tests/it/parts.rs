@@ -320,6 +320,18 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
     }
 }
 
+/// The first fragment of the datagram is not there. Its fragments are one flow, though each of them is 40 s after the one before.
+#[test]
+fn fragments_long_after_the_beginning_do_not_wait() {
+    let fragment = |second, offset| udp(second, Some((9, offset, true)));
+    let frames = [udp(0, None), fragment(20, 1), udp(55, None), fragment(60, 2), fragment(100, 3)];
+    let whole = rows(&whole(&frames, None));
+    assert_eq!(whole.len(), 2);
+    for cuts in [[2, 2], [1, 2], [2, 3], [2, 4]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), whole, "{cuts:?}");
+    }
+}
+
 /// In the part after the cut, the flow pauses for longer than its timeout, unless the fragment is its own.
 #[test]
 fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {

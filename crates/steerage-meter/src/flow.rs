@@ -408,12 +408,7 @@ impl Flow {
         }
         coder.number(&mut self.tunnel_id)?;
         coder.numbers(&mut self.icmp_or_resets)?;
-        let mut tunnel = self.tunnel.map_or(0, |kind| kind as u8 + 1);
-        coder.number(&mut tunnel)?;
-        self.tunnel = match tunnel {
-            0 => None,
-            kind => Some(*HeaderKind::ALL.get(usize::from(kind) - 1).ok_or(MalformedEdges)?),
-        };
+        code_tunnel(coder, &mut self.tunnel)?;
         coder.number(&mut self.state)?;
         self.tcp.code(coder)
     }
@@ -460,6 +455,17 @@ impl Flow {
     pub(super) fn bytes(&self) -> u64 {
         self.traffic[0].bytes + self.traffic[1].bytes
     }
+}
+
+/// Writes or reads the kind of a tunnel.
+pub(super) fn code_tunnel(coder: &mut impl Coder, tunnel: &mut Option<HeaderKind>) -> Result<(), MalformedEdges> {
+    let mut number = tunnel.map_or(0, |kind| kind as u8 + 1);
+    coder.number(&mut number)?;
+    *tunnel = match number {
+        0 => None,
+        kind => Some(*HeaderKind::ALL.get(usize::from(kind) - 1).ok_or(MalformedEdges)?),
+    };
+    Ok(())
 }
 
 #[cfg(test)]

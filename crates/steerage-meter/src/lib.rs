@@ -104,7 +104,7 @@ use flow::{Flow, Seen};
 use flow_limit::FlowLimit;
 use fragments::{DepartedDatagrams, FlowsOfDatagrams};
 use index::NONE;
-use key::{Key, Seeds};
+use key::{Directed, Key, Seeds};
 use largest::Largest;
 use names::{DepartedNames, Names};
 use parts::Collected;
@@ -319,26 +319,37 @@ impl Meter {
         // The time of the packet before, which a packet without a timestamp takes.
         let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut latest = self.clock.packet_time(first);
+        let mut batch_begin = None;
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
             if !which.contains(nth) {
                 latest = Some(seen.time);
+                batch_begin = batch_begin.or(latest);
                 continue;
             }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             latest = time.map(WallTime::as_nanos).or(latest);
             let time = self.clock.of_packet(latest, path);
+            let begin = *batch_begin.get_or_insert(time);
+            let mut fragments = [None; 2];
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                // The fragments of the inner datagram come first, as in steering.
-                for fragment in found.fragments.iter().rev().flatten() {
-                    seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
-                }
+                fragments = found.fragments;
             }
             self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
             seen.time = time;
             seen.bytes = wire_len as u32;
             self.handled_bytes += total_len as u64;
+            if let (Some(part), [Some(fragment), None]) = (&mut self.part, &fragments) {
+                if part.keep(fragment, seen, begin, &self.datagrams) {
+                    seen.flow = Directed { key: Key::WAITING, turned: false };
+                    continue;
+                }
+            }
+            // The fragments of the inner datagram come first, as in steering.
+            for fragment in fragments.iter().rev().flatten() {
+                seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
+            }
         }
         latest.is_some()
     }
@@ -434,6 +445,9 @@ impl Meter {
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
         let (seen, candidate) = (self.batch[nth], self.places[nth]);
+        if seen.flow.key == Key::WAITING {
+            return;
+        }
         let place = match self.table.at(candidate) {
             Some(flow) if flow.is(&seen) => Some(candidate),
             _ => self.table.find(&seen.flow.key, seen.hash),
@@ -591,7 +605,7 @@ impl Handler for Meter {
             now: self.clock.of_packets(),
             timeouts: self.timeouts,
             handled_bytes: self.handled_bytes,
-            part: self.part,
+            part: self.part.map(|part| part.ended(self.datagrams)),
         }
     }
 }

@@ -13,20 +13,26 @@
 //! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
 //! part alone has a margin of that time: the last packet before the part may be later than the first
 //! packets of the part. A flow that ends because of the clock has twice that margin, because the next
-//! packet may be late too.
+//! packet may be late too. The margins are longer for a flow to which fragments may belong that
+//! [wait](waiting) for an earlier part.
 
 mod rows;
+mod waiting;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use steerage::flow::Fragment;
+
 pub use rows::{EdgesError, PartEdges};
 
 use super::flow::{Flow, FlowEnd, Seen};
+use super::fragments::FlowsOfDatagrams;
 use super::key::Key;
 use super::record::FlowRecord;
 use super::tcp::Segment;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
+use waiting::{Ends, Fragments, Keeping};
 
 /// The first packet of a piece, with what decides whether the packet begins another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,8 +89,8 @@ enum Boundary {
     Unknown,
 }
 
-fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts) -> Boundary {
-    let late = nanos(LATE_MAX);
+/// `late` is the margin of decisions.
+fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts, late: u64) -> Boundary {
     let pause = seen.time.abs_diff(piece.last);
     if pause >= timeouts.inactive.saturating_add(late) {
         return Boundary::Another(piece.reason_when_over());
@@ -123,6 +129,9 @@ pub(super) struct Collected {
     begin: Option<u64>,
     openings: HashMap<Key, Opening>,
     pieces: Vec<Piece>,
+    keeping: Keeping,
+    /// The fragments at the edges, after the end of the part.
+    fragments: Fragments,
 }
 
 impl Collected {
@@ -130,10 +139,23 @@ impl Collected {
     /// continue a flow of an earlier part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
         let begin = *self.begin.get_or_insert(seen.time);
-        if seen.time.abs_diff(begin) < soon(timeouts) {
+        if seen.time.abs_diff(begin) < soon(timeouts, self.keeping.ends(), &flow.key) {
             flow.set_continues(true);
             self.openings.insert(flow.key, Opening::of(seen, false));
         }
+    }
+
+    /// Keeps a fragment if only an earlier part may know its flow, and returns true. `begin` is the time
+    /// of the first packet of the part, if the fragment is in the first batch.
+    pub(super) fn keep(&mut self, fragment: &Fragment, seen: &Seen, begin: u64, known: &FlowsOfDatagrams) -> bool {
+        let begin = *self.begin.get_or_insert(begin);
+        self.keeping.keep(fragment, seen, seen.time.abs_diff(begin), known)
+    }
+
+    /// Ends the part.
+    pub(super) fn ended(mut self: Box<Self>, known: FlowsOfDatagrams) -> Box<Self> {
+        self.fragments = std::mem::take(&mut self.keeping).ended(known.into_datagrams());
+        self
     }
 
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
@@ -143,13 +165,13 @@ impl Collected {
             return false;
         }
         let opening = self.openings.get(&flow.key).copied().unwrap_or_default();
-        let (next, continues) = match boundary(flow, &opening, seen, timeouts) {
+        let late = late(self.keeping.ends(), &flow.key);
+        let (next, continues) = match boundary(flow, &opening, seen, timeouts, late) {
             Boundary::Same => return false,
             Boundary::Another(why) => (Next::End(why), false),
             Boundary::Unknown => (Next::Piece, true),
         };
-        let closed = timeouts.closed.saturating_add(nanos(LATE_MAX));
-        let follows_pause = seen.time.abs_diff(flow.last) >= closed;
+        let follows_pause = seen.time.abs_diff(flow.last) >= timeouts.closed.saturating_add(late);
         let piece = flow.restart(seen, FlowEnd::Finished);
         flow.set_continues(continues);
         self.pieces.push(Piece { flow: piece, opening, next });
@@ -163,7 +185,9 @@ impl Collected {
 
     /// Takes the last piece of a chain whose flow has left the table.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd) {
-        self.add(flow, Next::End(why));
+        // Fragments that wait may have kept the flow from ending.
+        let may_go_on = why != FlowEnd::Resources && self.keeping.ends().more(&flow.key) > 0;
+        self.add(flow, if may_go_on { Next::Part } else { Next::End(why) });
     }
 
     fn add(&mut self, flow: &Flow, next: Next) {
@@ -172,9 +196,14 @@ impl Collected {
     }
 }
 
+/// The margin of a decision about a flow.
+fn late(waiting: &Ends, flow: &Key) -> u64 {
+    nanos(LATE_MAX) + waiting.more(flow)
+}
+
 /// How long after the beginning of a part a flow may begin that continues an earlier flow.
-fn soon(timeouts: &Timeouts) -> u64 {
-    timeouts.inactive.saturating_add(2 * nanos(LATE_MAX))
+fn soon(timeouts: &Timeouts, waiting: &Ends, flow: &Key) -> u64 {
+    timeouts.inactive.saturating_add(nanos(LATE_MAX) + late(waiting, flow))
 }
 
 /// The edges of a flow.
@@ -202,6 +231,7 @@ pub struct Edges {
     end: u64,
     timeouts: Timeouts,
     flows: HashMap<Key, FlowEdges>,
+    fragments: Fragments,
     /// The number of pieces that were joined to an earlier part's flow.
     joined: u64,
 }
@@ -220,8 +250,8 @@ impl Edges {
         timeouts: Timeouts,
     ) -> (Self, Vec<FlowRecord>) {
         let mut collected = collected;
-        let begin = collected.begin;
-        let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), joined: 0 };
+        let (begin, fragments) = (collected.begin, std::mem::take(&mut collected.fragments));
+        let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), fragments, joined: 0 };
         let mut records = Vec::new();
         let mut began = Vec::new();
         for flow in open {
@@ -235,21 +265,34 @@ impl Edges {
         let mut chains: HashMap<Key, Vec<Piece>> = HashMap::new();
         for piece in collected.pieces {
             let chain = chains.entry(piece.flow.key).or_default();
+            if let Some(last) = chain.last_mut() {
+                last.next = Next::Piece;
+            }
             chain.push(piece);
-            if piece.next == Next::Piece {
-                continue;
+            if let Next::End(_) = piece.next {
+                edges.add(std::mem::take(chain), &mut records);
             }
-            let chain = std::mem::take(chain);
-            match edges.flows.entry(piece.flow.key) {
-                // Only the first chain of a flow can continue a flow of an earlier part.
-                Entry::Occupied(mut flow) => flow.get_mut().open = fold(None, &chain, &timeouts, &mut records),
-                Entry::Vacant(none) => drop(none.insert(FlowEdges { chain, open: None })),
-            }
+        }
+        for chain in chains.into_values().filter(|chain| !chain.is_empty()) {
+            edges.add(chain, &mut records);
         }
         for piece in began {
-            edges.flows.entry(piece.flow.key).or_default().open = Some(piece);
+            let flow = edges.flows.entry(piece.flow.key).or_default();
+            if let Some(last) = flow.chain.last_mut().filter(|last| last.next == Next::Part) {
+                last.next = Next::End(last.flow.reason_when_over());
+            }
+            flow.open = Some(piece);
         }
         (edges, records)
+    }
+
+    /// Adds a chain of the part. Only the first chain of a flow can continue a flow of an earlier part.
+    fn add(&mut self, chain: Vec<Piece>, records: &mut Vec<FlowRecord>) {
+        let Some(key) = chain.first().map(|piece| piece.flow.key) else { return };
+        match self.flows.entry(key) {
+            Entry::Occupied(mut flow) => flow.get_mut().open = fold(None, &chain, &self.timeouts, records),
+            Entry::Vacant(none) => drop(none.insert(FlowEdges { chain, open: None })),
+        }
     }
 
     /// The number of flows at the edges.
@@ -281,9 +324,13 @@ impl Edges {
             return Ok(records);
         };
         self.joined += later.joined;
+        let mut later = later;
         // As for the clock of a meter, a time far back means that another recording has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
+        let settled = self.fragments.join(std::mem::take(&mut later.fragments), begin, end);
+        settled.iter().for_each(|seen| later.add_fragment(seen, &mut records));
+        let waiting = self.fragments.ends();
         let mut later_flows = later.flows;
         for (key, mut flow) in std::mem::take(&mut self.flows) {
             let next = later_flows.remove(&key).unwrap_or_default();
@@ -293,7 +340,7 @@ impl Edges {
             } else if next.chain.is_empty() {
                 // A flow that began in the later part, long after its beginning, is another flow.
                 let is_another = next.open.is_some();
-                flow.expire(end, is_another, &timeouts, &mut records);
+                flow.expire((end, waiting.more(&key)), is_another, &timeouts, &mut records);
                 flow.open = next.open.or(flow.open);
             } else if let Some(open) = flow.open.take() {
                 self.joined += 1;
@@ -301,7 +348,7 @@ impl Edges {
                 flow.open = next.open.or(open);
             } else {
                 self.joined += 1;
-                let rest = append(&mut flow.chain, next.chain, &timeouts);
+                let rest = append(&mut flow.chain, next.chain, &timeouts, late(&waiting, &key));
                 let open = fold(None, &rest, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             }
@@ -311,7 +358,7 @@ impl Edges {
         }
         for (key, mut flow) in later_flows {
             let first = flow.chain.first().map_or(later_begin, |piece| piece.opening.time);
-            if first.abs_diff(begin) >= soon(&timeouts) {
+            if first.abs_diff(begin) >= soon(&timeouts, &waiting, &key) {
                 let open = fold(None, &std::mem::take(&mut flow.chain), &timeouts, &mut records);
                 flow.open = flow.open.or(open);
             }
@@ -325,8 +372,11 @@ impl Edges {
 
     /// The records of all flows at the edges, after the last part was joined. The records are in the
     /// order in which their flows began.
-    pub fn finish(self) -> Vec<FlowRecord> {
+    pub fn finish(mut self) -> Vec<FlowRecord> {
         let (mut records, timeouts) = (Vec::new(), self.timeouts);
+        for seen in self.fragments.finish() {
+            self.add_fragment(&seen, &mut records);
+        }
         for flow in self.flows.into_values() {
             let open = fold(None, &flow.chain, &timeouts, &mut records);
             for piece in [open, flow.open].into_iter().flatten() {
@@ -340,9 +390,10 @@ impl Edges {
 
 impl FlowEdges {
     /// Ends an open flow that no packet of the later part continues, if it has timed out or another
-    /// flow has begun.
-    fn expire(&mut self, end: u64, is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
-        let is_over = |flow: &Flow| is_another || flow.is_gone(end, timeouts);
+    /// flow has begun. `at` is the end of the later part, and how much longer the flow may pause.
+    fn expire(&mut self, at: (u64, u64), is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
+        let (end, more) = at;
+        let is_over = |flow: &Flow| is_another || flow.is_over(end, flow.late().saturating_add(more), timeouts);
         if let Some(open) = self.open.take_if(|open| is_over(&open.flow)) {
             records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
         }
@@ -383,12 +434,12 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
 }
 
 /// Appends the chain of the next part to a chain whose last piece is open. Returns the pieces after
-/// a packet that begins another record, whatever came before.
-fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts) -> Vec<Piece> {
+/// a packet that begins another record, whatever came before. `late` is the margin of decisions.
+fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts, late: u64) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {
         let seen = piece.opening.seen(&last.flow);
-        match boundary(&last.flow, &last.opening, &seen, timeouts) {
+        match boundary(&last.flow, &last.opening, &seen, timeouts, late) {
             Boundary::Same => {
                 last.flow.join(&piece.flow);
                 last.next = piece.next;
@@ -398,8 +449,7 @@ fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts) -> Vec<
                 return [piece].into_iter().chain(next).collect();
             }
             Boundary::Unknown => {
-                let closed = timeouts.closed.saturating_add(nanos(LATE_MAX));
-                let follows_pause = seen.time.abs_diff(last.flow.last) >= closed;
+                let follows_pause = seen.time.abs_diff(last.flow.last) >= timeouts.closed.saturating_add(late);
                 last.next = Next::Piece;
                 chain.push(Piece { opening: Opening { follows_pause, ..piece.opening }, ..piece });
             }

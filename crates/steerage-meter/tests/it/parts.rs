@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use steerage::WallTime;
-use steerage::flow::wire::FrameBuilder;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
+use steerage::flow::wire::{FrameBuilder, ipv4::MORE_FRAGMENTS, protocol::UDP};
 use steerage::testing::{Frame, HandlerTester};
 use steerage_meter::{
     Column, Edges, EdgesError, FlowEnd, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts,
@@ -21,7 +21,7 @@ const BATCH: usize = 3;
 
 fn options(clock: Option<Duration>) -> MeterOptions {
     let (active, active_by_clock) = (clock.unwrap_or(Duration::MAX), clock.is_some());
-    MeterOptions { active, active_by_clock, flows_max: 64, ..MeterOptions::default() }
+    MeterOptions { active, active_by_clock, flows_max: 256, ..MeterOptions::default() }
 }
 
 /// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
@@ -105,6 +105,9 @@ struct Step {
     vlan: Option<u16>,
     pause: u64,
     late: u64,
+    /// Of a datagram in fragments: after how many steps each of its later fragments comes.
+    fragments: Vec<usize>,
+    has_first: bool,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -117,8 +120,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let late = prop_oneof![3 => Just(0), 1 => 0u64..1000, 1 => 900u64..1000];
     let vlan = prop::option::weighted(0.2, 1u16..3);
     let sequence = prop::sample::select(vec![10u32, 11, 500]);
-    let step = (0u16..4, any::<bool>(), flags, sequence, vlan, pause, late);
-    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late)| Step {
+    let fragments = prop_oneof![prop::collection::vec(0usize..4, 1..4), Just(Vec::new())];
+    let step = (0u16..6, any::<bool>(), flags, sequence, vlan, pause, late, fragments, prop::bool::weighted(0.8));
+    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late, fragments, has_first)| Step {
         flow,
         is_reply,
         flags,
@@ -126,27 +130,64 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         vlan,
         pause,
         late,
+        fragments,
+        has_first,
     });
     prop::collection::vec(step, 1..60)
 }
 
 fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut now = START + 1000 * MS;
-    let frame = |step: &Step| {
+    let mut frames = Vec::new();
+    // Fragments that come later: after which step, and their frames.
+    let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
+    let at = |frame: Vec<u8>, time: u64| Frame::new(frame).with_time(WallTime::from_nanos(time));
+    for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
         let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], 443));
         let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
-        // The last flow has no connections.
-        let builder = if step.flow == 3 { FrameBuilder::udp(from, to) } else { FrameBuilder::tcp(from, to) };
-        let builder = if step.flow == 3 {
-            builder
+        let tag = |builder| step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
+        // The last flows have no connections. A fragment counts at its time and not at its arrival, so these
+        // flows are never late.
+        if step.flow < 3 {
+            let builder = FrameBuilder::tcp(from, to).flags(step.flags).sequence(step.sequence);
+            let frame = tag(builder.acknowledgement(step.sequence)).frame(b"data");
+            frames.push(at(frame, now - step.late * MS));
+        } else if step.fragments.is_empty() {
+            frames.push(at(tag(FrameBuilder::udp(from, to)).frame(b"data"), now));
         } else {
-            builder.flags(step.flags).sequence(step.sequence).acknowledgement(step.sequence)
-        };
-        let builder = step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
-        Frame::new(builder.frame(b"data")).with_time(WallTime::from_nanos(now - step.late * MS))
-    };
-    steps.iter().map(frame).collect()
+            // The UDP header has eight bytes too.
+            let id = nth as u16;
+            if step.has_first {
+                frames.push(at(first_fragment(tag(FrameBuilder::udp(from, to)), id), now));
+            }
+            for (after, more) in step.fragments.iter().zip((0..step.fragments.len()).rev()) {
+                let offset = (step.fragments.len() - more) as u16;
+                let builder = tag(FrameBuilder::ip(from.0, to.0, UDP));
+                later.push((nth + after, later_fragment(builder, id, (offset, more > 0))));
+            }
+        }
+        // Of several packets with the same time, the first one is not known.
+        let (due, rest): (Vec<_>, Vec<_>) = later.into_iter().partition(|(after, _)| *after <= nth);
+        later = rest;
+        for (_, frame) in due {
+            now += MS;
+            frames.push(at(frame, now));
+        }
+        now += MS;
+    }
+    frames
+}
+
+/// The first fragment of a UDP datagram, with eight bytes of data.
+fn first_fragment(udp: FrameBuilder, id: u16) -> Vec<u8> {
+    udp.with_ip(|ip| (ip.identification, ip.fragment) = (id, MORE_FRAGMENTS)).frame(b"")
+}
+
+/// A fragment at an offset in units of eight bytes, and whether more fragments follow.
+fn later_fragment(ip: FrameBuilder, id: u16, (offset, more): (u16, bool)) -> Vec<u8> {
+    let flags = if more { MORE_FRAGMENTS } else { 0 };
+    ip.with_ip(|ip| (ip.identification, ip.fragment) = (id, flags | offset)).frame(b"fragment")
 }
 
 /// The number of random recordings. A recording has up to 17 parts, each of which runs a meter.
@@ -212,6 +253,17 @@ fn at(second: u64, from_client: bool, flags: u16) -> Frame {
     Frame::new(builder.frame(b"")).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
+/// A packet of a UDP flow. Of a fragment: the identification, the offset and whether more fragments follow.
+fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
+    let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 53));
+    let frame = match fragment {
+        None => FrameBuilder::udp(from, to).frame(b"data"),
+        Some((id, 0, _)) => first_fragment(FrameBuilder::udp(from, to), id),
+        Some((id, offset, more)) => later_fragment(FrameBuilder::ip(from.0, to.0, UDP), id, (offset, more)),
+    };
+    Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS))
+}
+
 /// Joins the parts after the first one from left to right, and then the first part with these.
 fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     let begins = [0].into_iter().chain(cuts.iter().copied());
@@ -246,6 +298,65 @@ fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
         assert_eq!(rows_of_parts(&frames, &[1, 5]), whole, "{start}");
         assert_eq!(rows_of_parts(&frames, &[1, 2, 5]), whole, "{start}");
     }
+}
+
+/// The middle part neither begins nor ends the datagram.
+#[test]
+fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
+    let frames = [
+        udp(0, None),
+        udp(1, Some((7, 0, true))),
+        udp(2, Some((7, 1, true))),
+        udp(3, Some((8, 1, true))),
+        udp(4, Some((7, 2, false))),
+        udp(5, Some((8, 2, false))),
+        udp(20, Some((7, 3, false))),
+        udp(31, Some((7, 4, false))),
+    ];
+    let whole = rows(&whole(&frames, None));
+    // Five packets of the flow, two of the datagram without a first fragment, and one that came too late.
+    assert_eq!(whole.len(), 3);
+    assert!(whole.iter().any(|row| row.contains("10.0.0.1:1000") && row.contains("packets: 5")), "{whole:?}");
+    for cuts in [[2, 4], [2, 5], [3, 4], [2, 6], [3, 7], [4, 6], [1, 2]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), whole, "{cuts:?}");
+    }
+}
+
+/// The first fragment of the datagram is not there. Its fragments are one flow, though each of them is 40 s after the one before.
+#[test]
+fn fragments_long_after_the_beginning_do_not_wait() {
+    let fragment = |second, offset| udp(second, Some((9, offset, true)));
+    let frames = [udp(0, None), fragment(20, 1), udp(55, None), fragment(60, 2), fragment(100, 3)];
+    let whole = rows(&whole(&frames, None));
+    assert_eq!(whole.len(), 2);
+    for cuts in [[2, 2], [1, 2], [2, 3], [2, 4]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), whole, "{cuts:?}");
+    }
+}
+
+/// In the part after the cut, the flow pauses for longer than its timeout, unless the fragment is its own.
+#[test]
+fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
+    let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
+    // Time-outs are checked between batches.
+    let others = vec![at(65, true, ACK); 200];
+    let frames = [&before[..], &others, &[udp(70, None), udp(80, None)]].concat();
+    let whole = whole(&frames, None);
+    assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [5, 200]);
+    for cuts in [[1, 1], [1, 2], [1, 3], [1, 100], [1, 204], [2, 3]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), rows(&whole), "{cuts:?}");
+    }
+}
+
+/// Fragments that have no beginning in the recording could be any number.
+#[test]
+fn the_fragments_that_wait_are_limited() {
+    let frames: Vec<Frame> = (0..20_000u32).map(|nth| udp(0, Some((nth as u16, 1, false)))).collect();
+    let (edges, mut records) = part(&frames);
+    let size = bytes(&edges).len();
+    assert!((500_000..2_000_000).contains(&size), "{size} bytes");
+    records.extend(edges.finish());
+    assert_eq!(records.iter().map(|record| record.forth().packets).sum::<u64>(), 20_000);
 }
 
 /// The part after the cut cannot know that the connection was closed before the cut.
@@ -285,7 +396,8 @@ fn joined_flows_are_counted() {
 
 #[test]
 fn other_bytes_and_other_timeouts_are_refused() {
-    let (mut edges, _) = part(&[at(0, true, ACK), at(5, false, SYN)]);
+    let fragments = [udp(6, Some((1, 1, true))), udp(6, Some((2, 0, true)))];
+    let (mut edges, _) = part(&[&[at(0, true, ACK), at(5, false, SYN)], &fragments[..]].concat());
     let written = bytes(&edges);
     assert_eq!(bytes(&read(&written)), written);
     for cut in [1, 3, 4, 7, 8, 30, written.len() - 1] {

@@ -242,16 +242,18 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Whether the packet belongs to this record, whatever earlier parts of the recording have. The clock
-    /// may cut records.
+    /// Whether the packet belongs to this record, whatever earlier parts of the recording have, and
+    /// whatever fragments that wait for these parts arrived before this packet. The clock may cut
+    /// records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
+        let late = LATE_MAX.as_nanos() as u64;
         let is_cut = if timeouts.clock > 0 {
-            timeouts.cuts(self.first, self.last, seen.time)
+            timeouts.cuts(self.first, self.last, seen.time.saturating_add(late))
         } else {
             seen.time.saturating_sub(self.first) >= timeouts.active
         };
-        seen.time.abs_diff(self.last) < timeouts.closed && seen.tcp_flags & SYN == 0 && !is_cut
+        seen.time.abs_diff(self.last).saturating_add(late) < timeouts.closed && seen.tcp_flags & SYN == 0 && !is_cut
     }
 
     #[inline(never)]

@@ -104,7 +104,7 @@ use flow::{Flow, Seen};
 use flow_limit::FlowLimit;
 use fragments::{DepartedDatagrams, FlowsOfDatagrams};
 use index::NONE;
-use key::{Directed, Key, Seeds};
+use key::{Key, Seeds};
 use largest::Largest;
 use names::{DepartedNames, Names};
 use parts::Collected;
@@ -319,37 +319,32 @@ impl Meter {
         // The time of the packet before, which a packet without a timestamp takes.
         let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut latest = self.clock.packet_time(first);
-        let mut batch_begin = None;
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
             if !which.contains(nth) {
                 latest = Some(seen.time);
-                batch_begin = batch_begin.or(latest);
+                self.part.iter_mut().for_each(|part| part.see(seen.time));
                 continue;
             }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             latest = time.map(WallTime::as_nanos).or(latest);
             let time = self.clock.of_packet(latest, path);
-            let begin = *batch_begin.get_or_insert(time);
-            let mut fragments = [None; 2];
+            self.part.iter_mut().for_each(|part| part.see(time));
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
-                *seen = read::dissected(data, wire_len, &found);
-                fragments = found.fragments;
+                *seen = Seen { time, bytes: wire_len as u32, ..read::dissected(data, wire_len, &found) };
+                if self.part.as_mut().is_some_and(|part| part.keep(&found, seen, &self.datagrams)) {
+                    seen.flow.key = Key::WAITING;
+                } else {
+                    // The fragments of the inner datagram come first, as in steering.
+                    for fragment in found.fragments.iter().rev().flatten() {
+                        seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
+                    }
+                }
             }
             self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
             seen.time = time;
             seen.bytes = wire_len as u32;
             self.handled_bytes += total_len as u64;
-            if let (Some(part), [Some(fragment), None]) = (&mut self.part, &fragments) {
-                if part.keep(fragment, seen, begin, &self.datagrams) {
-                    seen.flow = Directed { key: Key::WAITING, turned: false };
-                    continue;
-                }
-            }
-            // The fragments of the inner datagram come first, as in steering.
-            for fragment in fragments.iter().rev().flatten() {
-                seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
-            }
         }
         latest.is_some()
     }
@@ -445,8 +440,8 @@ impl Meter {
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
         let (seen, candidate) = (self.batch[nth], self.places[nth]);
-        if seen.flow.key == Key::WAITING {
-            return;
+        if let Some(part) = self.part.as_mut().filter(|_| seen.flow.key == Key::WAITING) {
+            return part.pass();
         }
         let place = match self.table.at(candidate) {
             Some(flow) if flow.is(&seen) => Some(candidate),

@@ -13,16 +13,20 @@
 //! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
 //! part alone has a margin of that time: the last packet before the part may be later than the first
 //! packets of the part. A flow that ends because of the clock has twice that margin, because the next
-//! packet may be late too. The margins are longer for a flow to which fragments may belong that
-//! [wait](waiting) for an earlier part.
+//! packet may be late too.
+//!
+//! IP fragments near the beginning of a part may belong to a flow that only an earlier part knows. These
+//! fragments [wait](waiting) until that part is joined, and are then inserted into the chain of their
+//! flow. Until then the chains have everything that such a fragment may change: no chain ends
+//! [early](EARLY), and the margins are longer for flows between hosts whose fragments wait.
 
 mod rows;
 mod waiting;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
-use steerage::flow::Fragment;
+use steerage::BucketId;
+use steerage::flow::Dissection;
 
 pub use rows::{EdgesError, PartEdges};
 
@@ -31,8 +35,15 @@ use super::fragments::FlowsOfDatagrams;
 use super::key::Key;
 use super::record::FlowRecord;
 use super::tcp::Segment;
-use super::timeouts::{LATE_MAX, Timeouts, nanos};
-use waiting::{Ends, Fragments, Keeping};
+use super::timeouts::{LATE_MAX, Timeouts};
+use waiting::{EARLY, Fragments, Hosts, Keeping};
+
+/// [`LATE_MAX`] in nanoseconds.
+const LATE: u64 = LATE_MAX.as_nanos() as u64;
+
+/// The bucket of a flow that begins with a fragment that waited. Buckets belong to a run, and edges do
+/// not.
+const NO_BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
 
 /// The first packet of a piece, with what decides whether the packet begins another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,13 +55,16 @@ pub(super) struct Opening {
     turned: bool,
     /// The pause before this packet ends a closed flow, however late the packet was.
     follows_pause: bool,
+    /// The number of fragments of the part that have waited before this packet arrived. For a fragment
+    /// that has waited, the number of such fragments before it.
+    number: u64,
 }
 
 impl Opening {
-    fn of(seen: &Seen, follows_pause: bool) -> Self {
-        let Segment { is_there, sequence, .. } = seen.segment;
+    fn of(seen: &Seen, number: u64, follows_pause: bool) -> Self {
+        let Segment { is_there: is_segment, sequence, .. } = seen.segment;
         let turned = seen.flow.turned;
-        Self { time: seen.time, tcp_flags: seen.tcp_flags, sequence, is_segment: is_there, turned, follows_pause }
+        Self { time: seen.time, tcp_flags: seen.tcp_flags, sequence, is_segment, turned, follows_pause, number }
     }
 
     /// The packet as far as [`Flow::ends_before`] needs it.
@@ -89,37 +103,97 @@ enum Boundary {
     Unknown,
 }
 
-/// `late` is the margin of decisions.
-fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts, late: u64) -> Boundary {
-    let pause = seen.time.abs_diff(piece.last);
-    if pause >= timeouts.inactive.saturating_add(late) {
-        return Boundary::Another(piece.reason_when_over());
+/// What decides about the flows of a part, beside their own packets.
+struct Rules<'a> {
+    timeouts: &'a Timeouts,
+    /// The time of the part's first packet.
+    begin: u64,
+    /// The hosts whose fragments wait.
+    waiting: &'a Hosts,
+}
+
+impl Rules<'_> {
+    /// Whether a fragment that waits may arrive at this time or later.
+    fn is_early(&self, time: u64) -> bool {
+        time.abs_diff(self.begin) < EARLY
     }
-    if seen.opens() {
-        // After a piece that begins with a SYN, the initial number of the SYN's sender is that of
-        // the SYN, whether the SYN began another record or not.
-        let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
-        if !is_known || !seen.segment.is_there {
+
+    /// How long after the beginning of the part a flow may begin that continues an earlier flow.
+    fn soon(&self, flow: &Flow) -> u64 {
+        let more = if self.waiting.may_have(flow) { EARLY } else { 0 };
+        self.timeouts.inactive.saturating_add(2 * LATE).max(EARLY).saturating_add(more)
+    }
+
+    /// How much longer than by its packets a flow may have gone on, because fragments that wait may belong
+    /// to it. `number` is the number of fragments that wait so far.
+    fn more(&self, flow: &Flow, opening: &Opening, number: u64) -> u64 {
+        let may_have_more = opening.number < number && self.is_early(flow.last) && self.waiting.may_have(flow);
+        if may_have_more { EARLY } else { 0 }
+    }
+
+    /// Whether a packet may belong to another record than the last piece of a chain. `next` is the
+    /// opening that the packet would have.
+    fn boundary(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
+        match self.boundary_of_packets(piece, opening, next) {
+            Boundary::Another(_) if self.is_early(next.time) => Boundary::Unknown,
+            boundary => boundary,
+        }
+    }
+
+    fn boundary_of_packets(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
+        let (timeouts, more) = (self.timeouts, self.more(piece, opening, next.number));
+        let (seen, late) = (next.seen(piece), LATE.saturating_add(more));
+        let pause = seen.time.abs_diff(piece.last);
+        if pause >= timeouts.inactive.saturating_add(late) {
+            return Boundary::Another(piece.reason_when_over());
+        }
+        if seen.opens() {
+            // After a piece that begins with a SYN, the initial number of the SYN's sender is that of
+            // the SYN, whether the SYN began another record or not.
+            let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
+            if !is_known || !seen.segment.is_there {
+                return Boundary::Unknown;
+            }
+            if opening.sequence != seen.segment.sequence {
+                return Boundary::Another(FlowEnd::Finished);
+            }
+        }
+        // A fragment that waits may have arrived between the two packets.
+        if more > 0 && timeouts.may_end_near(piece, seen.time) {
             return Boundary::Unknown;
         }
-        if opening.sequence != seen.segment.sequence {
-            return Boundary::Another(FlowEnd::Finished);
+        // The records after a cut by the clock have the source of the record before, which may have begun
+        // before the part.
+        if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
+            return Boundary::Unknown;
         }
+        if pause < timeouts.closed || !piece.can_close() {
+            return Boundary::Same;
+        }
+        if piece.is_closed() {
+            let is_over = pause >= timeouts.closed.saturating_add(late);
+            return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
+        }
+        // A flow that was closed before such a piece has ended there.
+        if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
     }
-    // The records after a cut by the clock have the source of the record before, which may have begun
-    // before the part.
-    if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
-        return Boundary::Unknown;
+
+    /// The opening of the piece that begins with a packet after a piece.
+    fn opening_after(&self, piece: &Flow, opening: &Opening, next: Opening) -> Opening {
+        let more = self.more(piece, opening, next.number);
+        let closed = self.timeouts.closed.saturating_add(LATE).saturating_add(more);
+        Opening { follows_pause: next.time.abs_diff(piece.last) >= closed, ..next }
     }
-    if pause < timeouts.closed || !piece.can_close() {
-        return Boundary::Same;
+}
+
+impl Timeouts {
+    /// Whether a timeout may end the flow before a packet of this time, or before a packet that arrived
+    /// between the two, although packets may be late.
+    fn may_end_near(&self, flow: &Flow, time: u64) -> bool {
+        let timeout = if flow.can_close() { self.closed } else { self.inactive };
+        let is_cut = self.clock > 0 && self.cuts(flow.first, flow.last, time.saturating_add(LATE));
+        time.abs_diff(flow.last).saturating_add(LATE) >= timeout || is_cut
     }
-    if piece.is_closed() {
-        let is_over = pause >= timeouts.closed.saturating_add(late);
-        return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
-    }
-    // A flow that was closed before such a piece has ended there.
-    if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
 }
 
 /// What the meter of a part collects for its edges.
@@ -130,32 +204,43 @@ pub(super) struct Collected {
     openings: HashMap<Key, Opening>,
     pieces: Vec<Piece>,
     keeping: Keeping,
+    /// The number of fragments that wait, of those packets that were counted.
+    passed: u64,
     /// The fragments at the edges, after the end of the part.
     fragments: Fragments,
 }
 
 impl Collected {
+    fn rules<'a>(&'a self, timeouts: &'a Timeouts) -> Rules<'a> {
+        Rules { timeouts, begin: self.begin.unwrap_or_default(), waiting: self.keeping.hosts() }
+    }
+
+    /// Notes the time of a packet, which may be the first one.
+    pub(super) fn see(&mut self, time: u64) {
+        self.begin.get_or_insert(time);
+    }
+
+    /// Keeps a fragment if only an earlier part may know its flow, and returns true. After the packets
+    /// before the fragment were counted, the meter calls [`pass`](Self::pass).
+    pub(super) fn keep(&mut self, found: &Dissection, seen: &Seen, known: &FlowsOfDatagrams) -> bool {
+        let [Some(fragment), None] = &found.fragments else { return false };
+        let since_begin = self.begin.map_or(0, |begin| seen.time.abs_diff(begin));
+        self.keeping.keep(fragment, seen, since_begin, known)
+    }
+
+    pub(super) fn pass(&mut self) {
+        self.passed += 1;
+    }
+
     /// Notes a flow that begins. A flow that begins soon after the beginning of the part may
     /// continue a flow of an earlier part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
-        let begin = *self.begin.get_or_insert(seen.time);
-        if seen.time.abs_diff(begin) < soon(timeouts, self.keeping.ends(), &flow.key) {
+        self.see(seen.time);
+        let rules = self.rules(timeouts);
+        if seen.time.abs_diff(rules.begin) < rules.soon(flow) {
             flow.set_continues(true);
-            self.openings.insert(flow.key, Opening::of(seen, false));
+            self.openings.insert(flow.key, Opening::of(seen, self.passed, false));
         }
-    }
-
-    /// Keeps a fragment if only an earlier part may know its flow, and returns true. `begin` is the time
-    /// of the first packet of the part, if the fragment is in the first batch.
-    pub(super) fn keep(&mut self, fragment: &Fragment, seen: &Seen, begin: u64, known: &FlowsOfDatagrams) -> bool {
-        let begin = *self.begin.get_or_insert(begin);
-        self.keeping.keep(fragment, seen, seen.time.abs_diff(begin), known)
-    }
-
-    /// Ends the part.
-    pub(super) fn ended(mut self: Box<Self>, known: FlowsOfDatagrams) -> Box<Self> {
-        self.fragments = std::mem::take(&mut self.keeping).ended(known.into_datagrams());
-        self
     }
 
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
@@ -165,45 +250,40 @@ impl Collected {
             return false;
         }
         let opening = self.openings.get(&flow.key).copied().unwrap_or_default();
-        let late = late(self.keeping.ends(), &flow.key);
-        let (next, continues) = match boundary(flow, &opening, seen, timeouts, late) {
+        let rules = self.rules(timeouts);
+        let packet = rules.opening_after(flow, &opening, Opening::of(seen, self.passed, false));
+        let (next, continues) = match rules.boundary(flow, &opening, &packet) {
             Boundary::Same => return false,
             Boundary::Another(why) => (Next::End(why), false),
             Boundary::Unknown => (Next::Piece, true),
         };
-        let follows_pause = seen.time.abs_diff(flow.last) >= timeouts.closed.saturating_add(late);
         let piece = flow.restart(seen, FlowEnd::Finished);
         flow.set_continues(continues);
         self.pieces.push(Piece { flow: piece, opening, next });
         if continues {
-            self.openings.insert(flow.key, Opening::of(seen, follows_pause));
+            self.openings.insert(flow.key, packet);
         } else {
             self.openings.remove(&flow.key);
         }
         true
     }
 
-    /// Takes the last piece of a chain whose flow has left the table.
+    /// Takes the last piece of a chain whose flow has left the table. If a timeout has ended the flow, the
+    /// times of the next packets lead to the same result.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd) {
-        // Fragments that wait may have kept the flow from ending.
-        let may_go_on = why != FlowEnd::Resources && self.keeping.ends().more(&flow.key) > 0;
-        self.add(flow, if may_go_on { Next::Part } else { Next::End(why) });
+        self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part });
     }
 
     fn add(&mut self, flow: &Flow, next: Next) {
         let opening = self.openings.remove(&flow.key).unwrap_or_default();
         self.pieces.push(Piece { flow: *flow, opening, next });
     }
-}
 
-/// The margin of a decision about a flow.
-fn late(waiting: &Ends, flow: &Key) -> u64 {
-    nanos(LATE_MAX) + waiting.more(flow)
-}
-
-/// How long after the beginning of a part a flow may begin that continues an earlier flow.
-fn soon(timeouts: &Timeouts, waiting: &Ends, flow: &Key) -> u64 {
-    timeouts.inactive.saturating_add(nanos(LATE_MAX) + late(waiting, flow))
+    /// Ends the part.
+    pub(super) fn ended(mut self: Box<Self>, known: FlowsOfDatagrams) -> Box<Self> {
+        self.fragments = std::mem::take(&mut self.keeping).ended(known.into_datagrams());
+        self
+    }
 }
 
 /// The edges of a flow.
@@ -211,13 +291,68 @@ fn soon(timeouts: &Timeouts, waiting: &Ends, flow: &Key) -> u64 {
 struct FlowEdges {
     /// The chain of pieces that may continue a flow of an earlier part.
     chain: Vec<Piece>,
-    /// The flow that was open at the end, if it began in the part.
+    /// The flow that was open at the end, if it began in the part. The chain has then ended.
     open: Option<Piece>,
 }
 
 impl FlowEdges {
     fn is_open(&self) -> bool {
         self.open.is_some() || self.chain.last().is_some_and(|piece| piece.next == Next::Part)
+    }
+
+    /// Adds the next piece of the part. Only the first chain of a flow can continue a flow of an earlier
+    /// part.
+    fn push(&mut self, piece: Piece, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
+        match self.chain.last_mut() {
+            Some(Piece { next: Next::End(_), .. }) => self.open = fold(self.open.take(), &[piece], timeouts, records),
+            last => {
+                last.into_iter().for_each(|last| last.next = Next::Piece);
+                self.chain.push(piece);
+            }
+        }
+    }
+
+    /// Inserts a fragment that has waited. The fragment arrived early, so it belongs to the chain.
+    fn insert(&mut self, mut piece: Piece, rules: &Rules<'_>) {
+        let at = self.chain.partition_point(|other| other.opening.number <= piece.opening.number);
+        let Some(before) = at.checked_sub(1).and_then(|at| self.chain.get_mut(at)) else {
+            piece.next = match (self.chain.is_empty(), &self.open) {
+                (false, _) => Next::Piece,
+                (true, Some(_)) => Next::End(FlowEnd::Idle),
+                (true, None) => Next::Part,
+            };
+            return self.chain.insert(0, piece);
+        };
+        // Later packets of the piece show that the flow goes on. Otherwise, the fragment is the last packet.
+        let is_inside = piece.opening.time <= before.flow.last;
+        if is_inside || matches!(rules.boundary(&before.flow, &before.opening, &piece.opening), Boundary::Same) {
+            before.flow.join(&piece.flow);
+        } else {
+            piece.next = std::mem::replace(&mut before.next, Next::Piece);
+            self.chain.insert(at, piece);
+        }
+    }
+
+    /// Ends an open flow that no packet up to the time `end` continues, if the flow has timed out or
+    /// another flow has begun. `number` is the number of fragments that wait.
+    fn expire(
+        &mut self,
+        (end, number): (u64, u64),
+        is_another: bool,
+        rules: &Rules<'_>,
+        records: &mut Vec<FlowRecord>,
+    ) {
+        let is_over = |piece: &Piece| {
+            let more = rules.more(&piece.flow, &piece.opening, number);
+            is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), rules.timeouts)
+        };
+        if let Some(open) = self.open.take_if(|open| is_over(open)) {
+            records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
+        }
+        let may_end = is_another || !rules.is_early(end);
+        if let Some(last) = self.chain.last_mut().filter(|last| may_end && last.next == Next::Part && is_over(last)) {
+            last.next = Next::End(last.flow.reason_when_over());
+        }
     }
 }
 
@@ -252,8 +387,7 @@ impl Edges {
         let mut collected = collected;
         let (begin, fragments) = (collected.begin, std::mem::take(&mut collected.fragments));
         let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), fragments, joined: 0 };
-        let mut records = Vec::new();
-        let mut began = Vec::new();
+        let (mut records, mut began) = (Vec::new(), Vec::new());
         for flow in open {
             if flow.continues() {
                 collected.add(&flow, Next::Part);
@@ -262,37 +396,19 @@ impl Edges {
             }
         }
         // The pieces of a flow are in order, because they were on one CPU.
-        let mut chains: HashMap<Key, Vec<Piece>> = HashMap::new();
         for piece in collected.pieces {
-            let chain = chains.entry(piece.flow.key).or_default();
-            if let Some(last) = chain.last_mut() {
-                last.next = Next::Piece;
-            }
-            chain.push(piece);
-            if let Next::End(_) = piece.next {
-                edges.add(std::mem::take(chain), &mut records);
-            }
+            edges.flows.entry(piece.flow.key).or_default().push(piece, &timeouts, &mut records);
         }
-        for chain in chains.into_values().filter(|chain| !chain.is_empty()) {
-            edges.add(chain, &mut records);
-        }
+        edges.fragments.forget(end);
+        let (hosts, number) = (edges.fragments.hosts(), edges.fragments.count());
+        let rules = Rules { timeouts: &timeouts, begin: begin.unwrap_or_default(), waiting: &hosts };
+        edges.flows.values_mut().for_each(|flow| flow.expire((end, number), false, &rules, &mut records));
         for piece in began {
             let flow = edges.flows.entry(piece.flow.key).or_default();
-            if let Some(last) = flow.chain.last_mut().filter(|last| last.next == Next::Part) {
-                last.next = Next::End(last.flow.reason_when_over());
-            }
+            flow.expire((end, number), true, &rules, &mut records);
             flow.open = Some(piece);
         }
         (edges, records)
-    }
-
-    /// Adds a chain of the part. Only the first chain of a flow can continue a flow of an earlier part.
-    fn add(&mut self, chain: Vec<Piece>, records: &mut Vec<FlowRecord>) {
-        let Some(key) = chain.first().map(|piece| piece.flow.key) else { return };
-        match self.flows.entry(key) {
-            Entry::Occupied(mut flow) => flow.get_mut().open = fold(None, &chain, &self.timeouts, records),
-            Entry::Vacant(none) => drop(none.insert(FlowEdges { chain, open: None })),
-        }
     }
 
     /// The number of flows at the edges.
@@ -324,13 +440,18 @@ impl Edges {
             return Ok(records);
         };
         self.joined += later.joined;
-        let mut later = later;
         // As for the clock of a meter, a time far back means that another recording has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
-        let settled = self.fragments.join(std::mem::take(&mut later.fragments), begin, end);
-        settled.iter().for_each(|seen| later.add_fragment(seen, &mut records));
-        let waiting = self.fragments.ends();
+        let mut later = later;
+        let (before, hosts) = (self.fragments.count(), later.fragments.hosts());
+        for one in self.fragments.join(std::mem::take(&mut later.fragments), begin, end) {
+            later.insert(one, &Rules { timeouts: &timeouts, begin: later_begin, waiting: &hosts });
+        }
+        let pieces = later.flows.values_mut().flat_map(|flow| &mut flow.chain);
+        pieces.for_each(|piece| piece.opening.number = piece.opening.number.saturating_add(before));
+        let (hosts, number) = (self.fragments.hosts(), self.fragments.count());
+        let rules = Rules { timeouts: &timeouts, begin, waiting: &hosts };
         let mut later_flows = later.flows;
         for (key, mut flow) in std::mem::take(&mut self.flows) {
             let next = later_flows.remove(&key).unwrap_or_default();
@@ -340,7 +461,7 @@ impl Edges {
             } else if next.chain.is_empty() {
                 // A flow that began in the later part, long after its beginning, is another flow.
                 let is_another = next.open.is_some();
-                flow.expire((end, waiting.more(&key)), is_another, &timeouts, &mut records);
+                flow.expire((end, number), is_another, &rules, &mut records);
                 flow.open = next.open.or(flow.open);
             } else if let Some(open) = flow.open.take() {
                 self.joined += 1;
@@ -348,7 +469,7 @@ impl Edges {
                 flow.open = next.open.or(open);
             } else {
                 self.joined += 1;
-                let rest = append(&mut flow.chain, next.chain, &timeouts, late(&waiting, &key));
+                let rest = append(&mut flow.chain, next.chain, &rules);
                 let open = fold(None, &rest, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             }
@@ -357,8 +478,8 @@ impl Edges {
             }
         }
         for (key, mut flow) in later_flows {
-            let first = flow.chain.first().map_or(later_begin, |piece| piece.opening.time);
-            if first.abs_diff(begin) >= soon(&timeouts, &waiting, &key) {
+            let is_other = |first: &Piece| first.opening.time.abs_diff(begin) >= rules.soon(&first.flow);
+            if flow.chain.first().is_some_and(is_other) {
                 let open = fold(None, &std::mem::take(&mut flow.chain), &timeouts, &mut records);
                 flow.open = flow.open.or(open);
             }
@@ -370,12 +491,22 @@ impl Edges {
         Ok(records)
     }
 
+    /// Inserts a fragment whose flow has become known.
+    fn insert(&mut self, (number, seen): (u64, Seen), rules: &Rules<'_>) {
+        let mut flow = Flow::begin(&seen, NO_BUCKET);
+        flow.add(&seen);
+        flow.set_continues(true);
+        let piece = Piece { flow, opening: Opening::of(&seen, number, false), next: Next::Part };
+        self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
+    }
+
     /// The records of all flows at the edges, after the last part was joined. The records are in the
     /// order in which their flows began.
     pub fn finish(mut self) -> Vec<FlowRecord> {
-        let (mut records, timeouts) = (Vec::new(), self.timeouts);
-        for seen in self.fragments.finish() {
-            self.add_fragment(&seen, &mut records);
+        let (mut records, timeouts, hosts) = (Vec::new(), self.timeouts, self.fragments.hosts());
+        for one in self.fragments.finish() {
+            let begin = self.begin.unwrap_or_default();
+            self.insert(one, &Rules { timeouts: &timeouts, begin, waiting: &hosts });
         }
         for flow in self.flows.into_values() {
             let open = fold(None, &flow.chain, &timeouts, &mut records);
@@ -385,21 +516,6 @@ impl Edges {
         }
         records.sort_unstable_by_key(|record| (record.flow().first, record.flow().key));
         records
-    }
-}
-
-impl FlowEdges {
-    /// Ends an open flow that no packet of the later part continues, if it has timed out or another
-    /// flow has begun. `at` is the end of the later part, and how much longer the flow may pause.
-    fn expire(&mut self, at: (u64, u64), is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
-        let (end, more) = at;
-        let is_over = |flow: &Flow| is_another || flow.is_over(end, flow.late().saturating_add(more), timeouts);
-        if let Some(open) = self.open.take_if(|open| is_over(&open.flow)) {
-            records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
-        }
-        if let Some(last) = self.chain.last_mut().filter(|last| last.next == Next::Part && is_over(&last.flow)) {
-            last.next = Next::End(last.flow.reason_when_over());
-        }
     }
 }
 
@@ -434,12 +550,11 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
 }
 
 /// Appends the chain of the next part to a chain whose last piece is open. Returns the pieces after
-/// a packet that begins another record, whatever came before. `late` is the margin of decisions.
-fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts, late: u64) -> Vec<Piece> {
+/// a packet that begins another record, whatever came before.
+fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {
-        let seen = piece.opening.seen(&last.flow);
-        match boundary(&last.flow, &last.opening, &seen, timeouts, late) {
+        match rules.boundary(&last.flow, &last.opening, &piece.opening) {
             Boundary::Same => {
                 last.flow.join(&piece.flow);
                 last.next = piece.next;
@@ -449,9 +564,9 @@ fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts, late: u
                 return [piece].into_iter().chain(next).collect();
             }
             Boundary::Unknown => {
-                let follows_pause = seen.time.abs_diff(last.flow.last) >= timeouts.closed.saturating_add(late);
+                let opening = rules.opening_after(&last.flow, &last.opening, piece.opening);
                 last.next = Next::Piece;
-                chain.push(Piece { opening: Opening { follows_pause, ..piece.opening }, ..piece });
+                chain.push(Piece { opening, ..piece });
             }
         }
     }

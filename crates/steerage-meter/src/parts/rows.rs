@@ -295,8 +295,9 @@ fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {
 
 fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), MalformedEdges> {
     piece.flow.code(coder)?;
-    let Opening { time, tcp_flags, sequence, is_segment, turned, follows_pause } = &mut piece.opening;
+    let Opening { time, tcp_flags, sequence, is_segment, turned, follows_pause, number } = &mut piece.opening;
     coder.number(time)?;
+    coder.number(number)?;
     coder.number(tcp_flags)?;
     coder.number(sequence)?;
     for flag in [is_segment, turned, follows_pause] {

@@ -4,42 +4,50 @@
 //! datagram, only the parts before it know the flow of the later fragments. Therefore a fragment
 //! *waits* if it is not the first one, if its datagram is new to the part, and if the part has begun
 //! so recently that the datagram may have begun earlier. Further fragments of the same datagram wait
-//! with it.
+//! with it. A first fragment waits too if it arrives so soon after the beginning of the part that other
+//! fragments of its datagram may have overtaken it.
 //!
 //! The edges of a part have the fragments that wait, and the datagrams at the end of the part. Joining
 //! gives fragments of the later part to the flows of datagrams of the earlier part, by the rule of
-//! [`Datagram::follow`]. A fragment is counted in the piece of the flow that its time belongs to.
+//! [`Datagram::follow`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
+use steerage::FlowKey;
 use steerage::flow::limits::FRAGMENT_TIME;
 use steerage::flow::{Datagram, FlowParts, Fragment};
-use steerage::{BucketId, FlowKey};
 
-use super::{Edges, Next, Opening, Piece};
+use super::LATE;
 use crate::code::{Coder, MalformedEdges};
-use crate::flow::{Flow, FlowEnd, Seen, code_tunnel};
+use crate::flow::{Flow, Seen, code_tunnel};
 use crate::fragments::{FlowsOfDatagrams, alone};
 use crate::key::{Directed, Key};
-use crate::record::FlowRecord;
-use crate::timeouts::{LATE_MAX, nanos};
 
 /// The largest number of fragments of a part that wait. Any further fragments are counted by what the
 /// part alone knows, so that a flood of fragments cannot exhaust the memory.
 const WAITING_MAX: usize = 16_384;
 
-/// The bucket of a flow whose only packet is a fragment. Buckets belong to a run, and edges do not.
-const NO_BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
+/// First fragments wait only if fewer fragments than this wait already. The datagrams that a cut
+/// separates are among the first ones of a part.
+const FIRST_MAX: usize = 1024;
 
-/// How long after its beginning a part may have fragments of datagrams that began before it.
-fn window() -> u64 {
-    nanos(FRAGMENT_TIME) + 2 * nanos(LATE_MAX)
-}
+/// How long after the beginning of a part first fragments wait: in time for fragments that are late on
+/// both sides of the cut.
+const FIRST_WINDOW: u64 = 2 * LATE;
+
+/// How long after the beginning of a part fragments wait. A datagram that began earlier, or whose first
+/// fragment waits, is over by then.
+const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
+
+/// How long after the beginning of a part a flow may begin to which fragments belong that wait.
+pub(super) const EARLY: u64 = WINDOW + 2 * LATE;
 
 /// A fragment that waits. `seen.flow` is the flow of the fragment's own headers.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
+    /// The number of fragments of the part that waited before this one.
+    number: u64,
     datagram: FlowKey,
     is_first: bool,
     seen: Seen,
@@ -52,15 +60,32 @@ impl Waiting {
         Fragment::new(0, 0, bytes, true, self.datagram)
     }
 
-    /// The fragment with its flow, by what is known about its datagram. Updates `known`.
-    fn settle(mut self, known: &mut HashMap<FlowKey, Datagram<Directed>>) -> Seen {
+    /// The number of the fragment, and the fragment with its flow, by what is known about its datagram.
+    /// Updates `known`.
+    fn settle(mut self, known: &mut HashMap<FlowKey, Datagram<Directed>>) -> (u64, Seen) {
         let (fragment, own) = (self.fragment(), self.seen.flow);
         let own = if self.is_first { own } else { alone(own, &fragment) };
         self.seen.flow = match known.entry(self.datagram) {
             Entry::Occupied(mut known) => known.get_mut().follow(&fragment, own, self.seen.time),
             Entry::Vacant(none) => none.insert(Datagram::begin(&fragment, own, self.seen.time)).value,
         };
-        self.seen
+        (self.number, self.seen)
+    }
+}
+
+/// The hosts whose fragments wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hosts(HashSet<Key>);
+
+impl Hosts {
+    fn add(&mut self, one: &Waiting) {
+        self.0.insert(one.seen.flow.key.hosts());
+    }
+
+    /// Whether fragments that wait may belong to the flow. The flow of fragments that carry a tunnel is
+    /// between the hosts in the tunnel.
+    pub(super) fn may_have(&self, flow: &Flow) -> bool {
+        !self.0.is_empty() && (flow.tunnel().is_some() || self.0.contains(&flow.key.hosts()))
     }
 }
 
@@ -70,26 +95,7 @@ pub(super) struct Keeping {
     waiting: Vec<Waiting>,
     /// The datagrams of the fragments that wait, and whether the first fragment is among them.
     datagrams: HashMap<FlowKey, bool>,
-    ends: Ends,
-}
-
-/// The addresses and protocols of fragments that wait.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Ends(HashSet<Key>);
-
-impl Ends {
-    fn of(flow: Key) -> Key {
-        Directed { key: flow, turned: false }.without_ports().key
-    }
-
-    fn add(&mut self, one: &Waiting) {
-        self.0.insert(Self::of(one.seen.flow.key));
-    }
-
-    /// How much longer a flow may pause because fragments of the flow may be among those that wait.
-    pub(super) fn more(&self, flow: &Key) -> u64 {
-        if !self.0.is_empty() && self.0.contains(&Self::of(*flow)) { nanos(FRAGMENT_TIME) } else { 0 }
-    }
+    hosts: Hosts,
 }
 
 impl Keeping {
@@ -102,7 +108,8 @@ impl Keeping {
         since_begin: u64,
         known: &FlowsOfDatagrams,
     ) -> bool {
-        if since_begin >= window() || self.waiting.len() >= WAITING_MAX {
+        let count = self.waiting.len();
+        if since_begin >= WINDOW || count >= WAITING_MAX {
             return false;
         }
         let is_first = fragment.offset == 0;
@@ -113,23 +120,24 @@ impl Keeping {
                 return false;
             }
             Entry::Occupied(mut first_came) => *first_came.get_mut() |= is_first,
-            Entry::Vacant(_) if is_first || known.knows(fragment) => return false,
-            Entry::Vacant(none) => drop(none.insert(false)),
+            Entry::Vacant(_) if known.knows(fragment) => return false,
+            Entry::Vacant(_) if is_first && (since_begin >= FIRST_WINDOW || count >= FIRST_MAX) => return false,
+            Entry::Vacant(none) => drop(none.insert(is_first)),
         }
-        let one = Waiting { datagram: fragment.datagram, is_first, seen: *seen };
-        self.ends.add(&one);
+        let one = Waiting { number: count as u64, datagram: fragment.datagram, is_first, seen: *seen };
+        self.hosts.add(&one);
         self.waiting.push(one);
         true
     }
 
-    pub(super) fn ends(&self) -> &Ends {
-        &self.ends
+    pub(super) fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 
     /// What the edges need. `datagrams` are those at the end of the part.
     pub(super) fn ended(self, datagrams: Vec<Datagram<Directed>>) -> Fragments {
         let known = datagrams.into_iter().map(|known| (*known.name(), known)).collect();
-        Fragments { waiting: self.waiting, known }
+        Fragments { count: self.waiting.len() as u64, waiting: self.waiting, known }
     }
 }
 
@@ -138,6 +146,8 @@ impl Keeping {
 pub(super) struct Fragments {
     /// Those that wait for an earlier part, in the order of their arrival.
     waiting: Vec<Waiting>,
+    /// The number of fragments that have waited, with those whose flow has become known.
+    count: u64,
     /// The datagrams at the end of the part.
     known: HashMap<FlowKey, Datagram<Directed>>,
 }
@@ -147,40 +157,54 @@ impl Fragments {
         self.waiting.is_empty() && self.known.is_empty()
     }
 
-    pub(super) fn ends(&self) -> Ends {
-        let mut ends = Ends::default();
-        self.waiting.iter().for_each(|one| ends.add(one));
-        ends
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn hosts(&self) -> Hosts {
+        let mut hosts = Hosts::default();
+        self.waiting.iter().for_each(|one| hosts.add(one));
+        hosts
+    }
+
+    /// Removes the datagrams to which no fragment after the time `end` belongs.
+    pub(super) fn forget(&mut self, end: u64) {
+        self.known.retain(|_, known| !known.is_old(end.saturating_sub(LATE)));
     }
 
     /// Appends the fragments of the next part, which ends at the time `end`. `begin` is the beginning
-    /// of this part. Returns those fragments of the next part whose flows are certain now.
-    pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<Seen> {
-        let mut settled = Vec::new();
+    /// of this part. Returns those fragments of the next part whose flows are certain now, with the
+    /// numbers that they have in the next part.
+    pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<(u64, Seen)> {
+        let (before, mut settled) = (self.count, Vec::new());
         for one in later.waiting {
             // So long after the beginning, the datagram did not begin before this part. Fragments that
             // still wait are close to the beginning, as the margins of all decisions assume.
-            let is_new = one.seen.time.abs_diff(begin) >= window();
+            let is_new = one.seen.time.abs_diff(begin) >= WINDOW;
             if is_new || self.known.contains_key(&one.datagram) {
                 settled.push(one.settle(&mut self.known));
             } else {
-                self.waiting.push(one);
+                self.waiting.push(Waiting { number: one.number.saturating_add(before), ..one });
             }
         }
+        self.count = before.saturating_add(later.count);
         self.known.extend(later.known);
-        self.known.retain(|_, known| !known.is_old(end.saturating_sub(nanos(LATE_MAX))));
+        self.forget(end);
         settled
     }
 
     /// The flows of the fragments that wait, if no part comes before.
-    pub(super) fn finish(&mut self) -> Vec<Seen> {
+    pub(super) fn finish(&mut self) -> Vec<(u64, Seen)> {
         let mut known = HashMap::new();
         self.waiting.drain(..).map(|one| one.settle(&mut known)).collect()
     }
 
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
-        let nobody = Waiting { datagram: FlowKey::from_bytes(&[]), is_first: false, seen: Seen::of(Key::other()) };
+        coder.number(&mut self.count)?;
+        let seen = Seen::of(Key::other());
+        let nobody = Waiting { number: 0, datagram: FlowKey::from_bytes(&[]), is_first: false, seen };
         list(coder, &mut self.waiting, nobody, |coder, one| {
+            coder.number(&mut one.number)?;
             code_name(coder, &mut one.datagram)?;
             coder.flag(&mut one.is_first)?;
             one.seen.code(coder)
@@ -263,48 +287,5 @@ impl Directed {
     fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.flag(&mut self.turned)
-    }
-}
-
-impl Edges {
-    /// Counts a fragment whose flow has become certain, in the piece of the flow that its time belongs
-    /// to.
-    pub(super) fn add_fragment(&mut self, seen: &Seen, records: &mut Vec<FlowRecord>) {
-        let timeouts = self.timeouts;
-        let mut flow = Flow::begin(seen, NO_BUCKET);
-        flow.add(seen);
-        let ends_before = |flow: &Flow| if seen.time <= flow.last { None } else { flow.ends_before(seen, &timeouts) };
-        let of_flow = self.flows.entry(seen.flow.key).or_default();
-        if let Some(open) = of_flow.open.as_mut().filter(|open| open.flow.first <= seen.time) {
-            match ends_before(&open.flow) {
-                None => open.flow.join(&flow),
-                Some(why) => {
-                    if why == FlowEnd::Active {
-                        flow.continue_after(&open.flow);
-                    }
-                    records.push(FlowRecord::new(open.flow, why));
-                    open.flow = flow;
-                }
-            }
-            return;
-        }
-        flow.set_continues(true);
-        let opening = Opening::of(seen, false);
-        let chain = &mut of_flow.chain;
-        let Some(at) = chain.iter().rposition(|piece| piece.opening.time <= seen.time) else {
-            let next = match (chain.first(), &of_flow.open) {
-                (Some(_), _) => Next::Piece,
-                (None, Some(_)) => Next::End(FlowEnd::Idle),
-                (None, None) => Next::Part,
-            };
-            return chain.insert(0, Piece { flow, opening, next });
-        };
-        let piece = &mut chain[at];
-        if ends_before(&piece.flow).is_none() {
-            piece.flow.join(&flow);
-        } else {
-            let next = std::mem::replace(&mut piece.next, Next::Piece);
-            chain.insert(at + 1, Piece { flow, opening, next });
-        }
     }
 }

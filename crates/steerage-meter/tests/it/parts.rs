@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use steerage::WallTime;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
-use steerage::flow::wire::{FrameBuilder, ipv4::MORE_FRAGMENTS, protocol::UDP};
+use steerage::flow::wire::{FrameBuilder, ipv4::MORE_FRAGMENTS, protocol};
 use steerage::testing::{Frame, HandlerTester};
 use steerage_meter::{
     Column, Edges, EdgesError, FlowEnd, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts,
@@ -107,7 +107,16 @@ struct Step {
     late: u64,
     /// Of a datagram in fragments: after how many steps each of its later fragments comes.
     fragments: Vec<usize>,
-    has_first: bool,
+    first: First,
+}
+
+/// Of a datagram in fragments, when the first one comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum First {
+    Before,
+    /// One fragment overtakes the first one.
+    Between,
+    Never,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -120,9 +129,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let late = prop_oneof![3 => Just(0), 1 => 0u64..1000, 1 => 900u64..1000];
     let vlan = prop::option::weighted(0.2, 1u16..3);
     let sequence = prop::sample::select(vec![10u32, 11, 500]);
-    let fragments = prop_oneof![prop::collection::vec(0usize..4, 1..4), Just(Vec::new())];
-    let step = (0u16..6, any::<bool>(), flags, sequence, vlan, pause, late, fragments, prop::bool::weighted(0.8));
-    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late, fragments, has_first)| Step {
+    let fragments = prop_oneof![Just(Vec::new()), prop::collection::vec(0usize..4, 1..4)];
+    let first = prop::sample::select(vec![First::Before, First::Before, First::Before, First::Between, First::Never]);
+    let step = (0u16..5, any::<bool>(), flags, sequence, vlan, pause, late, fragments, first);
+    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late, fragments, first)| Step {
         flow,
         is_reply,
         flags,
@@ -131,7 +141,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         pause,
         late,
         fragments,
-        has_first,
+        first,
     });
     prop::collection::vec(step, 1..60)
 }
@@ -141,47 +151,48 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut frames = Vec::new();
     // Fragments that come later: after which step, and their frames.
     let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
-    let at = |frame: Vec<u8>, time: u64| Frame::new(frame).with_time(WallTime::from_nanos(time));
     for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
         let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], 443));
         let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
         let tag = |builder| step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
-        // The last flows have no connections. A fragment counts at its time and not at its arrival, so these
-        // flows are never late.
-        if step.flow < 3 {
-            let builder = FrameBuilder::tcp(from, to).flags(step.flags).sequence(step.sequence);
-            let frame = tag(builder.acknowledgement(step.sequence)).frame(b"data");
-            frames.push(at(frame, now - step.late * MS));
-        } else if step.fragments.is_empty() {
-            frames.push(at(tag(FrameBuilder::udp(from, to)).frame(b"data"), now));
+        // The last flows have no connections.
+        let (protocol, header, packet) = if step.flow >= 3 {
+            (protocol::UDP, 8, FrameBuilder::udp(from, to))
         } else {
-            // The UDP header has eight bytes too.
+            let segment = FrameBuilder::tcp(from, to).flags(step.flags).sequence(step.sequence);
+            (protocol::TCP, 20, segment.acknowledgement(step.sequence))
+        };
+        let mut due = Vec::new();
+        if step.fragments.is_empty() {
+            due.push(tag(packet).frame(b"data"));
+        } else {
             let id = nth as u16;
-            if step.has_first {
-                frames.push(at(first_fragment(tag(FrameBuilder::udp(from, to)), id), now));
+            let last = step.fragments.len() as u16 - 1;
+            let mut rest = step.fragments.iter().zip(0..).map(|(after, at)| {
+                let ip = tag(FrameBuilder::ip(from.0, to.0, protocol));
+                (nth + after, later_fragment(ip, id, (3 + at, at < last)))
+            });
+            if step.first == First::Between {
+                due.extend(rest.next().map(|(_, frame)| frame));
             }
-            for (after, more) in step.fragments.iter().zip((0..step.fragments.len()).rev()) {
-                let offset = (step.fragments.len() - more) as u16;
-                let builder = tag(FrameBuilder::ip(from.0, to.0, UDP));
-                later.push((nth + after, later_fragment(builder, id, (offset, more > 0))));
+            if step.first != First::Never {
+                due.push(first_fragment(tag(packet), id, &[0; 24][header..]));
             }
+            later.extend(rest);
         }
-        // Of several packets with the same time, the first one is not known.
-        let (due, rest): (Vec<_>, Vec<_>) = later.into_iter().partition(|(after, _)| *after <= nth);
+        let (of_step, rest): (Vec<_>, Vec<_>) = later.into_iter().partition(|(after, _)| *after <= nth);
         later = rest;
-        for (_, frame) in due {
-            now += MS;
-            frames.push(at(frame, now));
-        }
-        now += MS;
+        due.extend(of_step.into_iter().map(|(_, frame)| frame));
+        let time = WallTime::from_nanos(now - step.late * MS);
+        frames.extend(due.into_iter().map(|frame| Frame::new(frame).with_time(time)));
     }
     frames
 }
 
-/// The first fragment of a UDP datagram, with eight bytes of data.
-fn first_fragment(udp: FrameBuilder, id: u16) -> Vec<u8> {
-    udp.with_ip(|ip| (ip.identification, ip.fragment) = (id, MORE_FRAGMENTS)).frame(b"")
+/// The first fragment of a datagram.
+fn first_fragment(datagram: FrameBuilder, id: u16, data: &[u8]) -> Vec<u8> {
+    datagram.with_ip(|ip| (ip.identification, ip.fragment) = (id, MORE_FRAGMENTS)).frame(data)
 }
 
 /// A fragment at an offset in units of eight bytes, and whether more fragments follow.
@@ -258,8 +269,8 @@ fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 53));
     let frame = match fragment {
         None => FrameBuilder::udp(from, to).frame(b"data"),
-        Some((id, 0, _)) => first_fragment(FrameBuilder::udp(from, to), id),
-        Some((id, offset, more)) => later_fragment(FrameBuilder::ip(from.0, to.0, UDP), id, (offset, more)),
+        Some((id, 0, _)) => first_fragment(FrameBuilder::udp(from, to), id, b""),
+        Some((id, offset, more)) => later_fragment(FrameBuilder::ip(from.0, to.0, protocol::UDP), id, (offset, more)),
     };
     Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
@@ -345,6 +356,44 @@ fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [5, 200]);
     for cuts in [[1, 1], [1, 2], [1, 3], [1, 100], [1, 204], [2, 3]] {
         assert_eq!(rows_of_parts(&frames, &cuts), rows(&whole), "{cuts:?}");
+    }
+}
+
+/// The flow is closed, and its packets pause for longer than a closed flow may, but a fragment is between them. The part after the cut
+/// cannot know that.
+#[test]
+fn a_fragment_keeps_a_closed_connection() {
+    let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
+    let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 443));
+    let segment = |millis, flags| of_tcp(millis, FrameBuilder::tcp(from, to).flags(flags).sequence(7).frame(b""));
+    let first = |millis| of_tcp(millis, first_fragment(FrameBuilder::tcp(from, to).sequence(7), 5, b"data"));
+    let rest = |millis, at| of_tcp(millis, later_fragment(FrameBuilder::ip(from.0, to.0, protocol::TCP), 5, (at, true)));
+    let frames =
+        [first(0), segment(10, RST), rest(1900, 3), segment(3800, ACK), rest(5000, 4), segment(6900, ACK), segment(9900, ACK)];
+    let whole = whole(&frames, None);
+    assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [6, 1]);
+    for first in 0..=frames.len() {
+        for second in first..=frames.len() {
+            assert_eq!(rows_of_parts(&frames, &[first, second]), rows(&whole), "{first} {second}");
+        }
+    }
+}
+
+/// The fragments are between the gateways of a tunnel, and their flow is between the hosts in the tunnel.
+#[test]
+fn fragments_of_a_tunnel_keep_the_flow_in_it() {
+    let inner = FrameBuilder::udp(([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 53)).packet(b"data");
+    let outer = || FrameBuilder::ip([192, 0, 2, 1], [192, 0, 2, 2], protocol::IPV4);
+    let at = |second: u64, frame| Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS));
+    let plain = |second| at(second, outer().frame(&inner));
+    let first = at(0, first_fragment(outer(), 5, &inner));
+    let frames = [first, plain(1), at(28, later_fragment(outer(), 5, (4, false))), plain(70), plain(135)];
+    let whole = whole(&frames, None);
+    assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [4, 1]);
+    for first in 0..=frames.len() {
+        for second in first..=frames.len() {
+            assert_eq!(rows_of_parts(&frames, &[first, second]), rows(&whole), "{first} {second}");
+        }
     }
 }
 

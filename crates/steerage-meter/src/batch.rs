@@ -14,6 +14,9 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
+/// The column of [`ColumnBatch::joined`].
+const JOINED: &str = "joined";
+
 /// Chosen columns of records, in the given order.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
@@ -31,6 +34,11 @@ impl ColumnBatch {
     /// The flow statistics of [`MeterOptions::cic`](super::MeterOptions::cic), without rows.
     pub fn cic() -> Self {
         Self { columns: cic_columns::columns() }
+    }
+
+    /// The column `joined`, with [`FlowRecord::joined`], without rows.
+    pub fn joined() -> Self {
+        Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
     /// All columns of both batches. [`chosen`](Self::chosen) chooses from them.
@@ -86,6 +94,9 @@ impl ColumnBatch {
         columns(&mut adding);
         self.columns = adding.columns;
         cic_columns::add(&mut self.columns, records);
+        for column in self.columns.iter_mut().filter(|column| column.name() == JOINED) {
+            records.iter().for_each(|record| column.push_number(Some(record.joined().into())));
+        }
     }
 
     /// Takes the rows, and leaves an empty batch.

@@ -172,11 +172,11 @@ impl Metering {
     /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
     /// flows that no other part can continue to `exporter`. The other flows are in the report
     /// ([`MeterReport::edges`]). There is no active timeout unless the clock cuts records, because a
-    /// part does not know when a flow began, and there are no names and no flow statistics. The instance
-    /// must have one CPU.
+    /// part does not know when a flow began, and there are no flow statistics. The instance must have one
+    /// CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
-        let options = MeterOptions { active, names: false, cic: false, ..options };
+        let options = MeterOptions { active, cic: false, ..options };
         Self { is_part: true, ..Self::new(options, exporter) }
     }
 
@@ -211,7 +211,7 @@ impl Metering {
             table: Table::new(timeouts, &self.limit),
             arrivals: Arrivals::default(),
             datagrams: FlowsOfDatagrams::new(self.seeds),
-            names: Names::new(self.options.names),
+            names: Names::new(self.options.names, self.is_part),
             features: Features::new(self.options.cic),
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
@@ -458,7 +458,7 @@ impl Meter {
     fn go_on(&mut self, place: u32, seen: &Seen) {
         let Some(flow) = self.table.at_mut(place) else { return };
         let (cut, is_cut) = match &mut self.part {
-            Some(part) if flow.continues() => (None, part.cut(flow, seen, &self.timeouts)),
+            Some(part) if flow.continues() => (None, part.cut(flow, seen, &self.timeouts, &mut self.names)),
             _ => {
                 let why = flow.ends_before(seen, &self.timeouts);
                 (why.map(|why| FlowRecord::new(flow.restart(seen, why), why)), why.is_some())
@@ -494,7 +494,7 @@ impl Meter {
 
     fn end(&mut self, mut record: FlowRecord) {
         if let Some(part) = self.part.as_mut().filter(|_| record.flow().continues()) {
-            return part.end(record.flow(), record.end());
+            return part.end(record.flow(), record.end(), &mut self.names);
         }
         if self.names.is_on() {
             let (flow, why) = (record.flow(), record.end());

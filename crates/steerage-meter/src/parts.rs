@@ -33,6 +33,7 @@ pub use rows::{EdgesError, PartEdges};
 use super::flow::{Flow, FlowEnd, Seen};
 use super::fragments::FlowsOfDatagrams;
 use super::key::Key;
+use super::names::{Log, Names};
 use super::record::FlowRecord;
 use super::tcp::Segment;
 use super::timeouts::{LATE_MAX, Timeouts};
@@ -87,11 +88,40 @@ pub(super) enum Next {
     Part,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Piece {
     flow: Flow,
     opening: Opening,
     next: Next,
+    /// What was read to find the names of the flow, if names are on.
+    log: Option<Box<Log>>,
+    /// How many ends of parts are inside the piece, and whether one is before the piece.
+    joined: u32,
+    follows_cut: bool,
+}
+
+impl Piece {
+    fn new(flow: Flow, opening: Opening, next: Next, log: Option<Box<Log>>) -> Self {
+        Self { flow, opening, next, log, joined: 0, follows_cut: false }
+    }
+
+    fn record(&self, why: FlowEnd) -> FlowRecord {
+        let names = self.log.as_deref().and_then(Log::names);
+        FlowRecord::new(self.flow, why).with_names(names).with_joined(self.joined)
+    }
+
+    /// Adds a later piece of the same record.
+    fn join(&mut self, later: &Self) {
+        self.flow.join(&later.flow);
+        self.joined = self.joined.saturating_add(later.joined).saturating_add(later.follows_cut.into());
+        self.join_log(later.log.as_deref());
+    }
+
+    fn join_log(&mut self, later: Option<&Log>) {
+        if let Some(later) = later {
+            self.log.get_or_insert_default().join(later);
+        }
+    }
 }
 
 /// What a packet means for the last piece of a chain.
@@ -245,7 +275,7 @@ impl Collected {
 
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
     /// `flow` is then the next piece, or another flow.
-    pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) -> bool {
+    pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts, names: &mut Names) -> bool {
         if flow.surely_goes_on(seen, timeouts) {
             return false;
         }
@@ -257,9 +287,10 @@ impl Collected {
             Boundary::Another(why) => (Next::End(why), false),
             Boundary::Unknown => (Next::Piece, true),
         };
+        let log = names.take_log(flow);
         let piece = flow.restart(seen, FlowEnd::Finished);
         flow.set_continues(continues);
-        self.pieces.push(Piece { flow: piece, opening, next });
+        self.pieces.push(Piece::new(piece, opening, next, log));
         if continues {
             self.openings.insert(flow.key, packet);
         } else {
@@ -270,13 +301,13 @@ impl Collected {
 
     /// Takes the last piece of a chain whose flow has left the table. If a timeout has ended the flow, the
     /// times of the next packets lead to the same result.
-    pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd) {
-        self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part });
+    pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd, names: &mut Names) {
+        self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part }, names);
     }
 
-    fn add(&mut self, flow: &Flow, next: Next) {
+    fn add(&mut self, flow: &Flow, next: Next, names: &mut Names) {
         let opening = self.openings.remove(&flow.key).unwrap_or_default();
-        self.pieces.push(Piece { flow: *flow, opening, next });
+        self.pieces.push(Piece::new(*flow, opening, next, names.take_log(flow)));
     }
 
     /// Ends the part.
@@ -326,7 +357,7 @@ impl FlowEdges {
         // Later packets of the piece show that the flow goes on. Otherwise, the fragment is the last packet.
         let is_inside = piece.opening.time <= before.flow.last;
         if is_inside || matches!(rules.boundary(&before.flow, &before.opening, &piece.opening), Boundary::Same) {
-            before.flow.join(&piece.flow);
+            before.join(&piece);
         } else {
             piece.next = std::mem::replace(&mut before.next, Next::Piece);
             self.chain.insert(at, piece);
@@ -347,7 +378,7 @@ impl FlowEdges {
             is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), rules.timeouts)
         };
         if let Some(open) = self.open.take_if(|open| is_over(open)) {
-            records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
+            records.push(open.record(open.flow.reason_when_over()));
         }
         let may_end = is_another || !rules.is_early(end);
         if let Some(last) = self.chain.last_mut().filter(|last| may_end && last.next == Next::Part && is_over(last)) {
@@ -381,8 +412,8 @@ impl Edges {
     pub(super) fn of(
         collected: Collected,
         open: impl Iterator<Item = Flow>,
-        end: u64,
-        timeouts: Timeouts,
+        mut names: Names,
+        (end, timeouts): (u64, Timeouts),
     ) -> (Self, Vec<FlowRecord>) {
         let mut collected = collected;
         let (begin, fragments) = (collected.begin, std::mem::take(&mut collected.fragments));
@@ -390,9 +421,10 @@ impl Edges {
         let (mut records, mut began) = (Vec::new(), Vec::new());
         for flow in open {
             if flow.continues() {
-                collected.add(&flow, Next::Part);
+                collected.add(&flow, Next::Part, &mut names);
             } else {
-                began.push(Piece { flow, opening: Opening::default(), next: Next::Part });
+                let log = names.take_log(&flow);
+                began.push(Piece::new(flow, Opening::default(), Next::Part, log));
             }
         }
         // The pieces of a flow are in order, because they were on one CPU.
@@ -454,7 +486,10 @@ impl Edges {
         let rules = Rules { timeouts: &timeouts, begin, waiting: &hosts };
         let mut later_flows = later.flows;
         for (key, mut flow) in std::mem::take(&mut self.flows) {
-            let next = later_flows.remove(&key).unwrap_or_default();
+            let mut next = later_flows.remove(&key).unwrap_or_default();
+            if let Some(first) = next.chain.first_mut().filter(|_| flow.is_open()) {
+                (first.follows_cut, self.joined) = (true, self.joined + 1);
+            }
             if !flow.is_open() {
                 let open = fold(None, &next.chain, &timeouts, &mut records);
                 flow.open = next.open.or(open);
@@ -464,11 +499,9 @@ impl Edges {
                 flow.expire((end, number), is_another, &rules, &mut records);
                 flow.open = next.open.or(flow.open);
             } else if let Some(open) = flow.open.take() {
-                self.joined += 1;
                 let open = fold(Some(open), &next.chain, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             } else {
-                self.joined += 1;
                 let rest = append(&mut flow.chain, next.chain, &rules);
                 let open = fold(None, &rest, &timeouts, &mut records);
                 flow.open = next.open.or(open);
@@ -496,7 +529,7 @@ impl Edges {
         let mut flow = Flow::begin(&seen, NO_BUCKET);
         flow.add(&seen);
         flow.set_continues(true);
-        let piece = Piece { flow, opening: Opening::of(&seen, number, false), next: Next::Part };
+        let piece = Piece::new(flow, Opening::of(&seen, number, false), Next::Part, None);
         self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
     }
 
@@ -511,7 +544,7 @@ impl Edges {
         for flow in self.flows.into_values() {
             let open = fold(None, &flow.chain, &timeouts, &mut records);
             for piece in [open, flow.open].into_iter().flatten() {
-                records.push(FlowRecord::new(piece.flow, piece.flow.reason_at_the_end(self.end, &timeouts)));
+                records.push(piece.record(piece.flow.reason_at_the_end(self.end, &timeouts)));
             }
         }
         records.sort_unstable_by_key(|record| (record.flow().first, record.flow().key));
@@ -524,26 +557,29 @@ impl Edges {
 fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut Vec<FlowRecord>) -> Option<Piece> {
     let mut open = open;
     for piece in chain {
-        let mut flow = piece.flow;
-        flow.set_continues(false);
-        if let Some(Piece { flow: mut before, .. }) = open.take() {
-            match before.ends_before(&piece.opening.seen(&before), timeouts) {
+        let mut now = Piece { opening: Opening::default(), next: Next::Part, ..piece.clone() };
+        now.flow.set_continues(false);
+        if let Some(mut before) = open.take() {
+            match before.flow.ends_before(&piece.opening.seen(&before.flow), timeouts) {
                 Some(why) => {
+                    records.push(before.record(why));
                     if why == FlowEnd::Active {
-                        flow.continue_after(&before);
+                        now.flow.continue_after(&before.flow);
+                        // The next record has the same names.
+                        before.join_log(now.log.as_deref());
+                        now.log = before.log;
                     }
-                    records.push(FlowRecord::new(before, why));
                 }
                 None => {
-                    before.join(&flow);
-                    flow = before;
+                    before.join(&now);
+                    now = before;
                 }
             }
         }
         match piece.next {
-            Next::End(FlowEnd::Resources) => records.push(FlowRecord::new(flow, FlowEnd::Resources)),
-            Next::End(_) => records.push(FlowRecord::new(flow, flow.reason_when_over())),
-            Next::Piece | Next::Part => open = Some(Piece { flow, opening: Opening::default(), next: Next::Part }),
+            Next::End(FlowEnd::Resources) => records.push(now.record(FlowEnd::Resources)),
+            Next::End(_) => records.push(now.record(now.flow.reason_when_over())),
+            Next::Piece | Next::Part => open = Some(now),
         }
     }
     open
@@ -556,7 +592,7 @@ fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Pi
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {
         match rules.boundary(&last.flow, &last.opening, &piece.opening) {
             Boundary::Same => {
-                last.flow.join(&piece.flow);
+                last.join(&piece);
                 last.next = piece.next;
             }
             Boundary::Another(why) => {

@@ -132,9 +132,9 @@ impl MeterReport {
     /// The edges of a part, and the records of the flows that no other part can continue. `None`
     /// unless the meter is one [of a part](super::Metering::of_part).
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
-        let Self { part, open, now, timeouts, .. } = self;
+        let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
-        Some(Edges::of(*part?, open, now, timeouts))
+        Some(Edges::of(*part?, open, names, (now, timeouts)))
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
         MeterReport {
             totals: Totals::new(10),
             open,
-            names: Names::new(false),
+            names: Names::new(false, false),
             features: Features::new(false),
             now: 0,
             timeouts,

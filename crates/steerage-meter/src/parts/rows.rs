@@ -282,7 +282,7 @@ fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {
     reader.flag(&mut has_piece)?;
     let content = if has_piece {
         reader.flag(&mut is_open)?;
-        let mut piece = Piece { flow: Flow::vacant(), opening: Opening::default(), next: Next::Part };
+        let mut piece = Piece::new(Flow::vacant(), Opening::default(), Next::Part, None);
         code_piece(&mut reader, &mut piece)?;
         if is_open { Content::Open(piece) } else { Content::Piece(piece) }
     } else {
@@ -314,5 +314,12 @@ fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), Malformed
         6 => Next::Part,
         why => Next::End(*ENDS.get(usize::from(why) - 1).ok_or(MalformedEdges)?),
     };
+    coder.number(&mut piece.joined)?;
+    coder.flag(&mut piece.follows_cut)?;
+    let mut has_log = piece.log.is_some();
+    coder.flag(&mut has_log)?;
+    if has_log {
+        piece.log.get_or_insert_default().code(coder)?;
+    }
     Ok(())
 }

@@ -21,7 +21,7 @@ const BATCH: usize = 3;
 
 fn options(clock: Option<Duration>) -> MeterOptions {
     let (active, active_by_clock) = (clock.unwrap_or(Duration::MAX), clock.is_some());
-    MeterOptions { active, active_by_clock, flows_max: 256, ..MeterOptions::default() }
+    MeterOptions { active, active_by_clock, names: true, flows_max: 256, ..MeterOptions::default() }
 }
 
 /// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
@@ -79,7 +79,7 @@ fn read(bytes: &[u8]) -> Edges {
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let row = |record: &FlowRecord| {
         format!(
-            "{:?} {} {} {:?} {:?} {:?} {:?} {:?} {:?}",
+            "{:?} {} {} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
             (record.kind(), record.source(), record.destination()),
             (record.first().as_nanos() - START) / MS,
             (record.last().as_nanos() - START) / MS,
@@ -89,6 +89,7 @@ fn rows(records: &[FlowRecord]) -> Vec<String> {
             record.vlans(),
             record.tunnel(),
             record.icmp(),
+            record.names(),
         )
     };
     let mut rows: Vec<String> = records.iter().map(row).collect();
@@ -108,6 +109,7 @@ struct Step {
     /// Of a datagram in fragments: after how many steps each of its later fragments comes.
     fragments: Vec<usize>,
     first: First,
+    has_name: bool,
 }
 
 /// Of a datagram in fragments, when the first one comes.
@@ -131,7 +133,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let sequence = prop::sample::select(vec![10u32, 11, 500]);
     let fragments = prop_oneof![Just(Vec::new()), prop::collection::vec(0usize..4, 1..4)];
     let first = prop::sample::select(vec![First::Before, First::Before, First::Before, First::Between, First::Never]);
-    let step = (0u16..5, any::<bool>(), flags, sequence, vlan, pause, late, fragments, first);
+    let first = (first, prop::bool::weighted(0.3));
+    let step = (0u16..6, any::<bool>(), flags, sequence, vlan, pause, late, fragments, first);
     let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late, fragments, first)| Step {
         flow,
         is_reply,
@@ -141,9 +144,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         pause,
         late,
         fragments,
-        first,
+        first: first.0,
+        has_name: first.1,
     });
     prop::collection::vec(step, 1..60)
+}
+
+/// The flow of [`steps`] that has DNS messages.
+const DNS: u16 = 5;
+
+/// A query for a name of one byte, or the response to it without an answer.
+fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
+    let flags = if is_response { 0x8183 } else { 0x0100 };
+    let header = [id, flags, 1, 0, 0, 0].map(u16::to_be_bytes).concat();
+    [&header[..], &[1, b'A' + name, 0, 0, 1, 0, 1]].concat()
 }
 
 fn frames(steps: &[Step]) -> Vec<Frame> {
@@ -153,7 +167,8 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
     for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
-        let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], 443));
+        let is_dns = step.flow == DNS;
+        let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], if is_dns { 53 } else { 443 }));
         let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
         let tag = |builder| step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
         // The last flows have no connections.
@@ -164,8 +179,13 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
             (protocol::TCP, 20, segment.acknowledgement(step.sequence))
         };
         let mut due = Vec::new();
-        if step.fragments.is_empty() {
-            due.push(tag(packet).frame(b"data"));
+        if step.fragments.is_empty() || is_dns {
+            let payload = match step.has_name {
+                false => b"data".to_vec(),
+                true if is_dns => dns_message(step.sequence as u16, step.is_reply, nth as u8),
+                true => format!("GET / HTTP/1.1\r\nHost: {nth}\r\n\r\n").into_bytes(),
+            };
+            due.push(tag(packet).frame(&payload));
         } else {
             let id = nth as u16;
             let last = step.fragments.len() as u16 - 1;

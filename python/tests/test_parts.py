@@ -197,7 +197,7 @@ def test_a_column_says_how_many_flows_were_joined():
         edges.append(edge)
     last = steerage.merge(edges[1:], columns=columns)
     merged = steerage.merge([edges[0], last], columns=columns, finish=True)
-    assert rows_of(merged) == [("10.0.0.1", 5, 2), ("10.1.0.1", 1, 0)]
+    assert rows_of(merged) == [("10.0.0.1", 6, 2), ("10.1.0.1", 1, 0)]
     with pytest.raises(ValueError, match="no column `joint`"):
         steerage.merge(edges, columns=["joint"])
 

@@ -135,12 +135,12 @@ $(STAMPS)/merging:
 	@PROPTEST_CASES=$${PROPTEST_CASES:-5000} timeout --foreground 2h \
 	    cargo test -p steerage-meter --test it --locked parts_are_the_whole -- --nocapture
 
-# The wheel as pip builds it, in a virtual environment that has nothing else and reaches no index.
+# The wheel as docs/python.md builds it, in a virtual environment that has nothing else and reaches no index.
 $(STAMPS)/wheel:
 	@rm -rf target/wheel
 	python3 -m venv target/wheel/build && target/wheel/build/bin/pip install --quiet 'maturin>=1.9,<2' ||
 	    skip "no venv, or no PyPI here (Debian: python3-venv)"
-	target/wheel/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir target/wheel ./python
+	target/wheel/build/bin/maturin build --manifest-path python/Cargo.toml --out target/wheel
 	python3 -m venv target/wheel/fresh
 	target/wheel/fresh/bin/pip install --quiet --no-index target/wheel/*.whl
 	target/wheel/fresh/bin/python .ci/wheel

@@ -118,11 +118,7 @@ fn code_message(coder: &mut impl Coder, message: &mut dns::Message) -> Result<()
     Ok(())
 }
 
-fn code_names(
-    coder: &mut impl Coder,
-    names: &mut FlowNames,
-    settled: &mut [bool; 2],
-) -> Result<(), MalformedEdges> {
+fn code_names(coder: &mut impl Coder, names: &mut FlowNames, settled: &mut [bool; 2]) -> Result<(), MalformedEdges> {
     let FlowNames { dns_query, dns_type, dns_rcode, dns_answer, tls_sni, tls_alpn, http_host } = names;
     for text in [dns_query, dns_answer, tls_sni, tls_alpn, http_host] {
         code_text(coder, text)?;

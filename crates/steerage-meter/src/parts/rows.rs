@@ -208,10 +208,12 @@ impl PartEdges {
             if (Head { nth: head.nth, ..its }) != head {
                 return Err(MalformedEdges.into());
             }
-            let flow = |piece: &Piece| piece.flow.key;
             match content {
-                Content::Open(piece) => edges.flows.entry(flow(&piece)).or_default().open = Some(piece),
-                Content::Piece(piece) => edges.flows.entry(flow(&piece)).or_default().chain.push(piece),
+                Content::Open(piece) => {
+                    let flow = edges.flows.entry(piece.flow.key).or_default();
+                    flow.open = Some(piece);
+                }
+                Content::Piece(piece) => edges.flows.entry(piece.flow.key).or_default().chain.push(piece),
                 Content::Fragments(fragments) => edges.fragments = fragments,
             }
         }

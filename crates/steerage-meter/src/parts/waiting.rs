@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 
 use steerage::FlowKey;
 use steerage::flow::limits::FRAGMENT_TIME;
-use steerage::flow::{Datagram, FlowParts, Fragment};
+use steerage::flow::{Datagram, FlowParts, Fragment, protocol};
 
 use super::LATE;
 use crate::code::{Coder, MalformedEdges};
@@ -75,17 +75,25 @@ impl Waiting {
 
 /// The hosts whose fragments wait.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hosts(HashSet<Key>);
+pub(super) struct Hosts {
+    hosts: HashSet<Key>,
+    /// Whether a fragment may belong to a flow between any hosts, because it carries a packet.
+    has_carriers: bool,
+}
 
 impl Hosts {
     fn add(&mut self, one: &Waiting) {
-        self.0.insert(one.seen.flow.key.hosts());
+        let key = &one.seen.flow.key;
+        self.hosts.insert(key.hosts());
+        self.has_carriers |=
+            !matches!(key.protocol(), protocol::TCP | protocol::UDP | protocol::ICMP | protocol::ICMP6);
     }
 
     /// Whether fragments that wait may belong to the flow. The flow of fragments that carry a tunnel is
     /// between the hosts in the tunnel.
     pub(super) fn may_have(&self, flow: &Flow) -> bool {
-        !self.0.is_empty() && (flow.tunnel().is_some() || self.0.contains(&flow.key.hosts()))
+        let is_inside = self.has_carriers || flow.tunnel().is_some();
+        !self.hosts.is_empty() && (is_inside || self.hosts.contains(&flow.key.hosts()))
     }
 }
 
@@ -93,9 +101,40 @@ impl Hosts {
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     waiting: Vec<Waiting>,
-    /// The datagrams of the fragments that wait, and whether the first fragment is among them.
-    datagrams: HashMap<FlowKey, bool>,
+    datagrams: Unknown,
     hosts: Hosts,
+}
+
+/// The datagrams of the fragments that wait, and whether the first fragment is among them.
+#[derive(Debug, Default)]
+struct Unknown(HashMap<FlowKey, bool>);
+
+impl Unknown {
+    /// Whether the next fragment of a datagram waits, and notes it if so. `since_begin` is the time since
+    /// the beginning of the part, and `is_known` means that the part knows the datagram.
+    fn waits(&mut self, datagram: &FlowKey, is_first: bool, since_begin: u64, is_known: impl FnOnce() -> bool) -> bool {
+        if since_begin >= WINDOW {
+            return false;
+        }
+        match self.0.entry(*datagram) {
+            Entry::Occupied(first_came) if is_first && *first_came.get() => {
+                // A second first fragment begins another datagram, whatever came before the part.
+                first_came.remove();
+                false
+            }
+            Entry::Occupied(mut first_came) => {
+                *first_came.get_mut() |= is_first;
+                true
+            }
+            Entry::Vacant(none) => {
+                let waits = !is_known() && (!is_first || since_begin < FIRST_WINDOW);
+                if waits {
+                    none.insert(is_first);
+                }
+                waits
+            }
+        }
+    }
 }
 
 impl Keeping {
@@ -109,20 +148,12 @@ impl Keeping {
         known: &FlowsOfDatagrams,
     ) -> bool {
         let count = self.waiting.len();
-        if since_begin >= WINDOW || count >= WAITING_MAX {
-            return false;
-        }
         let is_first = fragment.offset == 0;
-        match self.datagrams.entry(fragment.datagram) {
-            Entry::Occupied(first_came) if is_first && *first_came.get() => {
-                // A second first fragment begins another datagram, whatever came before the part.
-                first_came.remove();
-                return false;
-            }
-            Entry::Occupied(mut first_came) => *first_came.get_mut() |= is_first,
-            Entry::Vacant(_) if known.knows(fragment) => return false,
-            Entry::Vacant(_) if is_first && (since_begin >= FIRST_WINDOW || count >= FIRST_MAX) => return false,
-            Entry::Vacant(none) => drop(none.insert(is_first)),
+        // A SYN may begin another record, and therefore does not wait.
+        let may_wait = count < WAITING_MAX && !seen.opens();
+        let is_known = || known.knows(fragment) || is_first && count >= FIRST_MAX;
+        if !may_wait || !self.datagrams.waits(&fragment.datagram, is_first, since_begin, is_known) {
+            return false;
         }
         let one = Waiting { number: count as u64, datagram: fragment.datagram, is_first, seen: *seen };
         self.hosts.add(&one);
@@ -176,15 +207,17 @@ impl Fragments {
     /// of this part. Returns those fragments of the next part whose flows are certain now, with the
     /// numbers that they have in the next part.
     pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<(u64, Seen)> {
-        let (before, mut settled) = (self.count, Vec::new());
+        let (before, mut settled, mut unknown) = (self.count, Vec::new(), Unknown::default());
+        self.waiting.iter().for_each(|one| *unknown.0.entry(one.datagram).or_default() |= one.is_first);
         for one in later.waiting {
-            // So long after the beginning, the datagram did not begin before this part. Fragments that
-            // still wait are close to the beginning, as the margins of all decisions assume.
-            let is_new = one.seen.time.abs_diff(begin) >= WINDOW;
-            if is_new || self.known.contains_key(&one.datagram) {
-                settled.push(one.settle(&mut self.known));
-            } else {
+            // By the rule of one part: whatever waits is close to the beginning, as the margins of all
+            // decisions assume.
+            let since_begin = one.seen.time.abs_diff(begin);
+            let is_known = self.known.contains_key(&one.datagram);
+            if !is_known && unknown.waits(&one.datagram, one.is_first, since_begin, || false) {
                 self.waiting.push(Waiting { number: one.number.saturating_add(before), ..one });
+            } else {
+                settled.push(one.settle(&mut self.known));
             }
         }
         self.count = before.saturating_add(later.count);

@@ -193,7 +193,9 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
                 let ip = tag(FrameBuilder::ip(from.0, to.0, protocol));
                 (nth + after, later_fragment(ip, id, (3 + at, at < last)))
             });
-            if step.first == First::Between {
+            // The first fragment of a SYN never waits.
+            let is_syn = step.flow < 3 && step.flags == SYN;
+            if step.first == First::Between && !is_syn {
                 due.extend(rest.next().map(|(_, frame)| frame));
             }
             if step.first != First::Never {
@@ -387,9 +389,17 @@ fn a_fragment_keeps_a_closed_connection() {
     let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 443));
     let segment = |millis, flags| of_tcp(millis, FrameBuilder::tcp(from, to).flags(flags).sequence(7).frame(b""));
     let first = |millis| of_tcp(millis, first_fragment(FrameBuilder::tcp(from, to).sequence(7), 5, b"data"));
-    let rest = |millis, at| of_tcp(millis, later_fragment(FrameBuilder::ip(from.0, to.0, protocol::TCP), 5, (at, true)));
-    let frames =
-        [first(0), segment(10, RST), rest(1900, 3), segment(3800, ACK), rest(5000, 4), segment(6900, ACK), segment(9900, ACK)];
+    let rest =
+        |millis, at| of_tcp(millis, later_fragment(FrameBuilder::ip(from.0, to.0, protocol::TCP), 5, (at, true)));
+    let frames = [
+        first(0),
+        segment(10, RST),
+        rest(1900, 3),
+        segment(3800, ACK),
+        rest(5000, 4),
+        segment(6900, ACK),
+        segment(9900, ACK),
+    ];
     let whole = whole(&frames, None);
     assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [6, 1]);
     for first in 0..=frames.len() {
